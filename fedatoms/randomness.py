@@ -22,7 +22,7 @@ def generator(seed: int, *parts: int | str) -> torch.Generator:
     """Returns a new CPU generator for an address.
 
     >>> torch.randperm(4, generator=generator(0, "doctest")).tolist()
-    [1, 3, 0, 2]
+    [1, 2, 0, 3]
     """
     return torch.Generator().manual_seed(address(seed, *parts))
 

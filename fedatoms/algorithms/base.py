@@ -1,0 +1,79 @@
+"""What an algorithm is: a value with three pure functions and the memory it keeps; every default is FedAvg's."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from fedatoms.trees import Memory, Params
+
+Weighting = Literal["samples", "uniform"]
+
+
+class Server(NamedTuple):
+    """What the server holds, or the part of it that a client hears."""
+
+    params: Params
+    memory: Memory
+
+
+class Work(NamedTuple):
+    """What a client did in a round: its real steps, and how far that many unit gradients move a parameter."""
+
+    steps: Tensor
+    displacement: Tensor  # eta_t * sum over j <= K of (1 - b^j) / (1 - b), with momentum b
+
+
+Remember = Callable[[Params], Memory]
+Correct = Callable[[Params, Params, Server, Memory], Params]
+Report = Callable[[Params, Server, Memory, Work], tuple[Memory, Memory]]
+Aggregate = Callable[[Server, Memory, float], Server]
+
+
+def nothing(params: Params) -> Memory:
+    """Keeps no memory.
+
+    >>> nothing({})
+    {}
+    """
+    return {}
+
+
+def as_it_is(gradient: Params, params: Params, server: Server, memory: Memory) -> Params:
+    """Leaves the gradient as it is.
+
+    >>> as_it_is({}, {}, Server({}, {}), {})
+    {}
+    """
+    return gradient
+
+
+def upload_params(params: Params, server: Server, memory: Memory, work: Work) -> tuple[Memory, Memory]:
+    """Uploads the trained parameters and keeps nothing new."""
+    return {"params": params}, memory
+
+
+def replace_params(server: Server, mean: Memory, participation: float) -> Server:
+    """Replaces the server's parameters by the mean of the clients'.
+
+    >>> replace_params(Server({}, {}), {"params": {}}, participation=0.1)
+    Server(params={}, memory={})
+    """
+    return Server(mean["params"], server.memory)
+
+
+class Algorithm(NamedTuple):
+    """A federated algorithm over the parameters that travel.
+
+    ``aggregate`` sees only the weighted mean of the uploads and the share of clients that took part, so uploads can be
+    summed in blocks, by Flower, or under secure aggregation.
+    """
+
+    server_memory: Remember = nothing
+    client_memory: Remember = nothing
+    correct: Correct = as_it_is  # gradient, parameters, what was heard, own memory -> gradient; in each local step
+    report: Report = upload_params  # trained parameters, what was heard, own memory, work -> upload, memory to keep
+    aggregate: Aggregate = replace_params  # server, mean of the uploads, participation -> server
+    weighting: Weighting = "samples"
+    decay: float = 0.0  # extra weight decay, after the clip
+    sends: tuple[str, ...] = ()  # server memory that also goes down, and is counted

@@ -1,0 +1,20 @@
+"""FedProx: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020."""
+
+from fedatoms import trees
+from fedatoms.algorithms.base import Algorithm, Server
+from fedatoms.trees import Memory, Params
+
+
+def fedprox(mu: float = 1e-4) -> Algorithm:
+    """Adds ``mu / 2 * |w - w^t|^2`` to every client's loss.
+
+    >>> from torch import tensor
+    >>> heard = Server({"w": tensor(1.0)}, {})
+    >>> fedprox(mu=0.5).correct({"w": tensor(1.0)}, {"w": tensor(3.0)}, heard, {})
+    {'w': tensor(2.)}
+    """
+
+    def correct(gradient: Params, params: Params, server: Server, memory: Memory) -> Params:
+        return trees.apply(lambda g, w, start: g + mu * (w - start), gradient, params, server.params)
+
+    return Algorithm(correct=correct)

@@ -1,0 +1,34 @@
+"""SCAFFOLD, option II: Karimireddy et al., "Stochastic Controlled Averaging for Federated Learning", ICML 2020."""
+
+from fedatoms import trees
+from fedatoms.algorithms.base import Algorithm, Server, Work
+from fedatoms.trees import Memory, Params
+
+
+def scaffold(server_lr: float = 1.0) -> Algorithm:
+    """Steers each step by the difference of the server's control ``c`` and the client's ``c_k``.
+
+    Step ``y -= eta * (g(y) - c_k + c)``; then ``c_k += (w - y) / (K * eta) - c``. Server: ``w += server_lr * mean of
+    (y - w)``, and ``c`` moves by the mean change of the ``c_k`` times the participation.
+
+    >>> scaffold().sends
+    ('control',)
+    """
+
+    def control(params: Params) -> Memory:
+        return {"control": trees.zeros_like(params)}
+
+    def correct(gradient: Params, params: Params, server: Server, memory: Memory) -> Params:
+        return trees.apply(lambda g, own, c: g - own + c, gradient, memory["control"], server.memory["control"])
+
+    def report(params: Params, server: Server, memory: Memory, work: Work) -> tuple[Memory, Memory]:
+        change = trees.apply(
+            lambda y, w, c: (w - y) / work.displacement - c, params, server.params, server.memory["control"]
+        )
+        return {"params": params, "control": change}, {"control": trees.add(memory["control"], change)}
+
+    def aggregate(server: Server, mean: Memory, participation: float) -> Server:
+        params = trees.apply(lambda w, y: w + server_lr * (y - w), server.params, mean["params"])
+        return Server(params, {"control": trees.add(server.memory["control"], mean["control"], participation)})
+
+    return Algorithm(control, control, correct, report, aggregate, weighting="uniform", sends=("control",))

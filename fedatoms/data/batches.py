@@ -1,0 +1,141 @@
+"""Batches are a function of (seed, client, round): a plan says which samples and how, ``fetch`` makes them inputs."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad as pad_tensor
+
+from fedatoms.data.datasets import Recipe
+from fedatoms.randomness import generator
+
+
+class Plan(NamedTuple):
+    """What one client sees in one round, S steps of B samples; a client axis, if any, leads.
+
+    Padding repeats one of the client's samples and is never counted.
+    """
+
+    rows: Tensor  # int64 (S, B): indices into the pool
+    real: Tensor  # bool (S, B): not padding; real entries come first in each row
+    flip: Tensor  # bool (S, B)
+    shift: Tensor  # int64 (S, B, 2): down and right, in [-pad, pad]; 0 = no crop
+    key: Tensor  # int64 (): seeds dropout
+
+
+def plan(
+    part: Tensor, *, batch_size: int, epochs: int, recipe: Recipe | None, seed: int, client: int, round: int
+) -> Plan:
+    """Draws ``epochs`` passes over a client's samples, each in a new order and with a last batch that may be partial.
+
+    >>> drawn = plan(torch.tensor([7, 8, 9]), batch_size=2, epochs=2, recipe=None, seed=0, client=0, round=0)
+    >>> drawn.real.tolist()
+    [[True, True], [True, False], [True, True], [True, False]]
+    >>> [sorted(epoch.tolist()) for epoch in drawn.rows[drawn.real].view(2, 3)]
+    [[7, 8, 9], [7, 8, 9]]
+    """
+    _check_plan(part, batch_size, epochs)
+    draws = generator(seed, "batches", client, round)
+    order = torch.stack([torch.randperm(len(part), generator=draws) for _ in range(epochs)])
+    key = torch.randint(2**63 - 1, (), generator=draws)
+    missing = -len(part) % batch_size
+    rows = pad_tensor(part[order], (0, missing), value=int(part[0])).view(-1, batch_size)
+    real = pad_tensor(torch.ones_like(order, dtype=torch.bool), (0, missing)).view(-1, batch_size)
+    return Plan(rows, real, *_draw_augmentation(rows.shape, recipe, draws), key)
+
+
+def pad_steps(plans: Sequence[Plan]) -> Plan:
+    """Stacks the plans of several clients along a leading axis; shorter ones get steps in which nothing is real.
+
+    >>> settings = dict(batch_size=2, epochs=1, recipe=None, seed=0, client=0, round=0)
+    >>> pad_steps([plan(torch.arange(2), **settings), plan(torch.arange(5), **settings)]).real.sum(dim=-1).tolist()
+    [[2, 0, 0], [2, 2, 1]]
+    """
+    widths = sorted({one.rows.shape[1] for one in plans})
+    if len(widths) != 1:
+        raise ValueError(f"batch sizes {widths} are not one size: only plans of equal width stack. Use one batch_size.")
+    steps = max(len(one.rows) for one in plans)
+    rows, real, flip, shift, key = zip(*(_lengthen(one, steps) for one in plans), strict=True)
+    return Plan(*(torch.stack(leaf) for leaf in (rows, real, flip, shift, key)))
+
+
+def fetch(
+    x: Tensor, y: Tensor, rows: Tensor, recipe: Recipe | None, dtype: torch.dtype, flip: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gathers rows of the pool, of any leading shape, as augmented inputs and their labels.
+
+    An image is normalised, flipped and then shifted: ``out[i, j] = padded[i + down, j + right]``.
+
+    >>> recipe = Recipe(scale=1, mean=(0.0,), std=(1.0,), flip=True, pad=1, crop=1.0, fill="zero")
+    >>> x, y = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8), torch.tensor([5])
+    >>> fetch(x, y, torch.tensor([0]), recipe, torch.float32, torch.tensor([True]), torch.tensor([[0, 1]]))
+    (tensor([[[[1., 0.], [3., 0.]]]]), tensor([5]))
+    """
+    flat = rows.flatten()
+    images = normalise(x.index_select(0, flat), recipe, dtype)  # ten times as fast as x[rows] on a CPU
+    if recipe is not None and (recipe.flip or recipe.pad):
+        images = _augment(images, recipe, flip.flatten(), shift.view(-1, 2))
+    return images.view(*rows.shape, *x.shape[1:]), y[rows]
+
+
+def normalise(x: Tensor, recipe: Recipe | None, dtype: torch.dtype) -> Tensor:
+    """Returns ``(x / scale - mean) / std`` of images (n, C, H, W); without a recipe, casts all but int32 and int64.
+
+    >>> recipe = Recipe(scale=16, mean=(0.5,), std=(0.25,), flip=False, pad=0, crop=0.0, fill="zero")
+    >>> normalise(torch.tensor([[[[0, 16]]]], dtype=torch.uint8), recipe, torch.float32)
+    tensor([[[[-2.,  2.]]]])
+    """
+    if recipe is None:
+        return x if x.dtype in (torch.int32, torch.int64) else x.to(dtype)  # whole numbers are token ids
+    scale = _per_channel([1 / (recipe.scale * std) for std in recipe.std], dtype, x.device)
+    return (x.to(dtype) * scale).add_(_black(recipe, dtype, x.device))  # twice as fast as addcmul on a CPU
+
+
+def _augment(images: Tensor, recipe: Recipe, flip: Tensor, shift: Tensor) -> Tensor:
+    """Flips and shifts (n, C, H, W) by one gather from padded planes: a flip reverses the column that is read."""
+    n, channels, height, width = images.shape
+    pad, wide = recipe.pad, width + 2 * recipe.pad
+    border = _black(recipe, images.dtype, images.device) if recipe.fill == "black" else images.new_zeros(())
+    padded = border.expand(n, channels, height + 2 * pad, wide).clone()
+    padded[..., pad : pad + height, pad : pad + width] = images
+    row = torch.arange(pad, pad + height, device=images.device) + shift[:, :1]
+    column = torch.arange(pad, pad + width, device=images.device) + shift[:, 1:]
+    column = torch.where(flip[:, None], wide - 1 - column, column)
+    pixel = (row[:, :, None] * wide + column[:, None, :]).view(n, 1, -1).expand(-1, channels, -1)
+    return padded.flatten(2).gather(2, pixel).view(images.shape)
+
+
+def _black(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return _per_channel([-mean / std for mean, std in zip(recipe.mean, recipe.std, strict=True)], dtype, device)
+
+
+def _per_channel(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
+    # torch.tensor(values, device=...) would copy from the host: it waits for the GPU, and no CUDA graph can hold it
+    return torch.stack([torch.full((1, 1), value, dtype=dtype, device=device) for value in values])
+
+
+def _draw_augmentation(shape: Sequence[int], recipe: Recipe | None, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+    flip, shift = torch.zeros(*shape, dtype=torch.bool), torch.zeros(*shape, 2, dtype=torch.int64)
+    if recipe is not None and recipe.flip:
+        flip = torch.rand(*shape, generator=draws) < 0.5
+    if recipe is not None and recipe.pad:
+        cropped = torch.rand(*shape, 1, generator=draws) < recipe.crop
+        shift = torch.randint(-recipe.pad, recipe.pad + 1, (*shape, 2), generator=draws) * cropped
+    return flip, shift
+
+
+def _lengthen(one: Plan, steps: int) -> Plan:
+    more = steps - len(one.rows)
+    rows = torch.cat([one.rows, one.rows[0, 0].expand(more, one.rows.shape[1])])
+    real, flip = (pad_tensor(leaf, (0, 0, 0, more)) for leaf in (one.real, one.flip))
+    return Plan(rows, real, flip, pad_tensor(one.shift, (0, 0, 0, 0, 0, more)), one.key)
+
+
+def _check_plan(part: Tensor, batch_size: int, epochs: int) -> None:
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size} is less than 1. Use batch_size=50 (the paper's choice).")
+    if epochs < 1:
+        raise ValueError(f"epochs={epochs} is less than 1: a client that is chosen must train. Use epochs=5.")
+    if len(part) == 0:
+        raise ValueError("the client has no samples, and nothing to plan. Leave it out of the federation.")

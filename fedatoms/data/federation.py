@@ -1,0 +1,137 @@
+"""A federation: one pool of samples, and which of them each client holds."""
+
+from collections.abc import Sequence, Sized
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedatoms.data.datasets import Images, Recipe
+from fedatoms.data.partitions import Split
+
+Samples = tuple[Tensor, Tensor] | Dataset[object]  # a pair (x, y), or a map-style data set of such pairs
+
+
+class Federation(NamedTuple):
+    """The data of all clients: client k trains on ``x[parts[k]]`` and is tested on ``test_x[test_parts[k]]``.
+
+    A recipe turns the pool into inputs; without one the data are used as they are, cast to the dtype of the parameters
+    (except int32 and int64, which are taken for token ids).
+    """
+
+    x: Tensor
+    y: Tensor
+    parts: list[Tensor]
+    test_x: Tensor
+    test_y: Tensor
+    test_parts: list[Tensor]
+    classes: int
+    recipe: Recipe | None
+
+
+def partition(images: Images, split: Split) -> Federation:
+    """Gives each client its part of a data set.
+
+    >>> from fedatoms.data.datasets import load
+    >>> from fedatoms.data.partitions import iid
+    >>> digits = load("digits")
+    >>> [len(part) for part in partition(digits, iid(digits.y, digits.test_y, clients=3, seed=0)).parts]
+    [479, 479, 479]
+    """
+    x, y, test_x, test_y, classes, recipe = images
+    return Federation(x, y, split.train, test_x, test_y, split.test, classes, recipe)
+
+
+def federation(clients: Sequence[Samples], test: Samples) -> Federation:
+    """Makes a federation of your own data: one (x, y) pair or map-style data set per client, and one for testing.
+
+    Client k's part of the test set is those samples whose labels occur in its own data.
+
+    >>> ann, bob = (torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])), (torch.ones(3, 2), torch.tensor([2, 2, 2]))
+    >>> ours = federation([ann, bob], test=(torch.zeros(3, 2), torch.tensor([0, 1, 2])))
+    >>> ours.classes, [part.tolist() for part in ours.parts], [part.tolist() for part in ours.test_parts]
+    (3, [[0, 1, 2, 3], [4, 5, 6]], [[0, 1], [2]])
+    """
+    if len(clients) == 0:
+        raise ValueError("clients is empty: a federation needs at least one client. Pass [(x, y), ...].")
+    pairs = [_pair(samples, f"client {number}") for number, samples in enumerate(clients)]
+    test_x, test_y = _pair(test, "test")
+    xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
+    for number, x in enumerate(xs):
+        _check_shape(x, xs[0], f"client {number}")
+    _check_shape(test_x, xs[0], "test")
+    x, y = torch.cat(xs), torch.cat(ys)
+    parts = list(torch.split(torch.arange(len(y)), [len(one) for one in ys]))
+    classes = int(torch.cat([y, test_y]).max()) + 1
+    return Federation(x, y, parts, test_x, test_y, _seen(ys, test_y), classes, None)
+
+
+def _seen(labels: Sequence[Tensor], test_y: Tensor) -> list[Tensor]:
+    kinds = [tuple(sorted(set(y.tolist()))) for y in labels]
+    rows = {
+        kind: torch.isin(test_y.cpu(), torch.tensor(kind)).nonzero()[:, 0] for kind in set(kinds)
+    }  # shared if equal
+    return [rows[kind] for kind in kinds]
+
+
+def _pair(samples: Samples, name: str) -> tuple[Tensor, Tensor]:
+    x, y = _materialise(samples, name) if isinstance(samples, Dataset) else samples
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        raise ValueError(
+            f"{name}: ({type(x).__name__}, {type(y).__name__}) is not a pair of tensors. Use torch.as_tensor."
+        )
+    if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
+        raise ValueError(
+            f"{name}: x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)} do not pair up: each sample needs a "
+            "label. Pass x of shape (n, ...) and y of shape (n,)."
+        )
+    if len(y) == 0:
+        raise ValueError(f"{name}: has no samples, but needs at least one. Leave it out.")
+    _check_labels(y, name)
+    _check_finite(x, name)
+    return x.detach(), y.detach().long()
+
+
+def _materialise(dataset: Dataset[object], name: str) -> tuple[Tensor, Tensor]:
+    if not isinstance(dataset, Sized):
+        raise ValueError(
+            f"{name}: {type(dataset).__name__} has no length, but samples are indexed. Use a map-style Dataset."
+        )
+    if len(dataset) == 0:
+        raise ValueError(f"{name}: has no samples, but needs at least one. Leave it out.")
+    try:
+        items = [dataset[number] for number in range(len(dataset))]
+        x, y = zip(*items, strict=True)
+        return torch.stack([torch.as_tensor(one) for one in x]), torch.stack([torch.as_tensor(one) for one in y])
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{name}: the items of {type(dataset).__name__} are not pairs (x, y) of numbers, all of one shape "
+            f"({reason}). Give the data set a transform to tensors."
+        ) from error
+
+
+def _check_shape(x: Tensor, first: Tensor, name: str) -> None:
+    if x.shape[1:] != first.shape[1:]:
+        raise ValueError(
+            f"{name}: samples of shape {tuple(x.shape[1:])} differ from client 0's {tuple(first.shape[1:])}, but all "
+            "go through one model. Resize or pad them to one shape."
+        )
+
+
+def _check_labels(y: Tensor, name: str) -> None:
+    if y.is_floating_point() or y.is_complex():
+        raise ValueError(f"{name}: labels of type {y.dtype} are not whole numbers. Use y.long().")
+    if (y < 0).any():
+        sample = int((y < 0).nonzero()[0])
+        raise ValueError(f"{name}, sample {sample}: label {int(y[sample])} is negative. Number the classes from 0.")
+
+
+def _check_finite(x: Tensor, name: str) -> None:
+    broken = ~x.isfinite().flatten(1).all(1) if x.ndim > 1 else ~x.isfinite()
+    if broken.any():
+        sample = int(broken.nonzero()[0])
+        values = x[sample].flatten()
+        value = values[~values.isfinite()][0]
+        raise ValueError(f"{name}, sample {sample}: the data hold {value}, but must be finite. Leave this sample out.")

@@ -1,0 +1,307 @@
+"""Filter decomposition: each convolution's filter is coefficients times atoms, and the layer has one set of atoms.
+
+theta[o, i] = sum over q of coefficients[o, i, q] * atoms[q], with coefficients (O, I / groups, M) and atoms (M, K, K).
+"""
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedatoms import names, randomness
+
+Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
+Where = Callable[[str, nn.Module], bool]
+Init = Literal["orthonormal", "kaiming", "svd"]
+Group = Literal["atoms", "coefficients", "head", "rest", "statistics"]
+GROUPS: tuple[Group, ...] = get_args(Group)
+
+
+class AtomConv(nn.Module):
+    """A convolution with the settings and the bias of ``conv``, and the filter ``coefficients`` x ``atoms``.
+
+    >>> layer = AtomConv(nn.Conv2d(3, 8, 5), nn.Parameter(torch.ones(9, 5, 5)), nn.Parameter(torch.ones(8, 3, 9)))
+    >>> layer(torch.ones(2, 3, 32, 32)).shape
+    torch.Size([2, 8, 28, 28])
+    >>> layer
+    AtomConv(3, 8, kernel_size=(5, 5), stride=(1, 1), atoms=9, rank=9/25)
+    """
+
+    def __init__(self, conv: Conv, atoms: nn.Parameter, coefficients: nn.Parameter) -> None:
+        super().__init__()
+        expected = (*conv.weight.shape[:2], len(atoms)), (len(atoms), *conv.kernel_size)
+        if (coefficients.shape, atoms.shape) != expected:
+            raise ValueError(
+                f"coefficients {tuple(coefficients.shape)} and atoms {tuple(atoms.shape)} do not make the filter "
+                f"{tuple(conv.weight.shape)}: use shapes {expected[0]} and {expected[1]}"
+            )
+        self.in_channels, self.out_channels = conv.in_channels, conv.out_channels
+        self.kernel_size, self.stride, self.dilation = conv.kernel_size, conv.stride, conv.dilation
+        self.padding, self.padding_mode, self.groups = conv.padding, conv.padding_mode, conv.groups
+        self.atoms, self.coefficients, self.bias = atoms, coefficients, conv.bias
+
+    def filter(self) -> Tensor:
+        """Returns the filter that the layer applies, of the shape of the plain convolution's ``weight``.
+
+        >>> decompose(nn.Conv2d(3, 8, 5)).filter().shape
+        torch.Size([8, 3, 5, 5])
+        """
+        theta: Tensor = torch.tensordot(self.coefficients, self.atoms, dims=1)
+        return theta
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rebuilds the filter (M multiplications per entry) and convolves once."""
+        sides = self._sides()
+        padding = [before for before, _ in sides]
+        if self.padding_mode != "zeros" or any(before != after for before, after in sides):
+            mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+            x = functional.pad(x, [side for pair in reversed(sides) for side in pair], mode=mode)
+            padding = [0] * len(sides)
+        convolve = _CONVOLVE[len(self.kernel_size)]
+        return convolve(x, self.filter(), self.bias, self.stride, padding, self.dilation, self.groups)
+
+    def extra_repr(self) -> str:
+        """Shows what differs from the defaults, as torch does, and the rank out of the entries of the kernel."""
+        M, N, dims = len(self.atoms), math.prod(self.kernel_size), len(self.kernel_size)
+        defaults = {"padding": (0,) * dims, "dilation": (1,) * dims, "groups": 1, "padding_mode": "zeros"}
+        shown = [f"{key}={getattr(self, key)!r}" for key, value in defaults.items() if getattr(self, key) != value]
+        shown += ["bias=False"] if self.bias is None else []
+        sizes = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        return ", ".join([sizes, *shown, f"atoms={M}", f"rank={min(M, N)}/{N}"])
+
+    def _sides(self) -> list[tuple[int, int]]:
+        """Returns the padding before and after each dimension."""
+        if self.padding == "same":
+            totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+            return [(total // 2, total - total // 2) for total in totals]
+        widths = [0] * len(self.kernel_size) if isinstance(self.padding, str) else self.padding
+        return [(width, width) for width in widths]
+
+
+def decompose(
+    model: nn.Module,
+    atoms: int = 9,
+    *,
+    where: Where | None = None,
+    init: Init = "orthonormal",
+    generator: torch.Generator | None = None,
+) -> nn.Module:
+    """Returns a copy of ``model`` whose convolutions are made of ``atoms`` atoms and their coefficients.
+
+    ``where(name, module)`` chooses among the convolutions; by default those with a spatial kernel (1x1 are left alone).
+    Subclasses of torch's convolutions, parametrized ones included, are always left alone.
+    ``init`` is "orthonormal" (fresh, the variance of torch's own filters), "kaiming" (fresh, Kaiming normal for both
+    factors), or "svd" (from the present weights: exact with enough atoms, otherwise the best of that rank, and a
+    warning). The bias is kept. All draws come from ``generator``.
+
+    >>> decompose(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 1)))
+    Sequential(
+      (0): AtomConv(3, 8, kernel_size=(3, 3), stride=(1, 1), atoms=9, rank=9/9)
+      (1): Conv2d(8, 2, kernel_size=(1, 1), stride=(1, 1))
+    )
+    """
+    _check_arguments(atoms, init)
+    chosen = _chosen(model, where or _is_spatial)
+    generator = generator or randomness.generator(0, "decompose")
+    result = copy.deepcopy(model)
+    factors: dict[Tensor, tuple[nn.Parameter, nn.Parameter]] = {}  # by weight, so that tied weights stay tied
+    layers: dict[nn.Module, nn.Module] = {}
+    for name in chosen:
+        conv = result.get_submodule(name)
+        assert isinstance(conv, Conv)
+        if conv.weight not in factors:
+            factors[conv.weight] = _factors(conv.weight, atoms, init, generator)
+        layer = AtomConv(conv, *factors[conv.weight])
+        if init == "svd":
+            _warn_if_lossy(name, conv.weight, layer)
+        layers[conv] = layer.train(conv.training)
+    return _swap(result, layers)
+
+
+def fuse(model: nn.Module) -> nn.Module:
+    """Returns a copy of ``model`` with plain convolutions that compute the same; its state dict fits the original.
+
+    >>> fuse(decompose(nn.Conv2d(3, 8, 3)))
+    Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
+    """
+    result = copy.deepcopy(model)
+    weights: dict[tuple[Tensor, Tensor], nn.Parameter] = {}
+    layers: dict[nn.Module, nn.Module] = {}
+    for layer in result.modules():
+        if isinstance(layer, AtomConv):
+            trained = layer.atoms.requires_grad or layer.coefficients.requires_grad
+            weight = nn.Parameter(layer.filter().detach(), requires_grad=trained)
+            weight = weights.setdefault((layer.atoms, layer.coefficients), weight)
+            layers[layer] = _plain(layer, weight).train(layer.training)
+    return _swap(result, layers)
+
+
+def is_decomposed(model: nn.Module) -> bool:
+    """Says whether ``model`` has a decomposed convolution.
+
+    >>> is_decomposed(nn.Conv2d(3, 8, 3)), is_decomposed(decompose(nn.Conv2d(3, 8, 3)))
+    (False, True)
+    """
+    return any(isinstance(module, AtomConv) for module in model.modules())
+
+
+def groups(model: nn.Module, head: str | Collection[str] | None = None) -> dict[str, Group]:
+    """Labels every entry of the state dict; buffers are "statistics", what is nothing else is "rest".
+
+    ``head`` names the module or modules of the head; by default the last linear layer. Tied parameters have one label.
+
+    >>> groups(decompose(nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8, affine=False))))
+    {'0.atoms': 'atoms', '0.coefficients': 'coefficients', '1.running_mean': 'statistics', '1.running_var':
+    'statistics', '1.num_batches_tracked': 'statistics'}
+    """
+    heads = _heads(model, head)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    labels: dict[Tensor, Group] = {}
+    for name, parameter in parameters.items():
+        if labels.get(parameter, "rest") == "rest":  # a tied parameter takes the most specific label of its names
+            labels[parameter] = _label(name, modules, heads)
+    return {name: labels[parameters[name]] if name in parameters else "statistics" for name in model.state_dict()}
+
+
+_CONVS: dict[int, Callable[..., Conv]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+_CONVOLVE: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+
+
+def _check_arguments(atoms: int, init: str) -> None:
+    if isinstance(atoms, bool) or not isinstance(atoms, int):
+        raise TypeError(
+            f"atoms={atoms!r} is not an int: the number of atoms is a count. Use atoms=9 (the paper's choice)"
+        )
+    if atoms < 1:
+        raise ValueError(
+            f"atoms={atoms} is less than 1: a filter needs at least one atom. Use atoms=9 (the paper's choice), or "
+            f"leave layers out with where=..."
+        )
+    names.find(init, _INITS, "init")
+
+
+def _chosen(model: nn.Module, where: Where) -> list[str]:
+    """Names the convolutions to replace; only exact types, since a subclass may have a forward pass of its own."""
+    chosen = [name for name, module in model.named_modules() if type(module) in _CONVS.values() and where(name, module)]
+    for name in chosen:
+        if "weight" not in dict(model.get_submodule(name).named_parameters(recurse=False)):
+            raise ValueError(
+                f"layer '{name}' computes its weight (weight_norm, spectral_norm or prune) and would lose that. Make "
+                f"it plain first (torch.nn.utils.remove_weight_norm, remove_spectral_norm, prune.remove), or leave it "
+                f"out with where=..."
+            )
+    if not chosen and not is_decomposed(model):
+        raise ValueError(
+            f"{type(model).__name__} has no convolution to replace: by default those are nn.Conv1d, nn.Conv2d and "
+            f"nn.Conv3d with a kernel side above 1. Use where=lambda name, module: True for 1x1 convolutions too, or "
+            f"train the plain model"
+        )
+    return chosen
+
+
+def _is_spatial(name: str, module: nn.Module) -> bool:
+    return isinstance(module, Conv) and max(module.kernel_size) > 1
+
+
+def _factors(weight: Tensor, atoms: int, init: Init, generator: torch.Generator) -> tuple[nn.Parameter, nn.Parameter]:
+    """Draws or computes the factors in float64 on the CPU, so that every dtype and device gets the same ones."""
+    D, A = _INITS[init](weight.flatten(2), atoms, generator)
+    D, A = D.reshape(atoms, *weight.shape[2:]).to(weight), A.to(weight)
+    return nn.Parameter(D, weight.requires_grad), nn.Parameter(A, weight.requires_grad)
+
+
+def _orthonormal(weight: Tensor, M: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Stacks as many orthonormal sets as M atoms need.
+
+    Every atom has norm 1, so the squares of all atoms sum to M, whether M is below or above the N entries of a kernel.
+    An entry of the filter has variance var(A) * M / N on average over the kernel, and var(A) = 1 / (3 I M) makes that
+    1 / (3 I N) = 1 / (3 fan_in), torch's default.
+    """
+    O, I, N = weight.shape  # noqa: E741
+    sets = torch.linalg.qr(_normal(generator, math.ceil(M / N), N, min(M, N))).Q
+    return sets.mT.reshape(-1, N)[:M], _normal(generator, O, I, M) * (3 * I * M) ** -0.5
+
+
+def _kaiming(weight: Tensor, M: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draws both factors as CLA does (models/Conv_DCFE.py): the variance of the filter is 4 / M over fan_in."""
+    O, I, N = weight.shape  # noqa: E741
+    return _normal(generator, M, N) * (2 / (M * N)) ** 0.5, _normal(generator, O, I, M) * (2 / (I * M)) ** 0.5
+
+
+def _svd(weight: Tensor, M: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Takes the M first right singular vectors as atoms; beyond the rank, random unit atoms that nothing uses yet."""
+    O, I, N = weight.shape  # noqa: E741
+    U, S, Vh = torch.linalg.svd(_precise(weight).reshape(O * I, N), full_matrices=False)
+    unused = max(0, M - len(S))
+    spare = functional.normalize(_normal(generator, unused, N), dim=1)
+    return torch.cat([Vh[:M], spare]), functional.pad((U * S)[:, :M], (0, unused)).reshape(O, I, M)
+
+
+_INITS: dict[str, Callable[[Tensor, int, torch.Generator], tuple[Tensor, Tensor]]] = {
+    "orthonormal": _orthonormal,
+    "kaiming": _kaiming,
+    "svd": _svd,
+}
+
+
+def _normal(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64).cpu()
+
+
+def _precise(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().to(torch.promote_types(tensor.dtype, torch.float64))
+
+
+def _warn_if_lossy(name: str, weight: Tensor, layer: AtomConv) -> None:
+    exact, kept = _precise(weight), _precise(layer.filter())
+    M, full = len(layer.atoms), min(exact.flatten(2).flatten(0, 1).shape)
+    lost = ((exact - kept).norm() / exact.norm()).item()  # nan for a filter of zeros, which is exact
+    if M < full and lost > 10 * torch.finfo(weight.dtype).eps + 1e-12:  # more than rounding
+        warnings.warn(
+            f"layer '{name}': {M} atoms give rank {M} of {full} and keep {1 - lost**2:.1%} of the energy of its "
+            f"weights, so its outputs change. Use atoms={full} for an exact copy, or leave it out with where=...",
+            stacklevel=3,
+        )
+
+
+def _plain(layer: AtomConv, weight: nn.Parameter) -> Conv:
+    """Makes the convolution that ``layer`` stands for; on "meta" first, so that nothing is drawn."""
+    settings = layer.stride, layer.padding, layer.dilation, layer.groups, True, layer.padding_mode, "meta"
+    conv = _CONVS[len(layer.kernel_size)](layer.in_channels, layer.out_channels, layer.kernel_size, *settings)
+    conv.weight, conv.bias = weight, layer.bias
+    return conv
+
+
+def _swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
+    """Puts ``new[module]`` in the place of each module, under all of its names."""
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if name and module in new:
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, new[module])
+    return new.get(model, model)
+
+
+def _heads(model: nn.Module, head: str | Collection[str] | None) -> list[str]:
+    modules = dict(model.named_modules(remove_duplicate=False))
+    if head is None:
+        return [name for name, module in modules.items() if isinstance(module, nn.Linear)][-1:]
+    chosen = [head] if isinstance(head, str) else list(head)
+    for name in chosen:
+        if name not in modules:
+            raise names.unknown(name, filter(None, modules), "head module")
+    return chosen
+
+
+def _label(name: str, modules: Mapping[str, nn.Module], heads: Collection[str]) -> Group:
+    owner, _, leaf = name.rpartition(".")
+    if any(head in ("", owner) or owner.startswith(head + ".") for head in heads):
+        return "head"
+    if isinstance(modules[owner], AtomConv) and leaf != "bias":
+        return "atoms" if leaf == "atoms" else "coefficients"
+    return "rest"

@@ -1,0 +1,196 @@
+"""A user's model as a pure function of its parameters: dropout takes its randomness, BatchNorm its padding, by hand."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedatoms.trees import Params
+
+_GOLDEN = -7046029254386353131  # 2^64 / golden ratio as a signed integer, the increment of splitmix64
+
+
+class Network(NamedTuple):
+    """A model taken apart: its tensors, and the functions that run it on any others."""
+
+    parameters: Params  # trainable ones
+    statistics: Params  # floating-point buffers of the state dict
+    constants: Params  # the rest: frozen parameters, counters, buffers outside the state dict; never averaged
+    train: Callable[[Params, Tensor, Tensor | None, Tensor], tuple[Tensor, Params]]
+    predict: Callable[[Params, Tensor], Tensor]
+
+
+def network(model: nn.Module) -> Network:
+    """Takes a model apart; the model itself is not touched.
+
+    ``train(params, x, real, key)`` returns logits and the new buffers; ``real`` marks the rows that are not padding
+    (None: all of them), ``key`` seeds dropout.
+
+    >>> net = network(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    >>> sorted(net.statistics), sorted(net.constants)
+    (['1.running_mean', '1.running_var'], ['1.num_batches_tracked'])
+    """
+    tensors = {name: leaf.detach().clone() for name, leaf in _tensors(model).items()}
+    trainable = {name for name, leaf in model.named_parameters() if leaf.requires_grad}
+    saved = model.state_dict().keys()
+    buffers = {name for name, leaf in model.named_buffers() if leaf.is_floating_point() and name in saved}
+    training, scoring = _with_addressed_dropout(copy.deepcopy(model)).train(), copy.deepcopy(model).eval()
+    masked = _with_masked_norm(copy.deepcopy(training))
+    mutable = [name for name, _ in model.named_buffers()]
+
+    def train(params: Params, x: Tensor, real: Tensor | None, key: Tensor) -> tuple[Tensor, Params]:
+        module = training if real is None else masked
+        state = {**params, **{name: params[name].clone() for name in mutable}, **_extras(module, real, key)}
+        logits: Tensor = functional_call(module, state, (x,))
+        return logits, {name: state[name] for name in mutable}
+
+    def predict(params: Params, x: Tensor) -> Tensor:
+        logits: Tensor = functional_call(scoring, params, (x,))
+        return logits
+
+    return Network(
+        {name: leaf for name, leaf in tensors.items() if name in trainable},
+        {name: leaf for name, leaf in tensors.items() if name in buffers},
+        {name: leaf for name, leaf in tensors.items() if name not in trainable | buffers},
+        train,
+        predict,
+    )
+
+
+def uniform(key: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """Hashes a key and each element's position to a number in [0, 1), on any device and under vmap alike (splitmix64).
+
+    >>> key = torch.tensor(1)
+    >>> bool((uniform(key, (2, 3)) == uniform(key, (4, 3))[:2]).all())  # more rows change nothing in the first ones
+    True
+    """
+    z = torch.arange(1, math.prod(shape) + 1, device=key.device) * _GOLDEN + key
+    z = (z ^ (z >> 30 & (1 << 34) - 1)) * -4658895280553007687
+    z = (z ^ (z >> 27 & (1 << 37) - 1)) * -7723592293110705685
+    return ((z >> 40 & (1 << 24) - 1).float() / (1 << 24)).reshape(shape)
+
+
+class AddressedDropout(nn.Module):
+    """Dropout whose mask is a function of the buffer ``key``; drops whole channels if ``channels``."""
+
+    key: Tensor
+
+    def __init__(self, p: float, channels: bool) -> None:
+        super().__init__()
+        self.p, self.channels = p, channels
+        self.register_buffer("key", torch.tensor(0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        shape = (*x.shape[:2], *([1] * (x.dim() - 2))) if self.channels else x.shape
+        keep = uniform(self.key, shape) >= self.p
+        return x * keep / max(1 - self.p, 1e-12)
+
+
+class MaskedBatchNorm(nn.Module):
+    """BatchNorm that leaves the rows out which the buffer ``real`` marks as padding."""
+
+    real: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, plain: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps, self.momentum = plain.weight, plain.bias, plain.eps, plain.momentum
+        self.tracks = plain.track_running_stats
+        for name, buffer in plain.named_buffers():
+            self.register_buffer(name, buffer)
+        self.register_buffer("real", torch.ones(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        column = (1, -1, *([1] * (x.dim() - 2)))
+        rows = self.real.to(x.dtype).reshape(-1, *([1] * (x.dim() - 1)))
+        count = (rows.sum() * math.prod(x.shape[2:])).clamp(min=1)
+        mean = (x * rows).sum(axes) / count
+        centred = x - mean.reshape(column)
+        variance = (centred**2 * rows).sum(axes) / count
+        if self.tracks:
+            self._remember(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
+        out = centred * (variance + self.eps).rsqrt().reshape(column)
+        return out if self.weight is None else out * self.weight.reshape(column) + self.bias.reshape(column)
+
+    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+        self.num_batches_tracked = self.num_batches_tracked + 1
+        share = 1 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
+        self.running_mean = self.running_mean + share * (mean - self.running_mean)
+        self.running_var = self.running_var + share * (variance - self.running_var)
+
+
+def why_not_vectorised(model: nn.Module) -> str | None:
+    """Says why a model cannot be vectorised over clients, or None.
+
+    >>> why_not_vectorised(nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5)))
+    >>> why_not_vectorised(nn.Sequential(nn.AlphaDropout(0.5)))
+    "layer '0' (AlphaDropout) draws its own randomness"
+    """
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if isinstance(module, nn.modules.dropout._DropoutNd) and type(module) not in _DROPOUTS:
+            return f"layer '{name}' ({kind}) draws its own randomness"
+        if isinstance(module, nn.modules.batchnorm._NormBase) and type(module) not in _NORMS:
+            if module.track_running_stats or isinstance(module, nn.modules.batchnorm._BatchNorm):
+                return f"layer '{name}' ({kind}) would count padded rows in its statistics"
+    return None
+
+
+_DROPOUTS: dict[type[nn.Module], bool] = {
+    nn.Dropout: False,
+    nn.Dropout1d: True,
+    nn.Dropout2d: True,
+    nn.Dropout3d: True,
+}
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def _tensors(model: nn.Module) -> Params:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _extras(module: nn.Module, real: Tensor | None, key: Tensor) -> Params:
+    extras: Params = {}
+    for place, (name, layer) in enumerate(module.named_modules()):
+        if isinstance(layer, AddressedDropout):
+            extras[f"{name}.key"] = key + place * 1_000_003
+        if isinstance(layer, MaskedBatchNorm) and real is not None:
+            extras[f"{name}.real"] = real
+    return extras
+
+
+def _replace(model: nn.Module, make: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
+    """Replaces layers in place wherever ``make`` returns a new one; a layer used twice stays one layer."""
+    swap = {layer: new for layer in model.modules() if (new := make(layer)) is not None}
+    if model in swap:
+        return swap[model]
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if child in swap:
+                setattr(parent, name, swap[child])
+    return model
+
+
+def _with_addressed_dropout(model: nn.Module) -> nn.Module:
+    return _replace(
+        model,
+        lambda layer: (
+            AddressedDropout(float(layer.p), _DROPOUTS[type(layer)])  # type: ignore[arg-type]
+            if type(layer) in _DROPOUTS
+            else None
+        ),
+    )
+
+
+def _with_masked_norm(model: nn.Module) -> nn.Module:
+    return _replace(model, lambda layer: MaskedBatchNorm(layer) if isinstance(layer, _NORMS) else None)

@@ -1,0 +1,30 @@
+"""Finding a name in a table, with the nearest valid one in the error."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def unknown(name: object, valid: Iterable[str], kind: str) -> ValueError:
+    """Makes the error for an unknown name.
+
+    >>> print(unknown("fedavgg", ["fedavg", "feddc"], "algorithm"))
+    unknown algorithm 'fedavgg'. Did you mean 'fedavg'? Valid: fedavg, feddc.
+    """
+    names = list(valid)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return ValueError(f"unknown {kind} '{name}'.{hint} Valid: {', '.join(names)}.")
+
+
+def find(name: str, table: Mapping[str, T], kind: str) -> T:
+    """Looks a name up in a table.
+
+    >>> find("a", {"a": 1}, "letter")
+    1
+    """
+    if name not in table:
+        raise unknown(name, list(table), kind)
+    return table[name]

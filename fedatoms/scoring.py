@@ -1,0 +1,55 @@
+"""Scores on the test set: of the server's model, of the mean of the selected clients', of the mean of all clients' last."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from fedatoms.data.batches import normalise
+from fedatoms.simulate import Scored, Simulation, State
+from fedatoms.trees import Params
+
+BATCH = 500
+
+
+class Score(NamedTuple):
+    """A model's result on the test set."""
+
+    accuracy: float  # in per cent
+    loss: float
+
+
+def evaluate(sim: Simulation, state: State) -> dict[Scored, Score]:
+    """Scores the models that the simulation asks for; models that are equal are run once."""
+    scores: dict[Scored, Score] = {}
+    seen: list[tuple[Params, Score]] = []
+    for which in sim.score:
+        params = scored_model(state, which, len(sim.data.parts))
+        known = [score for other, score in seen if all(torch.equal(other[name], leaf) for name, leaf in params.items())]
+        scores[which] = known[0] if known else score(sim, params)
+        seen.append((params, scores[which]))
+    return scores
+
+
+def scored_model(state: State, which: Scored, clients: int) -> Params:
+    """Returns one of the three global models."""
+    server = state.server.params
+    if which == "selected":
+        return server if state.selected is None else state.selected
+    if which == "all":
+        assert state.last_sum is not None
+        return {**server, **{name: (leaf / clients).to(server[name].dtype) for name, leaf in state.last_sum.items()}}
+    return server
+
+
+@torch.no_grad()
+def score(sim: Simulation, params: Params) -> Score:
+    """Runs a model over the test set."""
+    data, dtype = sim.pool, next(iter(sim.network.parameters.values())).dtype
+    right, loss = (torch.zeros((), dtype=torch.float64, device=sim.device) for _ in range(2))
+    for x, y in zip(data.test_x.split(BATCH), data.test_y.split(BATCH), strict=True):
+        logits = sim.network.predict(params, normalise(x, data.recipe, dtype))
+        right += (logits.argmax(1) == y).sum()
+        loss += F.cross_entropy(logits, y, reduction="sum")
+    count = len(data.test_y)
+    return Score(100 * float(right) / count, float(loss) / count)

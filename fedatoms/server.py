@@ -1,0 +1,87 @@
+"""The server's side of a round: what goes down, and what the mean of the uploads does to the model."""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedatoms import trees
+from fedatoms.algorithms.base import Algorithm, Server
+from fedatoms.decompose import Group
+from fedatoms.trees import Memory, Params
+
+
+class Total(NamedTuple):
+    """A weighted sum of uploads, in float64 so that blocks and their order do not show in float32 results."""
+
+    uploads: Memory
+    weight: float
+
+
+NOTHING_YET = Total({}, 0.0)
+
+
+def start(params: Params, algorithm: Algorithm, parameters: Collection[str]) -> Server:
+    """Sets the server up: a whole model, and the algorithm's memory over its trainable parameters."""
+    return Server(params, algorithm.server_memory(trees.restrict(params, parameters)))
+
+
+def heard(server: Server, algorithm: Algorithm, travelling: Collection[str]) -> Server:
+    """Returns what an algorithm hears on a client: the travelling parameters and the memory that is sent along."""
+    memory = {name: trees.restrict(server.memory[name], travelling) for name in algorithm.sends}
+    return Server(trees.restrict(server.params, travelling), memory)
+
+
+def message(server: Server, algorithm: Algorithm, lacking: Collection[str], travelling: Collection[str]) -> Memory:
+    """Returns what crosses to one client: the leaves it lacks and the memory that is sent along."""
+    return {"params": trees.restrict(server.params, lacking), **heard(server, algorithm, travelling).memory}
+
+
+def lacking(versions: Mapping[Group, int], held: Mapping[Group, int]) -> frozenset[Group]:
+    """Returns the groups of which a client does not hold the server's version.
+
+    >>> sorted(lacking({"atoms": 3, "coefficients": 1}, {"atoms": 2, "coefficients": 1}))
+    ['atoms']
+    """
+    return frozenset(group for group, version in versions.items() if held.get(group) != version)
+
+
+def gather(total: Total, uploads: Memory, weights: Tensor) -> Total:
+    """Adds a block of uploads, with a leading client axis, to a total.
+
+    >>> total = gather(NOTHING_YET, {"params": {"w": torch.tensor([1.0, 4.0])}}, torch.tensor([2.0, 1.0]))
+    >>> mean_of(total, like={"w": torch.tensor(0.0)})
+    {'params': {'w': tensor(2.)}}
+    """
+    weights = weights.double()
+    added = {
+        kind: trees.apply(lambda leaf: torch.tensordot(weights.to(leaf.device), leaf.double(), dims=1), tree)
+        for kind, tree in uploads.items()
+    }
+    if total.weight:
+        added = {kind: trees.add(total.uploads[kind], tree) for kind, tree in added.items()}
+    return Total(added, total.weight + float(weights.sum()))
+
+
+def mean_of(total: Total, like: Params) -> Memory:
+    """Divides a total by its weight, in the types of ``like``."""
+    return {
+        kind: {name: (leaf / total.weight).to(like[name].dtype) for name, leaf in tree.items()}
+        for kind, tree in total.uploads.items()
+    }
+
+
+def settle(server: Server, algorithm: Algorithm, mean: Memory, participation: float) -> Server:
+    """Takes the mean of the uploads in: the algorithm sees what travelled, the rest stays as it was.
+
+    >>> from fedatoms.algorithms.fedavg import fedavg
+    >>> old = Server({"w": torch.tensor(0.0), "kept": torch.tensor(5.0)}, {})
+    >>> settle(old, fedavg(), {"params": {"w": torch.tensor(2.0)}, "statistics": {}}, participation=0.1).params
+    {'w': tensor(2.), 'kept': tensor(5.)}
+    """
+    travelling = mean["params"].keys()
+    memory = {name: trees.restrict(tree, travelling) for name, tree in server.memory.items()}
+    new = algorithm.aggregate(Server(trees.restrict(server.params, travelling), memory), mean, participation)
+    params = {**server.params, **new.params, **mean["statistics"]}
+    return Server(params, {name: {**tree, **new.memory[name]} for name, tree in server.memory.items()})

@@ -1,0 +1,284 @@
+"""A federation on one machine: what a run is made of, its state, and one round after the other."""
+
+import copy
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedatoms import server as server_side
+from fedatoms import trees
+from fedatoms.algorithms.base import Algorithm, Server
+from fedatoms.clients import Client, Clients, Place, Stored
+from fedatoms.data.batches import plan
+from fedatoms.data.federation import Federation
+from fedatoms.decompose import Group, groups
+from fedatoms.exchange import Exchange, bytes_of, check_covers, every_round
+from fedatoms.functional import Network, network, why_not_vectorised
+from fedatoms.local import Job, Learner, Reply, Training
+from fedatoms.maps import MapClients, one_by_one, vectorised
+from fedatoms.randomness import generator
+from fedatoms.trees import Params
+
+Scored = Literal["server", "selected", "all"]
+Map = Literal["auto", "one_by_one", "vectorised"]
+Bytes = dict[Group, int]
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a run is made of: a model, clients with data, an algorithm, an exchange, and a map over clients."""
+
+    model: nn.Module
+    data: Federation
+    algorithm: Algorithm = field(default_factory=Algorithm)
+    exchange: Exchange = field(default_factory=lambda: Exchange(every_round()))
+    training: Training = field(default_factory=Training)
+    fraction: float = 1.0
+    failures: float = 0.0  # probability that a sampled client does not report
+    score: tuple[Scored, ...] = ("server", "selected")
+    seed: int = 0
+    device: str = "cpu"
+    map: Map = "auto"
+    block: int = 0  # clients trained at once when vectorised; 0 chooses
+    client_state: Place = "device"
+    folder: Path | None = None  # of client states on disk
+    head: str | None = None
+
+    @cached_property
+    def network(self) -> Network:
+        """The model as pure functions, on the device."""
+        return network(copy.deepcopy(self.model).to(self.device))
+
+    @cached_property
+    def labels(self) -> dict[str, Group]:
+        """The group of each tensor that may travel."""
+        may_travel = {**self.network.parameters, **self.network.statistics}
+        labels = {name: group for name, group in groups(self.model, self.head).items() if name in may_travel}
+        check_covers(self.exchange, labels)
+        return labels
+
+    @cached_property
+    def pool(self) -> Federation:
+        """The data, on the device."""
+        data = self.data
+        here = (tensor.to(self.device) for tensor in (data.x, data.y, data.test_x, data.test_y))
+        return data._replace(**dict(zip(("x", "y", "test_x", "test_y"), here, strict=True)))
+
+    @cached_property
+    def map_clients(self) -> MapClients:
+        """The map that is asked for, or the faster one on the device: on a CPU a plain loop beats vmap."""
+        why_not = why_not_vectorised(self.model)
+        if self.map == "vectorised" and why_not:
+            raise ValueError(f"map=vectorised: {why_not}. Use map=one_by_one.")
+        if self.map == "vectorised" or (self.map == "auto" and self.device != "cpu" and not why_not):
+            return vectorised(self.block or 32)
+        return one_by_one
+
+
+class State(NamedTuple):
+    """Everything that a run carries from round to round; a new value each time."""
+
+    round: int
+    server: Server
+    clients: Clients
+    versions: Mapping[Group, int]  # for each group, the round after which the server's part last changed
+    held: Mapping[int, Mapping[Group, int]]  # the versions that each client has
+    last_sum: Params | None  # sum of all clients' last models in float64, if that is scored
+    selected: Params | None = None  # the mean of the last round's models; not part of a checkpoint
+
+
+class Record(NamedTuple):
+    """What happened in a round."""
+
+    round: int
+    loss: float  # mean over clients of the mean over their steps; nan if none reported
+    clients: int
+    failed: int
+    up: Bytes
+    down: Bytes
+    seconds: float
+
+
+def begin(sim: Simulation) -> State:
+    """Returns the state before the first round."""
+    net = sim.network
+    params = {**net.parameters, **net.statistics, **net.constants}
+    clients = Clients({}, sim.client_state, sim.folder, torch.device(sim.device))
+    last_sum = None
+    if "all" in sim.score:
+        last_sum = trees.apply(lambda leaf: leaf.double() * len(sim.data.parts), trees.restrict(params, sim.labels))
+    versions = dict.fromkeys(sim.labels.values(), 0)
+    return State(0, server_side.start(params, sim.algorithm, net.parameters), clients, versions, {}, last_sum)
+
+
+def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
+    """Draws the clients of round ``t`` without replacement, and those of them that report; both in order."""
+    count = len(sim.data.parts)
+    wanted = max(round(sim.fraction * count), 1)
+    chosen = torch.randperm(count, generator=generator(sim.seed, "clients", t))[:wanted].sort().values
+    reports = torch.rand(wanted, generator=generator(sim.seed, "failures", t)) >= sim.failures
+    return chosen.tolist(), chosen[reports].tolist()
+
+
+def advance(sim: Simulation, state: State) -> tuple[State, Record]:
+    """Runs one round."""
+    began = time.perf_counter()
+    chosen, present = select(sim, state.round)
+    learner = _learner(sim, state.round)
+    heard = server_side.heard(state.server, sim.algorithm, learner.travelling)
+    jobs = (_job(sim, state, learner, client) for client in present)
+    waiting, got = iter(present), _Collected(server_side.NOTHING_YET, {}, state.last_sum, 0.0, {})
+    for reply in sim.map_clients(learner, heard, jobs):
+        block = [next(waiting) for _ in reply.steps]
+        _check_finite(reply, block, state.round)
+        got = _collect(sim, state, got, block, reply)
+    new = _settle(sim, state, present, got) if present else state._replace(round=state.round + 1, selected=None)
+    loss = got.losses / len(present) if present else float("nan")
+    down = _bytes_down(sim, state, learner, chosen)
+    record = Record(state.round, loss, len(present), len(chosen) - len(present), got.up, down, 0.0)
+    return new, record._replace(seconds=time.perf_counter() - began)
+
+
+class _Collected(NamedTuple):
+    """What a round has so far."""
+
+    total: server_side.Total
+    rows: Mapping[int, Client | Stored]
+    last_sum: Params | None
+    losses: float
+    up: Bytes
+
+
+def _travelling(sim: Simulation, t: int) -> frozenset[Group]:
+    return sim.exchange.schedule(t) - sim.exchange.personal
+
+
+def _names(sim: Simulation, wanted: Collection[Group]) -> frozenset[str]:
+    return frozenset(name for name, group in sim.labels.items() if group in wanted)
+
+
+def _learner(sim: Simulation, t: int) -> Learner:
+    travelling, parameters = _names(sim, _travelling(sim, t)), sim.network.parameters.keys()
+    trained = frozenset(parameters)
+    if sim.exchange.slow_local == "freeze":
+        trained &= travelling | _names(sim, sim.exchange.personal)
+    return Learner(
+        network=sim.network,
+        algorithm=sim.algorithm,
+        training=sim.training,
+        data=sim.pool,
+        trained=trained,
+        travelling=travelling & parameters,
+        statistics=travelling - parameters,
+        rate=sim.training.rate(t),
+    )
+
+
+def _row(sim: Simulation, state: State, client: int) -> Client:
+    row = state.clients.read(client)
+    return Client(sim.algorithm.client_memory(sim.network.parameters), {}, {}) if row is None else row
+
+
+def _job(sim: Simulation, state: State, learner: Learner, client: int) -> Job:
+    row = _row(sim, state, client)
+    lost = server_side.lacking(state.versions, state.held.get(client, {})) - sim.exchange.personal
+    own = {name: leaf for name, leaf in row.own.items() if sim.labels[name] not in lost}
+    batches = plan(
+        sim.data.parts[client],
+        batch_size=sim.training.batch_size,
+        epochs=sim.training.epochs,
+        recipe=sim.data.recipe,
+        seed=sim.seed,
+        client=client,
+        round=state.round,
+    )
+    memory = {kind: trees.restrict(tree, learner.travelling) for kind, tree in row.memory.items()}
+    return Job({**state.server.params, **own}, memory, type(batches)(*(leaf.to(sim.device) for leaf in batches)))
+
+
+def _collect(sim: Simulation, state: State, got: _Collected, block: list[int], reply: Reply) -> _Collected:
+    uniform = sim.algorithm.weighting == "uniform"
+    weights = torch.tensor([1.0 if uniform else float(len(sim.data.parts[client])) for client in block])
+    total = server_side.gather(got.total, reply.upload, weights)
+    losses = float((reply.losses.sum(1) / reply.steps.clamp(min=1)).sum())
+    up = {group: got.up.get(group, 0) + count for group, count in bytes_of(reply.upload, sim.labels).items()}
+    rows, last_sum = dict(got.rows), got.last_sum
+    for i, client in enumerate(block):
+        old = _row(sim, state, client)
+        new = _kept(sim, state, old, reply, i)
+        if last_sum is not None:
+            last_sum = {
+                name: leaf + (new.last[name].double() - _last(sim, old, name)) for name, leaf in last_sum.items()
+            }
+        if any(new):
+            rows[client] = state.clients.keep(client, new, state.round + 1)
+    return _Collected(total, rows, last_sum, got.losses + losses, up)
+
+
+def _kept(sim: Simulation, state: State, old: Client, reply: Reply, i: int) -> Client:
+    """Returns what client number ``i`` of a block keeps."""
+    memory = {kind: {**tree, **trees.unstack(reply.memory[kind], i)} for kind, tree in old.memory.items()}
+    travelling, personal = _travelling(sim, state.round), sim.exchange.personal
+    stays = set(sim.labels.values()) - travelling if sim.exchange.slow_local == "keep" else personal
+    own = trees.unstack(trees.restrict(reply.params, _names(sim, stays)), i)
+    if "all" not in sim.score:
+        return Client(memory, own, {})
+    reported = {**reply.upload["params"], **reply.upload["statistics"]}
+    before = {name: _last(sim, old, name) for name in sim.labels if name not in reported}
+    return Client(memory, own, {**before, **trees.unstack(reported, i)})
+
+
+def _last(sim: Simulation, row: Client, name: str) -> Tensor:
+    """Returns a leaf of a client's last model; one that never reported counts as the initial model."""
+    initial = sim.network.parameters if name in sim.network.parameters else sim.network.statistics
+    return row.last.get(name, initial[name])
+
+
+def _settle(sim: Simulation, state: State, present: list[int], got: _Collected) -> State:
+    mean = server_side.mean_of(got.total, like=state.server.params)
+    versions = {
+        **state.versions,
+        **dict.fromkeys(_travelling(sim, state.round) & state.versions.keys(), state.round + 1),
+    }
+    return State(
+        round=state.round + 1,
+        server=server_side.settle(state.server, sim.algorithm, mean, len(present) / len(sim.data.parts)),
+        clients=state.clients._replace(rows={**state.clients.rows, **got.rows}),
+        versions=versions,
+        held={**state.held, **dict.fromkeys(present, state.versions)},
+        last_sum=got.last_sum,
+        selected={**state.server.params, **mean["params"], **mean["statistics"]},
+    )
+
+
+def _bytes_down(sim: Simulation, state: State, learner: Learner, chosen: list[int]) -> Bytes:
+    """Counts what is sent to all sampled clients, those included that fail to report."""
+    count: Bytes = {}
+    for lost, clients in _by_lack(sim, state, chosen).items():
+        sent = server_side.message(state.server, sim.algorithm, _names(sim, lost), learner.travelling)
+        for group, size in bytes_of(sent, sim.labels).items():
+            count[group] = count.get(group, 0) + size * clients
+    return count
+
+
+def _by_lack(sim: Simulation, state: State, chosen: list[int]) -> Counter[frozenset[Group]]:
+    personal = sim.exchange.personal
+    return Counter(server_side.lacking(state.versions, state.held.get(k, {})) - personal for k in chosen)
+
+
+def _check_finite(reply: Reply, block: list[int], t: int) -> None:
+    for place, client in enumerate(block):
+        bad = (~torch.isfinite(reply.losses[place])).nonzero()
+        step = int(bad[0]) if len(bad) else int(reply.steps[place]) - 1
+        what = f"loss is {float(reply.losses[place, step])}" if len(bad) else "the trained model is not finite"
+        if len(bad) or not all(leaf[place].isfinite().all() for leaf in reply.upload["params"].values()):
+            raise FloatingPointError(
+                f"client {client}, round {t}, step {step}: {what}. Lower --lr, set --clip 10, or look at its data."
+            )
