@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill at any moment: new files first, then the manifest that names them, older ones last."""
+"""Checkpoints that survive a kill at any moment: new files first, then the manifest that names them."""
 
 import json
 import zlib
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from safetensors.torch import load, save
 
 from fedatoms.algorithms.base import Server
@@ -34,6 +35,7 @@ def save_checkpoint(folder: Path, state: State, *, trajectory: str, seconds: flo
         "round": state.round,
         "trajectory": trajectory,
         "seconds": seconds,
+        "threads": torch.get_num_threads(),
         "checksum": zlib.crc32(data),
         "versions": state.versions,
         "held": {client: dict(held) for client, held in state.held.items()},
@@ -53,6 +55,7 @@ def load_checkpoint(folder: Path, sim: Simulation, *, trajectory: str) -> Loaded
             if isinstance(error, _OtherExperiment):
                 raise
             notes.append(f"checkpoint {path.stem} is damaged ({error}): falling back to the one before it")
+            path.replace(path.with_suffix(".damaged"))
     raise ValueError(
         f"{folder} holds no checkpoint that can be read. Start anew with another --name. {' '.join(notes)}"
     )
@@ -66,7 +69,7 @@ def _load(path: Path, sim: Simulation, trajectory: str, notes: list[str]) -> Loa
     manifest = json.loads(path.read_text())
     if manifest["trajectory"] != trajectory:
         raise _OtherExperiment(
-            f"{path} belongs to another experiment than experiment.json says. Restore that file, or start with a new --name."
+            f"{path} belongs to another experiment than experiment.json says. Restore that file, or use a new --name."
         )
     data = path.with_suffix(".safetensors").read_bytes()
     if zlib.crc32(data) != manifest["checksum"]:
@@ -85,6 +88,10 @@ def _load(path: Path, sim: Simulation, trajectory: str, notes: list[str]) -> Loa
         held={int(client): held for client, held in manifest["held"].items()},
         clients=_in_place(fresh.clients, rows),
     )
+    if manifest["threads"] != torch.get_num_threads():
+        notes.append(
+            f"the run used {manifest['threads']} threads: for the same bits add --threads {manifest['threads']}"
+        )
     return Loaded(state, manifest["seconds"], notes)
 
 

@@ -248,6 +248,13 @@ def load(path: Path) -> Experiment:
         raise ValueError(f"{path} is not an experiment file: {error} Write one with `fedatoms run`.") from error
 
 
+def load_run(folder: Path) -> Experiment:
+    """Reads the experiment of a run's folder."""
+    if not (folder / "experiment.json").exists():
+        raise ValueError(f"{folder} holds no run: experiment.json is missing. Give a folder that `fedatoms run` made.")
+    return load(folder / "experiment.json")
+
+
 def _require(experiment: Experiment, name: str, rule: Callable[[float], bool], broken: str, remedy: str) -> None:
     value = getattr(experiment, name)
     if not rule(value):
@@ -256,17 +263,18 @@ def _require(experiment: Experiment, name: str, rule: Callable[[float], bool], b
 
 def _check_types(experiment: Experiment) -> None:
     for field in dataclasses.fields(experiment):
-        value = getattr(experiment, field.name)
-        allowed = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}.get(field.type, ())  # type: ignore[call-overload]
-        allowed = allowed or ((str, int, float) if field.name == "beta" else (int, float, type(None)))
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        value, kinds = getattr(experiment, field.name), _KINDS[str(field.type)]
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            words = {int: "whole number", float: "number", str: "text", bool: "truth value"}
             flag = field.name.replace("_", "-")
-            raise ValueError(
-                f"--{flag} {value!r} is not a {_kind(allowed)}. {type(experiment).__name__} needs one there."
-            )
+            raise ValueError(f"--{flag} {value!r} is not a {words[kinds[0]]}. See `fedatoms run --help`.")
 
 
-def _kind(allowed: tuple[type, ...]) -> str:
-    return {int: "whole number", bool: "truth value", str: "text"}.get(
-        allowed[0] if len(allowed) == 1 else float, "number"
-    )
+_KINDS: dict[str, tuple[type, ...]] = {
+    str(int): (int,),
+    str(float): (float, int),
+    str(str): (str,),
+    str(bool): (bool,),
+    str(str | float): (str, int, float),
+    str(float | None): (float, int, type(None)),
+}

@@ -143,7 +143,7 @@ def local_step(learner: Learner, heard: Server, differentiate: Differentiate) ->
 
 
 def displacement(steps: Tensor, rate: float, momentum: float) -> Tensor:
-    """Says how far ``steps`` unit gradients move a parameter: the rate times the sum over j <= K of (1 - b^j) / (1 - b).
+    """Says how far K unit gradients move a parameter: ``rate`` times the sum over j <= K of (1 - b^j) / (1 - b).
 
     >>> displacement(torch.tensor(2.0), rate=0.1, momentum=0.5)  # 0.1 * (1 + 1.5)
     tensor(0.2500)
@@ -186,7 +186,7 @@ def _clip_scale(gradient: Params, largest: float) -> Tensor | None:
     if not largest:
         return None
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradient.values()]))
-    return (largest / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    return torch.clamp(largest / (norm + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_
 
 
 def _by_autograd(loss: Loss, weights: Params) -> tuple[Params, Tensor, Params]:

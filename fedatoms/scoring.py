@@ -1,12 +1,13 @@
-"""Scores on the test set: of the server's model, of the mean of the selected clients', of the mean of all clients' last."""
+"""Scores on the test set: of the server's model, the mean of the selected clients', the mean of all clients' last."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from fedatoms.data.batches import normalise
-from fedatoms.simulate import Scored, Simulation, State
+from fedatoms.simulate import Record, Scored, Simulation, State, advance
 from fedatoms.trees import Params
 
 BATCH = 500
@@ -47,9 +48,26 @@ def score(sim: Simulation, params: Params) -> Score:
     """Runs a model over the test set."""
     data, dtype = sim.pool, next(iter(sim.network.parameters.values())).dtype
     right, loss = (torch.zeros((), dtype=torch.float64, device=sim.device) for _ in range(2))
-    for x, y in zip(data.test_x.split(BATCH), data.test_y.split(BATCH), strict=True):
+    for first in range(0, len(data.test_y), BATCH):
+        x, y = data.test_x[first : first + BATCH], data.test_y[first : first + BATCH]
         logits = sim.network.predict(params, normalise(x, data.recipe, dtype))
         right += (logits.argmax(1) == y).sum()
         loss += F.cross_entropy(logits, y, reduction="sum")
     count = len(data.test_y)
     return Score(100 * float(right) / count, float(loss) / count)
+
+
+class Progress(NamedTuple):
+    """What is known after a round; ``scores`` is empty in rounds without an evaluation."""
+
+    state: State
+    record: Record
+    scores: dict[Scored, Score]
+
+
+def rounds(sim: Simulation, state: State, until: int, eval_every: int = 1) -> Iterator[Progress]:
+    """Runs rounds up to number ``until`` and scores the models every ``eval_every`` of them, and after the last."""
+    while state.round < until:
+        state, record = advance(sim, state)
+        due = state.round % eval_every == 0 or state.round == until
+        yield Progress(state, record, evaluate(sim, state) if due else {})

@@ -67,9 +67,9 @@ class Simulation:
     @cached_property
     def pool(self) -> Federation:
         """The data, on the device."""
-        data = self.data
-        here = (tensor.to(self.device) for tensor in (data.x, data.y, data.test_x, data.test_y))
-        return data._replace(**dict(zip(("x", "y", "test_x", "test_y"), here, strict=True)))
+        data, device = self.data, self.device
+        test_x, test_y = data.test_x.to(device), data.test_y.to(device)
+        return data._replace(x=data.x.to(device), y=data.y.to(device), test_x=test_x, test_y=test_y)
 
     @cached_property
     def map_clients(self) -> MapClients:

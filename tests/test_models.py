@@ -1,6 +1,7 @@
 """Laws of the networks: the published counts, names and shapes, seeds, networks of the user, and what is refused."""
 
 import copy
+import functools
 import sys
 from pathlib import Path
 
@@ -8,11 +9,26 @@ import pytest
 import torch
 from torch import nn
 
-from fedatoms.decompose import GROUPS, AtomConv, decompose, fuse, groups
+from fedatoms.decompose import GROUPS, decompose, fuse, groups
 from fedatoms.models import MODELS, build, check_input
+from fedatoms.randomness import generator
 
-SIZES = {"digits-cnn": 8} | {name: 64 if name.startswith("resnet") else 32 for name in MODELS if name != "digits-cnn"}
-SIZES |= {name: 16 for name in MODELS if name.endswith("small")}
+SIZES = {name: 8 if name == "digits-cnn" or name.endswith("small") else 32 for name in MODELS}
+
+
+@functools.cache
+def plain(name: str) -> nn.Module:
+    """One copy for all tests, none of which changes it."""
+    return build(name, classes=5).eval()
+
+
+@functools.cache
+def layered(name: str) -> nn.Module:
+    return decompose(plain(name), 4)
+
+
+def images(name: str) -> torch.Tensor:
+    return torch.randn(4, 3, SIZES[name], SIZES[name], generator=generator(0))
 
 
 def count(model: nn.Module) -> int:
@@ -28,7 +44,7 @@ def in_blocks(name: str, module: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name, classes, plain, by_atoms",
+    "name, classes, whole, by_atoms",
     [
         ("lenet", 10, 797_962, {3: 703_776, 6: 716_790, 9: 729_804, 12: 742_818}),
         ("lenet", 100, 815_332, {3: 721_146, 6: 734_160, 9: 747_174, 12: 760_188}),
@@ -38,19 +54,19 @@ def in_blocks(name: str, module: nn.Module) -> bool:
         ("fedpac-cnn", 100, 119_300, {3: 94_869, 6: 102_870, 9: 110_871, 12: 118_872}),
     ],
 )
-def test_counts_are_the_published_ones(name: str, classes: int, plain: int, by_atoms: dict[int, int]) -> None:
+def test_counts_are_the_published_ones(name: str, classes: int, whole: int, by_atoms: dict[int, int]) -> None:
     model = build(name, classes=classes)
-    assert count(model) == plain
+    assert count(model) == whole
     assert {atoms: count(decompose(model, atoms)) for atoms in by_atoms} == by_atoms
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet18-gn"])
-def test_resnet_has_the_published_counts(name: str) -> None:
-    model = build(name, classes=200)
-    assert count(model) == 11_279_112
+def test_resnet_has_the_published_counts() -> None:
+    model = build("resnet18", classes=200)
+    assert count(model) == count(build("resnet18-gn", classes=200)) == 11_279_112
     assert count(decompose(model, 9, where=in_blocks)) == 11_280_408
     assert count(decompose(model, 3, where=in_blocks)) == 3_955_896
-    assert count(decompose(model, 9)) == 11_273_169  # with the 7x7 stem
+    stem = decompose(model, 9, where=lambda name, module: name == "conv1")
+    assert count(stem) - count(model) == 11_273_169 - 11_280_408  # rank 9 of the 49 entries of a 7x7 kernel
 
 
 @pytest.mark.parametrize(
@@ -68,7 +84,7 @@ def test_digits_cnn_has_the_count_it_states() -> None:
 
 
 def test_names_of_the_layers_are_readable() -> None:
-    layers = lambda name: list(dict.fromkeys(k.rpartition(".")[0] for k in build(name, classes=10).state_dict()))  # noqa: E731
+    layers = lambda name: list(dict.fromkeys(key.rpartition(".")[0] for key in plain(name).state_dict()))  # noqa: E731
     assert layers("digits-cnn") == ["conv1", "conv2", "fc1", "fc2"]
     assert layers("lenet") == layers("fedrep-cnn") == layers("fedrep-cnn100") == ["conv1", "conv2", "fc1", "fc2", "fc3"]
     assert layers("fedpac-cnn") == ["conv1", "conv2", "conv3", "fc1", "fc2"]
@@ -82,7 +98,7 @@ def test_resnet_has_the_names_and_the_order_of_torchvision() -> None:
             if stage > 1 and block == 0:
                 expected += [f"layer{stage}.{block}.downsample.0", f"layer{stage}.{block}.downsample.1"]
     expected.append("fc")
-    batch, group = build("resnet18", classes=10), build("resnet18-gn", classes=10)
+    batch, group = plain("resnet18"), plain("resnet18-gn")
     for model in (batch, group):
         assert list(dict.fromkeys(key.rpartition(".")[0] for key in model.state_dict())) == expected
     assert {name for name, _ in batch.named_parameters()} == set(group.state_dict())
@@ -92,21 +108,21 @@ def test_resnet_has_the_names_and_the_order_of_torchvision() -> None:
 
 def test_resnet_shrinks_the_image_32_times_and_the_small_stem_8_times() -> None:
     for name, factor in [("resnet18", 32), ("resnet18-small", 8)]:
-        model, seen = build(name, classes=10), []
+        model, seen = copy.deepcopy(plain(name)), []
         model.layer4.register_forward_hook(lambda module, x, y, seen=seen: seen.append(tuple(y.shape)))
-        model(torch.zeros(2, 3, 64, 64))
-        assert seen == [(2, 512, 64 // factor, 64 // factor)]
+        model(torch.zeros(1, 3, 64, 64))
+        assert seen == [(1, 512, 64 // factor, 64 // factor)]
 
 
 def test_resnet_convolutions_start_as_in_torchvision() -> None:
-    weight = build("resnet18", classes=10).layer3[1].conv1.weight
+    weight = plain("resnet18").layer3[1].conv1.weight
     assert weight.std().item() == pytest.approx((2 / (256 * 9)) ** 0.5, rel=0.02)  # fan_out
-    stem = build("resnet18", classes=10).conv1.weight
+    stem = plain("resnet18").conv1.weight
     assert stem.std().item() == pytest.approx((2 / (64 * 49)) ** 0.5, rel=0.05)  # fan_in would be 4.6 times as wide
 
 
 def test_a_residual_block_adds_its_input() -> None:
-    block = build("resnet18", classes=10).layer1[0].eval()
+    block = copy.deepcopy(plain("resnet18").layer1[0])
     nn.init.zeros_(block.bn2.weight)
     x = torch.rand(2, 64, 8, 8)
     assert torch.equal(block(x), x)
@@ -114,13 +130,16 @@ def test_a_residual_block_adds_its_input() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_returns_logits_of_its_features(name: str) -> None:
-    model = build(name, classes=7, channels=2).eval()
-    x = torch.randn(2, 2, SIZES[name], SIZES[name])
+    model, x = plain(name), images(name)
     *_, head = model.children()
     assert isinstance(head, nn.Linear)
     torch.testing.assert_close(model(x), head(model.features(x)))
-    check_input(model, (2, SIZES[name], SIZES[name]), classes=7)
-    assert not torch.allclose(model(x).exp().sum(1), torch.ones(2))  # no log_softmax
+    assert not torch.allclose(model(x).exp().sum(1), torch.ones(len(x)))  # no log_softmax
+
+
+def test_channels_and_classes_are_what_was_asked_for() -> None:
+    for name in MODELS:
+        check_input(build(name, classes=7, channels=2), (2, SIZES[name], SIZES[name]), classes=7)
 
 
 def test_fedpac_features_have_128_dimensions_and_negative_ones_leak() -> None:
@@ -129,9 +148,9 @@ def test_fedpac_features_have_128_dimensions_and_negative_ones_leak() -> None:
 
 
 def test_only_fedrep_cnn100_has_dropout_and_it_sits_before_the_head() -> None:
-    dropouts = lambda name: [m.p for m in build(name, classes=10).modules() if isinstance(m, nn.Dropout)]  # noqa: E731
+    dropouts = lambda name: [m.p for m in plain(name).modules() if isinstance(m, nn.Dropout)]  # noqa: E731
     assert {name: dropouts(name) for name in MODELS if dropouts(name)} == {"fedrep-cnn100": [0.6]}
-    assert isinstance(build("fedrep-cnn100", classes=10)[-2], nn.Dropout)
+    assert isinstance(plain("fedrep-cnn100")[-2], nn.Dropout)
 
 
 # with the decomposition
@@ -139,27 +158,22 @@ def test_only_fedrep_cnn100_has_dropout_and_it_sits_before_the_head() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_fuse_inverts_decompose_and_loads_into_the_original_class(name: str) -> None:
-    model = build(name, classes=5, seed=1).eval()
-    layered = decompose(model, 4)
-    plain = fuse(layered)
-    other = build(name, classes=5, seed=2).eval()
-    x = torch.randn(2, 3, SIZES[name], SIZES[name])
-    other.load_state_dict(plain.state_dict())
-    torch.testing.assert_close(other(x), layered(x))
-    assert repr(plain) == repr(model) and type(plain) is type(model)
-    assert any(isinstance(module, AtomConv) for module in layered.modules())
+    fused, original, x = fuse(layered(name)), copy.deepcopy(plain(name)), images(name)
+    assert not torch.allclose(original(x), layered(name)(x))
+    original.load_state_dict(fused.state_dict())
+    torch.testing.assert_close(original(x), layered(name)(x))
+    assert repr(fused) == repr(original) and type(fused) is type(original)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "resnet" not in name])
 def test_enough_atoms_leave_the_logits_unchanged(name: str) -> None:
-    model = build(name, classes=5).double().eval()
-    x = torch.randn(2, 3, SIZES[name], SIZES[name], dtype=torch.float64)
+    model, x = copy.deepcopy(plain(name)).double(), images(name).double()
     torch.testing.assert_close(decompose(model, 25, init="svd")(x), model(x))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_groups_cover_the_state_dict(name: str) -> None:
-    model = decompose(build(name, classes=5))
+    model = layered(name)
     labels, parameters = groups(model), dict(model.named_parameters())
     assert list(labels) == list(model.state_dict()) and set(labels.values()) <= set(GROUPS)
     assert {entry for entry, group in labels.items() if group == "statistics"} == set(labels) - set(parameters)
@@ -170,9 +184,9 @@ def test_groups_cover_the_state_dict(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_reach_every_leaf(name: str) -> None:
-    model = decompose(build(name, classes=5))
-    model(torch.randn(4, 3, SIZES[name], SIZES[name])).square().sum().backward()
-    assert [entry for entry, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+    names, parameters = zip(*layered(name).named_parameters(), strict=True)
+    gradients = torch.autograd.grad(layered(name)(images(name)).square().sum(), parameters)
+    assert [entry for entry, gradient in zip(names, gradients, strict=True) if not gradient.any()] == []
 
 
 # seeds
@@ -264,6 +278,15 @@ def test_images_that_do_not_fit_are_refused_in_one_line(shape: tuple[int, ...]) 
     assert f"images of shape {shape} do not fit" in message and "digits-cnn for 8x8" in message and "\n" not in message
 
 
+def test_an_error_of_many_lines_is_told_in_one() -> None:
+    class Broken(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("first\n  second")
+
+    with pytest.raises(ValueError, match=r"do not fit the model \(first second\)"):
+        check_input(Broken(), (1, 8, 8), classes=2)
+
+
 def test_a_wrong_number_of_classes_is_refused() -> None:
     with pytest.raises(ValueError, match=r"shape \(2, 10\) where \(2, 7\) is needed: build the model with classes=7"):
         check_input(build("lenet", classes=10), (3, 32, 32), classes=7)
@@ -274,10 +297,11 @@ def test_a_model_that_returns_more_than_logits_is_refused() -> None:
         check_input(nn.LSTM(3, 4), (5, 3), classes=4)
 
 
-def test_the_check_leaves_the_model_and_the_stream_as_they_were() -> None:
-    model = build("resnet18-small", classes=10).double().train()
+@pytest.mark.parametrize("name", ["resnet18-small", "fedrep-cnn100"])
+def test_the_check_leaves_the_model_and_the_stream_as_they_were(name: str) -> None:
+    model = build(name, classes=10).double().train()
     before, stream = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    check_input(model, (3, 8, 8), classes=10)
+    check_input(model, (3, SIZES[name], SIZES[name]), classes=10)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert all(module.training for module in model.modules()) and torch.equal(torch.get_rng_state(), stream)
 

@@ -75,7 +75,7 @@ def fetch(
     flat = rows.flatten()
     images = normalise(x.index_select(0, flat), recipe, dtype)  # ten times as fast as x[rows] on a CPU
     if recipe is not None and (recipe.flip or recipe.pad):
-        images = _augment(images, recipe, flip.flatten(), shift.view(-1, 2))
+        images = _augment(images, recipe, flip.flatten(), shift.flatten(0, -2))
     return images.view(*rows.shape, *x.shape[1:]), y[rows]
 
 

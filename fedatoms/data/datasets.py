@@ -13,13 +13,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedatoms.data.pickles import read_pickle
+from fedatoms.data.pickles import AGAIN, read_pickle
 
 DatasetName = Literal["digits", "cifar10", "cifar100", "tiny-imagenet", "fashion-mnist"]
 Augment = Literal["feddc", "fedrep", "none"]
 Fill = Literal["zero", "black"]
 
-_AGAIN = "Get the file again from the data set's official page."
 _Pixels = npt.NDArray[np.uint8]
 _Labels = npt.NDArray[np.int64]
 _Part = tuple[_Pixels, _Labels]
@@ -98,7 +97,8 @@ def _folder(name: str, source: Source, data_dir: Path) -> Path:
 
 
 def _find(path: Path) -> Path | None:
-    return next((file for file in (path, path.with_name(path.name + ".gz")) if file.exists()), None)
+    zipped = [path.with_name(path.name + ".gz")] if path.name.endswith("ubyte") else []  # only idx files come zipped
+    return next((file for file in (path, *zipped) if file.exists()), None)
 
 
 def _digits(_: Path) -> tuple[_Part, _Part, int]:
@@ -125,11 +125,11 @@ def _cifar(path: Path, key: str, classes: int) -> _Part:
     content = read_pickle(path)
     x, y = content.get("data"), content.get(key)
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 3072 or len(x) == 0:
-        raise ValueError(f"{path}: 'data' is not a uint8 array of shape (n, 3072), one row per image. {_AGAIN}")
+        raise ValueError(f"{path}: 'data' is not a uint8 array of shape (n, 3072), one row per image. {AGAIN}")
     if isinstance(y, list) and all(type(label) is int and abs(label) < 2**31 for label in y):
         y = np.array(y, dtype=np.int64)
     if not isinstance(y, np.ndarray):
-        raise ValueError(f"{path}: {key!r} is not a list of whole numbers. {_AGAIN}")
+        raise ValueError(f"{path}: {key!r} is not a list of whole numbers. {AGAIN}")
     return x.reshape(-1, 3, 32, 32).copy(), _labels(y, len(x), classes, path)
 
 
@@ -141,7 +141,7 @@ def _idx(folder: Path, part: str) -> _Part:
     x = _idx_array(folder / f"{part}-images-idx3-ubyte", dims=3)
     y = _idx_array(folder / f"{part}-labels-idx1-ubyte", dims=1)
     if x.shape[1:] != (28, 28) or len(x) == 0:
-        raise ValueError(f"{folder / part}-images-idx3-ubyte: shape {x.shape} is not (n, 28, 28). {_AGAIN}")
+        raise ValueError(f"{folder / part}-images-idx3-ubyte: shape {x.shape} is not (n, 28, 28). {AGAIN}")
     return x[:, None].copy(), _labels(y, len(x), 10, folder / f"{part}-labels-idx1-ubyte")
 
 
@@ -151,37 +151,42 @@ def _idx_array(path: Path, dims: int) -> _Pixels:
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{file} is not a complete gzip file ({error}). {_AGAIN}") from None
+        raise ValueError(f"{file} is not a complete gzip file ({error}). {AGAIN}") from None
     header = 4 + 4 * dims
     if len(content) < header or content[:4] != bytes((0, 0, 8, dims)):
-        raise ValueError(f"{file} does not begin with the header of a uint8 idx file with {dims} axes. {_AGAIN}")
+        raise ValueError(f"{file} does not begin with the header of a uint8 idx file with {dims} axes. {AGAIN}")
     shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4)]
     if len(content) != header + math.prod(shape):
         raise ValueError(
-            f"{file} has {len(content)} bytes, but its header promises {header + math.prod(shape)}. {_AGAIN}"
+            f"{file} has {len(content)} bytes, but its header promises {header + math.prod(shape)}. {AGAIN}"
         )
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
 
 
 def _tiny(folder: Path) -> tuple[_Part, _Part, int]:
-    numbers = {name: number for number, name in enumerate((folder / "wnids.txt").read_text().split())}
+    numbers = {name: number for number, name in enumerate(_lines(folder / "wnids.txt"))}
     train: list[tuple[Path, int]] = []
     for name, number in numbers.items():
         files = sorted((folder / "train" / name / "images").glob("*.JPEG"))
         if not files:
             raise ValueError(
-                f"{folder / 'train' / name / 'images'} has no *.JPEG file, but wnids.txt names it. {_AGAIN}"
+                f"{folder / 'train' / name / 'images'} has no *.JPEG file, but wnids.txt names it. {AGAIN}"
             )
         train += [(file, number) for file in files]
     return _decode(train), _decode(_annotated(folder / "val", numbers)), len(numbers)
 
 
 def _annotated(folder: Path, numbers: dict[str, int]) -> list[tuple[Path, int]]:
-    notes = (folder / "val_annotations.txt").read_text().splitlines()
+    notes = _lines(folder / "val_annotations.txt")
     wrong = [note for note in notes if note.count("\t") < 1 or note.split("\t")[1] not in numbers]
     if wrong or not notes:
-        raise ValueError(f"{folder}/val_annotations.txt: {wrong[:1]} is not an image and a name of wnids.txt. {_AGAIN}")
+        line = wrong[0] if wrong else ""
+        raise ValueError(f"{folder}/val_annotations.txt: {line!r} is not an image and a name of wnids.txt. {AGAIN}")
     return [(folder / "images" / file, numbers[name]) for file, name in (note.split("\t")[:2] for note in notes)]
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _decode(images: Sequence[tuple[Path, int]]) -> _Part:
@@ -201,22 +206,20 @@ def _jpeg(path: Path) -> _Pixels:
     try:
         with Image.open(path, formats=["JPEG"]) as image:
             pixels = np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError) as error:
-        raise ValueError(f"{path} is not a readable JPEG file ({error}). {_AGAIN}") from None
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} is not a readable JPEG file ({error}). {AGAIN}") from None
     if pixels.shape != (64, 64, 3):
-        raise ValueError(f"{path} has shape {pixels.shape}, but Tiny-ImageNet's images have (64, 64, 3). {_AGAIN}")
+        raise ValueError(f"{path} has shape {pixels.shape}, but Tiny-ImageNet's images have (64, 64, 3). {AGAIN}")
     return pixels.transpose(2, 0, 1)
 
 
 def _labels(y: npt.NDArray[np.generic], count: int, classes: int, path: Path) -> _Labels:
     if y.dtype.kind not in "iu" or y.shape != (count,):
-        raise ValueError(
-            f"{path}: labels of type {y.dtype} and shape {y.shape} are not {count} whole numbers. {_AGAIN}"
-        )
+        raise ValueError(f"{path}: labels of type {y.dtype} and shape {y.shape} are not {count} whole numbers. {AGAIN}")
     labels = y.astype(np.int64)
     wrong = labels[(labels < 0) | (labels >= classes)]
     if len(wrong):
-        raise ValueError(f"{path}: label {wrong[0]} is not in 0..{classes - 1}. {_AGAIN}")
+        raise ValueError(f"{path}: label {wrong[0]} is not in 0..{classes - 1}. {AGAIN}")
     return labels
 
 

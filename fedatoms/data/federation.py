@@ -76,11 +76,10 @@ def _seen(labels: Sequence[Tensor], test_y: Tensor) -> list[Tensor]:
 
 
 def _pair(samples: Samples, name: str) -> tuple[Tensor, Tensor]:
-    x, y = _materialise(samples, name) if isinstance(samples, Dataset) else samples
-    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-        raise ValueError(
-            f"{name}: ({type(x).__name__}, {type(y).__name__}) is not a pair of tensors. Use torch.as_tensor."
-        )
+    pair = _materialise(samples, name) if isinstance(samples, Dataset) else samples
+    if not isinstance(pair, tuple | list) or [isinstance(one, Tensor) for one in pair] != [True, True]:
+        raise ValueError(f"{name}: {type(pair).__name__} is not a pair of tensors. Pass (x, y) or a map-style Dataset.")
+    x, y = pair
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
         raise ValueError(
             f"{name}: x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)} do not pair up: each sample needs a "
@@ -129,6 +128,8 @@ def _check_labels(y: Tensor, name: str) -> None:
 
 
 def _check_finite(x: Tensor, name: str) -> None:
+    if not x.is_floating_point():
+        return
     broken = ~x.isfinite().flatten(1).all(1) if x.ndim > 1 else ~x.isfinite()
     if broken.any():
         sample = int(broken.nonzero()[0])

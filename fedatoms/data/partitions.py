@@ -82,8 +82,8 @@ def dirichlet(y: Tensor, test_y: Tensor, clients: int, alpha: float, seed: int, 
     classes = _count_classes(y, test_y)
     rng = numpy_generator(seed, "partition", "dirichlet")
     sizes = _sizes(len(y), clients, unbalanced, rng)
-    mix = rng.dirichlet(np.full(classes, alpha), size=clients)
-    owners = _draw(sizes, mix, _counts(y, classes), rng)
+    log_mix = _log_dirichlet(alpha, (clients, classes), rng)
+    owners = _draw(sizes, log_mix, _counts(y, classes), rng)
     got = np.stack([np.bincount(owner, minlength=clients) for owner in owners])  # (classes, clients)
     shares = [_apportion(weights, n, rng.random()) for weights, n in zip(got, _counts(test_y, classes), strict=True)]
     test_owners = [rng.permutation(np.repeat(np.arange(clients), share)) for share in shares]
@@ -180,11 +180,11 @@ def _sizes(samples: int, clients: int, deviation: float, rng: np.random.Generato
     return 1 + _apportion(np.maximum(ideal - 1, 0), samples - clients, 0.5)
 
 
-def _draw(sizes: _Ints, mix: _Floats, counts: _Ints, rng: np.random.Generator) -> list[_Ints]:
+def _draw(sizes: _Ints, log_mix: _Floats, counts: _Ints, rng: np.random.Generator) -> list[_Ints]:
     """Returns for each class the clients that take its samples, by the rule of :func:`dirichlet`."""
     room, left, unfilled = sizes.tolist(), counts.tolist(), list(range(len(sizes)))
     owners: list[list[int]] = [[] for _ in left]
-    bounds = _bounds(mix, counts)
+    bounds = _bounds(log_mix, counts)
     for pick, level in rng.random((sum(room), 2)).tolist():
         place = int(pick * len(unfilled))
         client = unfilled[place]
@@ -192,19 +192,26 @@ def _draw(sizes: _Ints, mix: _Floats, counts: _Ints, rng: np.random.Generator) -
         owners[label].append(client)
         left[label] -= 1
         room[client] -= 1
-        if not left[label]:
-            bounds = _bounds(mix, np.array(left))
+        if not left[label] and any(left):
+            bounds = _bounds(log_mix, np.array(left))
         if not room[client]:
             unfilled[place] = unfilled[-1]
             unfilled.pop()
     return [np.array(owner) for owner in owners]
 
 
-def _bounds(mix: _Floats, left: _Ints) -> _Floats:
-    """Accumulates each client's mix over the classes that are left, or what is left if its mix has none of them."""
-    masked = mix * (left > 0)
-    drawable = masked.sum(1, keepdims=True) > 1e-300
-    return np.cumsum(np.where(drawable, masked, left), axis=1)
+def _log_dirichlet(alpha: float, shape: tuple[int, int], rng: np.random.Generator) -> _Floats:
+    """Draws logarithms of Dirichlet weights up to a constant per row, by Gamma(a) = Gamma(a + 1) * U ** (1 / a).
+
+    Weights themselves would underflow to zero at small ``alpha``, and leave nothing to draw once a class has run out.
+    """
+    return np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / max(alpha, 1e-300)
+
+
+def _bounds(log_mix: _Floats, left: _Ints) -> _Floats:
+    """Accumulates each client's mix over the classes that are left."""
+    masked = np.where(left > 0, log_mix, -np.inf)
+    return np.cumsum(np.exp(masked - masked.max(axis=1, keepdims=True)), axis=1)
 
 
 def _apportion(weights: npt.NDArray[np.number], total: int, offset: float) -> _Ints:

@@ -1,0 +1,132 @@
+"""From an experiment to a simulation: loads data, spreads them over clients, builds and decomposes the network."""
+
+import os
+import re
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from fedatoms.algorithms import algorithm
+from fedatoms.clients import Place
+from fedatoms.data.datasets import Images, load
+from fedatoms.data.federation import partition
+from fedatoms.data.partitions import Split, dirichlet, iid, shards
+from fedatoms.decompose import GROUPS, Group, decompose
+from fedatoms.exchange import Exchange, SlowLocal, every_round, fast_slow
+from fedatoms.experiment import Experiment, check, period_of, scored_models
+from fedatoms.local import Training
+from fedatoms.models import build, check_input
+from fedatoms.names import unknown
+from fedatoms.randomness import generator
+from fedatoms.simulate import Map, Scored, Simulation
+
+
+def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation:
+    """Builds what an experiment describes, or says in one line why that cannot be; writes nothing.
+
+    >>> sim = simulation(Experiment(parametrisation="atoms", clients=10))
+    >>> len(sim.data.parts), sorted(set(sim.labels.values()))
+    (10, ['atoms', 'coefficients', 'head', 'rest'])
+    """
+    check(experiment)
+    chosen = algorithm(experiment.algorithm, experiment.strength)
+    device = device_of(experiment)
+    images = load(experiment.dataset, experiment.data_dir, experiment.augment)
+    sim = Simulation(
+        model=network_of(experiment, images),
+        data=partition(images, split_of(experiment, images)),
+        algorithm=chosen,
+        exchange=exchange_of(experiment),
+        training=Training(
+            experiment.epochs,
+            experiment.batch_size,
+            experiment.lr,
+            experiment.lr_decay,
+            experiment.momentum,
+            experiment.weight_decay,
+            experiment.clip,
+        ),
+        fraction=experiment.fraction,
+        failures=experiment.failures,
+        score=cast(tuple[Scored, ...], scored_models(experiment)),
+        seed=experiment.seed,
+        device=device,
+        map=cast(Map, experiment.map),
+        block=experiment.block,
+        client_state=cast(Place, experiment.client_state),
+        folder=folder,
+        head=experiment.head or None,
+    )
+    _ = sim.labels, sim.map_clients  # their errors belong here, before anything is written
+    return sim
+
+
+def network_of(experiment: Experiment, images: Images) -> nn.Module:
+    """Builds the network, decomposed if the experiment says so."""
+    classes, shape = images.classes, tuple(images.x.shape[1:])
+    model = build(experiment.model, classes=classes, channels=shape[0], seed=experiment.seed)
+    check_input(model, shape, classes)
+    if experiment.parametrisation == "plain":
+        return model
+    try:
+        pattern = re.compile(experiment.where)
+    except re.error as error:
+        raise ValueError(f"--where {experiment.where} is not a regular expression: {error}.") from error
+    where = (lambda name, module: bool(pattern.search(name))) if experiment.where else None
+    return decompose(
+        model,
+        experiment.atoms,
+        where=where,
+        init=experiment.init,  # type: ignore[arg-type]
+        generator=generator(experiment.seed, "decompose"),
+    )
+
+
+def split_of(experiment: Experiment, images: Images) -> Split:
+    """Spreads a data set over the clients."""
+    labels, clients, seed = (images.y, images.test_y), experiment.clients, experiment.seed
+    if experiment.partition == "iid":
+        return iid(*labels, clients, seed)
+    if experiment.partition == "shards":
+        return shards(*labels, clients, experiment.classes_per_client, seed, distinct=experiment.distinct)
+    return dirichlet(*labels, clients, experiment.dirichlet, seed, unbalanced=experiment.unbalanced)
+
+
+def exchange_of(experiment: Experiment) -> Exchange:
+    """Makes the exchange: all groups every round, or fast and slow ones.
+
+    >>> sorted(exchange_of(Experiment(beta="1/2")).schedule(1))
+    ['atoms', 'head']
+    """
+    fast = {part.strip() for part in experiment.fast.split(",")}
+    for name in fast:
+        if name not in GROUPS:
+            raise unknown(name, GROUPS, "group in --fast")
+    period = period_of(experiment.beta)
+    slow = [group for group in GROUPS if group not in fast]
+    schedule = fast_slow(cast(set[Group], fast), slow, period) if period > 1 else every_round()
+    return Exchange(schedule, slow_local=cast(SlowLocal, experiment.slow_local))
+
+
+def device_of(experiment: Experiment) -> str:
+    """Chooses the device and sets torch up for it.
+
+    >>> device_of(Experiment(device="cpu"))
+    'cpu'
+    """
+    name = experiment.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"--device {name} cannot be used here: {reason}. Use --device cpu.") from error
+    if experiment.threads:
+        torch.set_num_threads(experiment.threads)
+    if experiment.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(experiment.deterministic)
+    return name

@@ -1,0 +1,260 @@
+"""The command line: fedatoms demo | run | compare | presets | bench. Nothing here imports torch before it must."""
+
+import contextlib
+import dataclasses
+import errno
+import io
+import itertools
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedatoms.experiment import Experiment, load, load_run, run_name
+from fedatoms.names import unknown
+from fedatoms.presets import DEMO, PRESETS, preset
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HELP = """usage: fedatoms COMMAND [OPTIONS]
+
+Federated learning with filter atoms, on PyTorch.
+
+  demo      FedAvg with and without atoms on built-in data: a table and a plot, in about a minute
+  run       one experiment:      fedatoms run [PRESET | FILE] [--FLAG VALUE ...] [--resume FOLDER]
+  compare   a grid of them:      fedatoms compare [PRESET ...] [--FLAG VALUE,VALUE ...] [--seeds 0,1,2]
+  presets   the named experiments
+  bench     how fast, how big, against a hand-written loop
+
+fedatoms COMMAND --help lists a command's options.
+"""
+LISTS = {"--fast", "--score"}  # flags whose values may hold commas of their own
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; a mistake costs one line on stderr and exit status 2."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "demo": _demo,
+        "run": _run,
+        "compare": _compare,
+        "presets": _presets,
+        "bench": _bench,
+    }
+    if not words or words[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return 0
+    if words[0] == "--version":
+        from fedatoms.version import __version__
+
+        print(f"fedatoms {__version__}")
+        return 0
+    try:
+        if words[0] not in commands:
+            raise unknown(words[0], commands, "command")
+        signal.signal(signal.SIGTERM, _interrupt)  # a cluster's "time is up" saves a checkpoint too
+        return commands[words[0]](words[1:])
+    except KeyboardInterrupt:
+        print("fedatoms: stopped.", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, FloatingPointError) as error:
+        if os.environ.get("FEDATOMS_DEBUG"):
+            raise
+        print(f"fedatoms: {_one_line(error)}", file=sys.stderr)
+        return 2
+
+
+def parse(command: str, words: Sequence[str], default: Experiment) -> Experiment:
+    """Reads flags into an experiment; a mistake is a ValueError of one line.
+
+    >>> parse("run", ["--atoms", "3"], Experiment()).atoms
+    3
+    >>> parse("run", ["--atms", "3"], Experiment())
+    Traceback (most recent call last):
+    ...
+    ValueError: Unrecognized options: --atms, 3. Did you mean --atoms? See `fedatoms run --help`.
+    """
+    import tyro
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(Experiment, prog=f"fedatoms {command}", args=words, default=default)
+    except SystemExit as end:
+        if end.code in (0, None):
+            raise
+        raise ValueError(_unbox(said.getvalue(), command)) from None
+
+
+def grid(words: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Takes the words of ``compare`` apart: the presets, and one list of flags for each point of the grid.
+
+    >>> grid(["fedavg", "--atoms", "3,9", "--seeds", "0,1"])[1][1]
+    ['--atoms', '3', '--seed', '1']
+    """
+    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    axes: list[list[list[str]]] = []
+    for word in (part for flag in words[first:] for part in _split_equals(flag)):
+        if word.startswith("--"):
+            axes.append([[word.replace("--seeds", "--seed")]])
+        elif axes:
+            flag = axes[-1][0]
+            values = [word] if flag[0] in LISTS else word.split(",")
+            axes[-1] = [[*flag, value] for value in values]
+    return list(words[:first]), [list(itertools.chain(*point)) for point in itertools.product(*axes)]
+
+
+def _run(words: list[str]) -> int:
+    if "-h" in words or "--help" in words:
+        print(
+            "fedatoms run [PRESET | FILE] [--FLAG VALUE ...]   a preset (`fedatoms presets`) or a saved experiment.json"
+        )
+        print("fedatoms run --resume FOLDER [--rounds N]         continue a run from its last checkpoint\n")
+        parse("run", ["--help"], Experiment())
+    words, folder = _take(words, "--resume")
+    default, words = _starting_point(words) if folder is None else (load_run(Path(folder)), words)
+    experiment = parse("run", words, default)
+    from fedatoms.compare import compare
+    from fedatoms.display import comparison, watching
+    from fedatoms.runs import resume, run
+
+    console = _console()
+    home = Path(experiment.out) / run_name(experiment) if folder is None else Path(folder)
+    with watching(console, home.name, experiment.rounds) as watch, _told_how_to_continue(home):
+        if folder is None:
+            result = run(experiment, watch=watch)
+        else:
+            changes = {k: v for k, v in dataclasses.asdict(experiment).items() if v != getattr(default, k)}
+            result = resume(home, changes, watch=watch, say=lambda line: print(f"fedatoms: {line}", file=sys.stderr))
+    console.print(comparison(compare([result]), f"{home.name}: {experiment.rounds} rounds"))
+    console.print(f"files: {home}", highlight=False)
+    return 0
+
+
+def _compare(words: list[str]) -> int:
+    if not words or "-h" in words or "--help" in words:
+        print("fedatoms compare [PRESET ...] [--FLAG VALUE,VALUE ...] [--seeds 0,1,2] [--plot FILE.png]")
+        print(
+            "Runs every combination that has no result yet in --out, then prints one table. Flags as in `fedatoms run`."
+        )
+        print("Example: fedatoms compare --parametrisation plain,atoms --algorithm fedavg,feddyn --seeds 0,1")
+        return 0
+    words, plot = _take(words, "--plot")
+    names, points = grid(words)
+    starts = [preset(name) for name in names] or [Experiment()]
+    experiments = [parse("compare", point, start) for start in starts for point in points]
+    if any(experiment.name for experiment in experiments):
+        raise ValueError("--name cannot name the runs of a comparison: each has its own folder in --out. Leave it out.")
+    return _compared(experiments, "comparison", Path(plot) if plot else None)
+
+
+def _demo(words: list[str]) -> int:
+    """Runs the main job: FedAvg with and without atoms on digits that are spread unevenly over clients."""
+    if "-h" in words or "--help" in words:
+        print(
+            "fedatoms demo [--out FOLDER] [--seeds 0,1]   FedAvg with and without atoms on non-IID digits; takes run flags"
+        )
+        return 0
+    words, out = _take(words, "--out")
+    seeds = [] if any(word.startswith("--seed") for word in words) else ["--seeds", "0,1,2"]
+    _, points = grid(["--parametrisation", "plain,atoms", *seeds, *words, "--out", out or "runs/demo"])
+    experiments = [parse("demo", point, DEMO) for point in points]
+    first = experiments[0]
+    print(
+        f"FedAvg on handwritten digits: {first.clients} clients with {first.classes_per_client} classes each, "
+        f"{first.fraction:.0%} of them sampled in each of {first.rounds} rounds."
+    )
+    return _compared(experiments, "FedAvg with and without atoms", Path(first.out) / "demo.png", verdict=True)
+
+
+def _compared(experiments: list[Experiment], title: str, plot: Path | None, *, verdict: bool = False) -> int:
+    from fedatoms.build import simulation
+    from fedatoms.compare import compare, run_missing
+    from fedatoms.display import comparison, judgement, watching
+    from fedatoms.plots import accuracy_plot
+
+    console = _console()
+    for experiment in experiments:
+        simulation(experiment)  # a mistake in the last one must not cost the time of the first
+    lines = compare(run_missing(experiments, lambda *what: watching(console, *what)))
+    console.print(comparison(lines, title))
+    if verdict:
+        console.print(judgement(lines), highlight=False)
+    if plot is not None:
+        accuracy_plot(lines, plot, title)
+        console.print(f"plot: {plot}", highlight=False)
+    return 0
+
+
+def _presets(words: list[str]) -> int:
+    for name, experiment in PRESETS.items():
+        print(f"{name:28} {experiment.dataset}, {experiment.clients} clients, {experiment.rounds} rounds")
+    return 0
+
+
+def _bench(words: list[str]) -> int:
+    from fedatoms.bench import main as bench
+
+    return bench(words)
+
+
+def _starting_point(words: list[str]) -> tuple[Experiment, list[str]]:
+    if not words or words[0].startswith("-"):
+        return Experiment(), words
+    return (load(Path(words[0])) if words[0].endswith(".json") else preset(words[0])), words[1:]
+
+
+def _take(words: list[str], flag: str) -> tuple[list[str], str | None]:
+    """Takes a flag with its value out of the words."""
+    words = [part for word in words for part in _split_equals(word)]
+    if flag not in words:
+        return words, None
+    place = words.index(flag)
+    if place + 1 == len(words):
+        raise ValueError(f"{flag} needs a value.")
+    return words[:place] + words[place + 2 :], words[place + 1]
+
+
+def _split_equals(word: str) -> list[str]:
+    return word.split("=", 1) if re.match(r"--[a-z-]+=", word) else [word]
+
+
+def _unbox(text: str, command: str) -> str:
+    """Makes one line of tyro's boxed message."""
+    lines = [re.sub(r"[│╭╮╰╯]", "", line).strip() for line in text.splitlines()]
+    body = [line for line in lines if line]
+    body = body[1:] if body and "─ " in body[0] else body
+    rule = next((place for place, line in enumerate(body) if set(line) == {"─"}), len(body))
+    near = re.search(r"Perhaps you meant:\s*(--[a-z-]+)", " ".join(body))
+    hint = f" Did you mean {near[1]}?" if near else ""
+    return f"{' '.join(body[:rule]).rstrip('.')}.{hint} See `fedatoms {command} --help`."
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        place = f" for {error.filename}" if error.filename else ""
+        return f"no space left{place}; the last checkpoint stays. Free some, then use --resume."
+    return " ".join(str(error).split())
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _told_how_to_continue(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"fedatoms: checkpoint saved. Continue with: fedatoms run --resume {folder}", file=sys.stderr)
+        raise
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console()

@@ -1,0 +1,109 @@
+"""Comparisons: a grid of experiments and seeds, run only where a result is missing, and what they say side by side."""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
+
+from fedatoms.experiment import HOW_NOT_WHAT, Experiment, identity, run_name
+from fedatoms.runs import Result, accuracy_curves, read_result, read_rounds, resume, run
+from fedatoms.train import Watch
+
+Watching = Callable[[str, int, int], AbstractContextManager[Watch]]  # label, rounds, rounds done
+
+
+class Accuracy(NamedTuple):
+    """Mean over seeds, and the standard deviation if there are several."""
+
+    mean: float
+    deviation: float | None
+
+
+class Line(NamedTuple):
+    """One experiment of a comparison, over its seeds."""
+
+    label: str
+    accuracy: dict[str, Accuracy]  # the headline of each scored model
+    bytes_up: float
+    bytes_down: float
+    seconds: float
+    target: float  # the best accuracy that every run of the comparison reaches
+    rounds_to_target: float | None
+    seeds: int
+    results: list[Result]
+
+
+def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[Result]:
+    """Returns the results of experiments; runs or resumes those that have none yet."""
+    results = []
+    for number, experiment in enumerate(experiments, 1):
+        found = existing(experiment)
+        if found is None:
+            label = f"[{number}/{len(experiments)}] {run_name(experiment)}"
+            folder = Path(experiment.out) / run_name(experiment)
+            started = (folder / "experiment.json").exists()
+            with watching(label, experiment.rounds, 0) as watch:
+                found = resume(folder, {}, watch=watch) if started else run(experiment, watch=watch)
+        results.append(found)
+    return results
+
+
+def existing(experiment: Experiment) -> Result | None:
+    """Returns the result of an experiment if there is one in its folder."""
+    folder = Path(experiment.out) / run_name(experiment)
+    if not (folder / "result.json").exists():
+        return None
+    found = read_result(folder)
+    return found if identity(found.experiment) == identity(experiment) else None
+
+
+def compare(results: Sequence[Result]) -> list[Line]:
+    """Groups results that differ in the seed only, in the order in which they come."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(identity(result.experiment, without=("seed",)), []).append(result)
+    names = labels([group[0].experiment for group in groups.values()])
+    target = min(max(accuracy for _, accuracy in curve(result)) for result in results)
+    return [_line(name, group, target) for name, group in zip(names, groups.values(), strict=True)]
+
+
+def curve(result: Result) -> list[tuple[int, float]]:
+    """Returns (rounds done, accuracy) of the last model that is scored: of all clients if that is kept."""
+    curves = accuracy_curves(read_rounds(result.folder))
+    return [(t + 1, accuracy) for t, accuracy in list(curves.values())[-1]]
+
+
+def labels(experiments: Sequence[Experiment]) -> list[str]:
+    """Names experiments by what differs among them.
+
+    >>> labels([Experiment(), Experiment(parametrisation="atoms")])
+    ['plain', 'atoms']
+    """
+    names = [field.name for field in dataclasses.fields(Experiment) if field.name not in HOW_NOT_WHAT | {"seed"}]
+    varied = [name for name in names if len({getattr(one, name) for one in experiments}) > 1] or ["algorithm"]
+    return [" ".join(_show(name, getattr(one, name)) for name in varied) for one in experiments]
+
+
+def _show(name: str, value: object) -> str:
+    return value if isinstance(value, str) and name != "beta" else f"{name.replace('_', '-')}={value}"
+
+
+def _line(label: str, group: list[Result], target: float) -> Line:
+    reached = [next(t for t, accuracy in curve(result) if accuracy >= target) for result in group]
+    return Line(
+        label=label,
+        accuracy={name: _accuracy([result.accuracy[name].headline for result in group]) for name in group[0].accuracy},
+        bytes_up=statistics.mean(sum(result.bytes_up.values()) for result in group),
+        bytes_down=statistics.mean(sum(result.bytes_down.values()) for result in group),
+        seconds=statistics.mean(result.seconds for result in group),
+        target=target,
+        rounds_to_target=statistics.mean(reached),
+        seeds=len(group),
+        results=group,
+    )
+
+
+def _accuracy(values: list[float]) -> Accuracy:
+    return Accuracy(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)

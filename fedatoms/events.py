@@ -1,0 +1,35 @@
+"""TensorBoard events of a run."""
+
+import importlib.util
+from pathlib import Path
+
+from fedatoms.experiment import Experiment
+from fedatoms.scoring import Progress
+from fedatoms.train import Watch
+
+
+def check_tensorboard(experiment: Experiment) -> None:
+    """Refuses an experiment that asks for events where TensorBoard is not installed."""
+    if experiment.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ValueError('--tensorboard needs tensorboard. Type: pip install "fedatoms[tensorboard]"')
+
+
+def tensorboard(experiment: Experiment, folder: Path) -> Watch | None:
+    """Returns a watcher that writes TensorBoard events, if the experiment asks for them."""
+    if not experiment.tensorboard:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def watch(progress: Progress) -> None:
+        t, record = progress.state.round, progress.record
+        writer.add_scalar("loss/train", record.loss, t)
+        writer.add_scalar("bytes/up", sum(record.up.values()), t)
+        writer.add_scalar("bytes/down", sum(record.down.values()), t)
+        for name, score in progress.scores.items():
+            writer.add_scalar(f"accuracy/{name}", score.accuracy, t)
+            writer.add_scalar(f"loss/{name}", score.loss, t)
+        writer.flush()
+
+    return watch

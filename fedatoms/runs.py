@@ -1,0 +1,234 @@
+"""Runs on disk: an experiment in, a folder with its rounds, checkpoints, model and result out."""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple, TypedDict, cast
+
+from safetensors.torch import load_file, save
+from torch import nn
+
+from fedatoms import experiment as experiments
+from fedatoms.build import network_of, simulation
+from fedatoms.checkpoints import Loaded, load_checkpoint, save_checkpoint
+from fedatoms.clients import replace_file
+from fedatoms.data.datasets import load as load_dataset
+from fedatoms.events import check_tensorboard, tensorboard
+from fedatoms.experiment import Experiment, run_name, trajectory
+from fedatoms.provenance import provenance
+from fedatoms.scoring import Progress, rounds
+from fedatoms.simulate import Simulation, State, begin
+from fedatoms.train import Watch, with_params
+
+WINDOW = 100  # the headline is the mean of the evaluations in the last so many rounds
+
+
+class Row(TypedDict):
+    """A line of rounds.jsonl: a record of the round, and the scores if there was an evaluation."""
+
+    round: int
+    loss: float
+    clients: int
+    failed: int
+    up: dict[str, int]
+    down: dict[str, int]
+    seconds: float
+    scores: dict[str, dict[str, float]]
+
+
+class Summary(NamedTuple):
+    """Accuracies of a scored model in per cent: mean over the last 100 rounds, the final one, the best one."""
+
+    headline: float
+    final: float
+    best: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gave."""
+
+    experiment: Experiment
+    accuracy: dict[str, Summary]
+    bytes_up: dict[str, int]
+    bytes_down: dict[str, int]
+    seconds: float
+    seconds_per_round: float
+    parameters: int
+    provenance: dict[str, object]
+    folder: Path
+
+
+Say = Callable[[str], None]
+
+
+def run(experiment: Experiment, *, watch: Watch | None = None) -> Result:
+    """Runs an experiment into a new folder ``out/name``; ``watch`` sees every round."""
+    folder = Path(experiment.out) / run_name(experiment)
+    sim = simulation(experiment, folder / "checkpoint" / "clients")  # bad input fails here: nothing is written yet
+    check_tensorboard(experiment)
+    if (folder / "experiment.json").exists():
+        raise ValueError(
+            f"{folder} already holds a run. Continue it with `fedatoms run --resume {folder}`, or use another --name."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / "experiment.json", _json(experiments.to_json(experiment)))
+    return _finish(experiment, sim, Loaded(begin(sim), 0.0, []), folder, watch)
+
+
+def resume(
+    folder: Path, changes: Mapping[str, object], *, watch: Watch | None = None, say: Say = lambda line: None
+) -> Result:
+    """Continues a run from its last checkpoint, for more rounds or on another device if ``changes`` says so."""
+    old = experiments.load_run(folder)
+    new = replace(old, **changes, name=folder.name, out=str(folder.parent))  # type: ignore[arg-type]
+    experiments.check(new)
+    if trajectory(new) != trajectory(old):
+        fixed = [f"--{name.replace('_', '-')}" for name, value in changes.items() if getattr(old, name) != value]
+        raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run. Leave it out, or start a new run.")
+    sim = simulation(new, folder / "checkpoint" / "clients")
+    started = any((folder / "checkpoint").glob("*.json"))
+    loaded = (
+        load_checkpoint(folder / "checkpoint", sim, trajectory=trajectory(new))
+        if started
+        else Loaded(begin(sim), 0.0, [])
+    )
+    for note in loaded.notes:
+        say(note)
+    if loaded.state.round >= new.rounds and (folder / "result.json").exists():
+        say(f"{folder} is complete: {loaded.state.round} rounds. Ask for more with --rounds.")
+    replace_file(folder / "experiment.json", _json(experiments.to_json(new)))
+    _forget_rounds(folder / "rounds.jsonl", loaded.state.round)
+    return _finish(new, sim, loaded, folder, watch)
+
+
+def read_rounds(folder: Path) -> list[Row]:
+    """Reads what happened in each round of a run; a last line that was cut off is left out."""
+    path = folder / "rounds.jsonl"
+    return list(_whole_lines(path)) if path.exists() else []
+
+
+def read_result(folder: Path) -> Result:
+    """Reads a finished run."""
+    fields = json.loads((folder / "result.json").read_text())
+    accuracy = {name: Summary(**summary) for name, summary in fields.pop("accuracy").items()}
+    return Result(experiments.from_json(fields.pop("experiment")), accuracy, folder=folder, **fields)
+
+
+def load_model(folder: Path | str) -> nn.Module:
+    """Returns the trained model of a run, decomposed if the experiment says so; ``fuse`` makes it plain."""
+    folder = Path(folder)
+    experiment = experiments.load(folder / "experiment.json")
+    model = network_of(experiment, load_dataset(experiment.dataset, experiment.data_dir, experiment.augment))
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    return model
+
+
+def summarise(rows: list[Row]) -> dict[str, Summary]:
+    """Returns the accuracies of each scored model.
+
+    >>> rows = [{"round": r, "scores": {"server": {"accuracy": a}}} for r, a in enumerate([10.0, 30.0, 20.0])]
+    >>> summarise(rows)
+    {'server': Summary(headline=20.0, final=20.0, best=30.0)}
+    """
+    curves = accuracy_curves(rows)
+    first = len(rows) - WINDOW
+    summaries = {}
+    for name, curve in curves.items():
+        recent = [accuracy for t, accuracy in curve if t >= first]
+        summaries[name] = Summary(sum(recent) / len(recent), curve[-1][1], max(accuracy for _, accuracy in curve))
+    return summaries
+
+
+def accuracy_curves(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
+    """Returns (round, accuracy) of each scored model.
+
+    >>> accuracy_curves([{"round": 4, "scores": {"all": {"accuracy": 50.0}}}])
+    {'all': [(4, 50.0)]}
+    """
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        for name, score in row["scores"].items():
+            curves.setdefault(name, []).append((row["round"], score["accuracy"]))
+    return curves
+
+
+def _finish(experiment: Experiment, sim: Simulation, loaded: Loaded, folder: Path, watch: Watch | None) -> Result:
+    """Runs the rounds that are left, then writes the model and the result."""
+    state, before, began = loaded.state, loaded.seconds, time.perf_counter()
+    watchers = [each for each in (watch, tensorboard(experiment, folder)) if each is not None]
+
+    def save_state() -> None:
+        spent = before + time.perf_counter() - began
+        save_checkpoint(folder / "checkpoint", state, trajectory=trajectory(experiment), seconds=spent)
+
+    try:
+        with (folder / "rounds.jsonl").open("a") as lines:
+            for progress in rounds(sim, state, experiment.rounds, experiment.eval_every):
+                lines.write(json.dumps(_row(progress)) + "\n")
+                lines.flush()
+                state = progress.state  # after its line: a checkpoint never knows more rounds than the file
+                if state.round % experiment.checkpoint_every == 0 and state.round < experiment.rounds:
+                    save_state()
+                for each in watchers:
+                    each(progress)
+    except KeyboardInterrupt:
+        save_state()
+        raise
+    save_state()
+    return _write_result(experiment, sim, state, folder, before + time.perf_counter() - began)
+
+
+def _write_result(experiment: Experiment, sim: Simulation, state: State, folder: Path, seconds: float) -> Result:
+    rows = read_rounds(folder)
+    tensors = with_params(sim.model, state).state_dict()
+    replace_file(folder / "model.safetensors", save({name: leaf.cpu().contiguous() for name, leaf in tensors.items()}))
+    result = Result(
+        experiment=experiment,
+        accuracy=summarise(rows),
+        bytes_up=_total(rows, "up"),
+        bytes_down=_total(rows, "down"),
+        seconds=seconds,
+        seconds_per_round=statistics.median(row["seconds"] for row in rows),
+        parameters=sum(leaf.numel() for leaf in sim.network.parameters.values()),
+        provenance=provenance(sim.device),
+        folder=folder,
+    )
+    fields = {**asdict(result), "experiment": experiments.to_json(experiment)}
+    fields["accuracy"] = {name: summary._asdict() for name, summary in result.accuracy.items()}
+    fields.pop("folder")
+    replace_file(folder / "result.json", _json(fields))
+    return result
+
+
+def _row(progress: Progress) -> Row:
+    scores = {str(name): score._asdict() for name, score in progress.scores.items()}
+    return cast(Row, {**progress.record._asdict(), "scores": scores})
+
+
+def _total(rows: list[Row], direction: Literal["up", "down"]) -> dict[str, int]:
+    count: dict[str, int] = {}
+    for row in rows:
+        for group, size in row[direction].items():
+            count[group] = count.get(group, 0) + size
+    return count
+
+
+def _whole_lines(path: Path) -> Iterator[Row]:
+    for line in path.read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            return
+
+
+def _forget_rounds(path: Path, first: int) -> None:
+    rows = [row for row in _whole_lines(path) if row["round"] < first] if path.exists() else []
+    replace_file(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def _json(fields: Mapping[str, object]) -> bytes:
+    return (json.dumps(fields, indent=2) + "\n").encode()
