@@ -1,0 +1,101 @@
+"""Federated learning with filter atoms: extra clients at no extra cost.
+
+Names are imported when they are first used, so ``import fedatoms`` is quick and the command line's help needs no torch.
+"""
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from fedatoms.version import __version__
+
+if TYPE_CHECKING:
+    from fedatoms.algorithms import ALGORITHMS, Algorithm, algorithm
+    from fedatoms.algorithms.fedavg import fedavg
+    from fedatoms.algorithms.feddc import feddc
+    from fedatoms.algorithms.feddyn import feddyn
+    from fedatoms.algorithms.fedopt import fedadam, fedavgm
+    from fedatoms.algorithms.fedprox import fedprox
+    from fedatoms.algorithms.scaffold import scaffold
+    from fedatoms.data.federation import Federation, federation
+    from fedatoms.decompose import AtomConv2d, decompose, fuse, groups, is_decomposed
+    from fedatoms.exchange import Exchange, every_round, fast_slow
+    from fedatoms.experiment import Experiment
+    from fedatoms.local import Training
+    from fedatoms.presets import preset
+    from fedatoms.runs import Result, load_model, run
+    from fedatoms.simulate import Simulation
+    from fedatoms.train import Trained, train
+
+_HOMES = {
+    "fedatoms.algorithms": ("ALGORITHMS", "Algorithm", "algorithm"),
+    "fedatoms.algorithms.fedavg": ("fedavg",),
+    "fedatoms.algorithms.feddc": ("feddc",),
+    "fedatoms.algorithms.feddyn": ("feddyn",),
+    "fedatoms.algorithms.fedopt": ("fedadam", "fedavgm"),
+    "fedatoms.algorithms.fedprox": ("fedprox",),
+    "fedatoms.algorithms.scaffold": ("scaffold",),
+    "fedatoms.data.federation": ("Federation", "federation"),
+    "fedatoms.decompose": ("AtomConv2d", "decompose", "fuse", "groups", "is_decomposed"),
+    "fedatoms.exchange": ("Exchange", "every_round", "fast_slow"),
+    "fedatoms.experiment": ("Experiment",),
+    "fedatoms.local": ("Training",),
+    "fedatoms.presets": ("preset",),
+    "fedatoms.runs": ("Result", "load_model", "run"),
+    "fedatoms.simulate": ("Simulation",),
+    "fedatoms.train": ("Trained", "train"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "AtomConv2d",
+    "Exchange",
+    "Experiment",
+    "Federation",
+    "Result",
+    "Simulation",
+    "Trained",
+    "Training",
+    "__version__",
+    "algorithm",
+    "decompose",
+    "every_round",
+    "fast_slow",
+    "fedadam",
+    "fedavg",
+    "fedavgm",
+    "feddc",
+    "feddyn",
+    "federation",
+    "fedprox",
+    "fuse",
+    "groups",
+    "is_decomposed",
+    "load_model",
+    "preset",
+    "run",
+    "scaffold",
+    "train",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedatoms' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: object) -> None:
+        # Importing fedatoms/decompose.py would bind the module to the name of its main function: the function wins.
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fedatoms.experiment import Experiment, load, load_run, run_name
 from fedatoms.names import unknown
@@ -32,6 +32,7 @@ Federated learning with filter atoms, on PyTorch.
 
 fedatoms COMMAND --help lists a command's options.
 """
+Settings = TypeVar("Settings")
 LISTS = {"--fast", "--score"}  # flags whose values may hold commas of their own
 
 
@@ -68,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def parse(command: str, words: Sequence[str], default: Experiment) -> Experiment:
-    """Reads flags into an experiment; a mistake is a ValueError of one line.
+def parse(command: str, words: Sequence[str], default: Settings) -> Settings:
+    """Reads flags into settings, such as an experiment; a mistake is a ValueError of one line.
 
     >>> parse("run", ["--atoms", "3"], Experiment()).atoms
     3
@@ -83,7 +84,7 @@ def parse(command: str, words: Sequence[str], default: Experiment) -> Experiment
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(Experiment, prog=f"fedatoms {command}", args=words, default=default)
+            return tyro.cli(type(default), prog=f"fedatoms {command}", args=words, default=default)
     except SystemExit as end:
         if end.code in (0, None):
             raise
@@ -155,9 +156,7 @@ def _compare(words: list[str]) -> int:
 def _demo(words: list[str]) -> int:
     """Runs the main job: FedAvg with and without atoms on digits that are spread unevenly over clients."""
     if "-h" in words or "--help" in words:
-        print(
-            "fedatoms demo [--out FOLDER] [--seeds 0,1]   FedAvg with and without atoms on non-IID digits; takes run flags"
-        )
+        print("fedatoms demo [--out FOLDER] [--seeds 0,1]   FedAvg with and without atoms on digits; takes run flags")
         return 0
     words, out = _take(words, "--out")
     seeds = [] if any(word.startswith("--seed") for word in words) else ["--seeds", "0,1,2"]
@@ -197,9 +196,14 @@ def _presets(words: list[str]) -> int:
 
 
 def _bench(words: list[str]) -> int:
-    from fedatoms.bench import main as bench
+    from fedatoms.bench import Bench, measure, write
+    from fedatoms.display import benchmarks
 
-    return bench(words)
+    settings = parse("bench", words, Bench())
+    ratios = measure(settings)
+    write(settings, ratios)
+    _console().print(benchmarks(ratios))
+    return 0
 
 
 def _starting_point(words: list[str]) -> tuple[Experiment, list[str]]:

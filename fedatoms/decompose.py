@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedatoms import names, randomness
+from fedatoms.modules import swap
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Where = Callable[[str, nn.Module], bool]
@@ -23,27 +24,44 @@ GROUPS: tuple[Group, ...] = get_args(Group)
 
 
 class AtomConv(nn.Module):
-    """A convolution with the settings and the bias of ``conv``, and the filter ``coefficients`` x ``atoms``.
+    """A convolution with the filter ``coefficients`` x ``atoms``; use it as AtomConv1d, AtomConv2d or AtomConv3d.
 
-    >>> layer = AtomConv(nn.Conv2d(3, 8, 5), nn.Parameter(torch.ones(9, 5, 5)), nn.Parameter(torch.ones(8, 3, 9)))
-    >>> layer(torch.ones(2, 3, 32, 32)).shape
-    torch.Size([2, 8, 28, 28])
+    Takes the arguments of torch's convolution of that dimension, and those of ``decompose``.
+
+    >>> layer = AtomConv2d(3, 8, 5, padding="same", atoms=9)
     >>> layer
-    AtomConv(3, 8, kernel_size=(5, 5), stride=(1, 1), atoms=9, rank=9/25)
+    AtomConv2d(3, 8, kernel_size=(5, 5), stride=(1, 1), padding='same', atoms=9, rank=9/25)
+    >>> layer(torch.ones(2, 3, 32, 32)).shape
+    torch.Size([2, 8, 32, 32])
     """
 
-    def __init__(self, conv: Conv, atoms: nn.Parameter, coefficients: nn.Parameter) -> None:
+    plain: Callable[..., Conv]
+
+    def __init__(
+        self,
+        *sizes: int | tuple[int, ...],
+        atoms: int = 9,
+        init: Init = "orthonormal",
+        generator: torch.Generator | None = None,
+        **settings: object,
+    ) -> None:
+        _check_arguments(atoms, init)
         super().__init__()
-        expected = (*conv.weight.shape[:2], len(atoms)), (len(atoms), *conv.kernel_size)
-        if (coefficients.shape, atoms.shape) != expected:
-            raise ValueError(
-                f"coefficients {tuple(coefficients.shape)} and atoms {tuple(atoms.shape)} do not make the filter "
-                f"{tuple(conv.weight.shape)}: use shapes {expected[0]} and {expected[1]}"
-            )
-        self.in_channels, self.out_channels = conv.in_channels, conv.out_channels
-        self.kernel_size, self.stride, self.dilation = conv.kernel_size, conv.stride, conv.dilation
-        self.padding, self.padding_mode, self.groups = conv.padding, conv.padding_mode, conv.groups
-        self.atoms, self.coefficients, self.bias = atoms, coefficients, conv.bias
+        conv = type(self).plain(*sizes, **settings)
+        self._adopt(conv, *_factors(conv.weight, atoms, init, generator or randomness.generator(0, "decompose")))
+
+    @staticmethod
+    def of(conv: Conv, atoms: nn.Parameter, coefficients: nn.Parameter) -> "AtomConv":
+        """Makes a layer with the settings and the bias of ``conv``, and the filter ``coefficients`` x ``atoms``.
+
+        >>> AtomConv.of(nn.Conv1d(3, 8, 5), nn.Parameter(torch.ones(2, 5)), nn.Parameter(torch.ones(8, 3, 2)))
+        AtomConv1d(3, 8, kernel_size=(5,), stride=(1,), atoms=2, rank=2/5)
+        """
+        kind = {1: AtomConv1d, 2: AtomConv2d, 3: AtomConv3d}[len(conv.kernel_size)]
+        layer = kind.__new__(kind)
+        nn.Module.__init__(layer)
+        layer._adopt(conv, atoms, coefficients)
+        return layer
 
     def filter(self) -> Tensor:
         """Returns the filter that the layer applies, of the shape of the plain convolution's ``weight``.
@@ -74,6 +92,18 @@ class AtomConv(nn.Module):
         sizes = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         return ", ".join([sizes, *shown, f"atoms={M}", f"rank={min(M, N)}/{N}"])
 
+    def _adopt(self, conv: Conv, atoms: nn.Parameter, coefficients: nn.Parameter) -> None:
+        expected = (*conv.weight.shape[:2], len(atoms)), (len(atoms), *conv.kernel_size)
+        if (coefficients.shape, atoms.shape) != expected:
+            raise ValueError(
+                f"coefficients {tuple(coefficients.shape)} and atoms {tuple(atoms.shape)} do not make the filter "
+                f"{tuple(conv.weight.shape)}: use shapes {expected[0]} and {expected[1]}"
+            )
+        self.in_channels, self.out_channels = conv.in_channels, conv.out_channels
+        self.kernel_size, self.stride, self.dilation = conv.kernel_size, conv.stride, conv.dilation
+        self.padding, self.padding_mode, self.groups = conv.padding, conv.padding_mode, conv.groups
+        self.atoms, self.coefficients, self.bias = atoms, coefficients, conv.bias
+
     def _sides(self) -> list[tuple[int, int]]:
         """Returns the padding before and after each dimension."""
         if self.padding == "same":
@@ -81,6 +111,24 @@ class AtomConv(nn.Module):
             return [(total // 2, total - total // 2) for total in totals]
         widths = [0] * len(self.kernel_size) if isinstance(self.padding, str) else self.padding
         return [(width, width) for width in widths]
+
+
+class AtomConv1d(AtomConv):
+    """``nn.Conv1d`` made of atoms."""
+
+    plain = nn.Conv1d
+
+
+class AtomConv2d(AtomConv):
+    """``nn.Conv2d`` made of atoms."""
+
+    plain = nn.Conv2d
+
+
+class AtomConv3d(AtomConv):
+    """``nn.Conv3d`` made of atoms."""
+
+    plain = nn.Conv3d
 
 
 def decompose(
@@ -101,7 +149,7 @@ def decompose(
 
     >>> decompose(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 1)))
     Sequential(
-      (0): AtomConv(3, 8, kernel_size=(3, 3), stride=(1, 1), atoms=9, rank=9/9)
+      (0): AtomConv2d(3, 8, kernel_size=(3, 3), stride=(1, 1), atoms=9, rank=9/9)
       (1): Conv2d(8, 2, kernel_size=(1, 1), stride=(1, 1))
     )
     """
@@ -116,11 +164,11 @@ def decompose(
         assert isinstance(conv, Conv)
         if conv.weight not in factors:
             factors[conv.weight] = _factors(conv.weight, atoms, init, generator)
-        layer = AtomConv(conv, *factors[conv.weight])
+        layer = AtomConv.of(conv, *factors[conv.weight])
         if init == "svd":
             _warn_if_lossy(name, conv.weight, layer)
         layers[conv] = layer.train(conv.training)
-    return _swap(result, layers)
+    return swap(result, layers)
 
 
 def fuse(model: nn.Module) -> nn.Module:
@@ -138,7 +186,7 @@ def fuse(model: nn.Module) -> nn.Module:
             weight = nn.Parameter(layer.filter().detach(), requires_grad=trained)
             weight = weights.setdefault((layer.atoms, layer.coefficients), weight)
             layers[layer] = _plain(layer, weight).train(layer.training)
-    return _swap(result, layers)
+    return swap(result, layers)
 
 
 def is_decomposed(model: nn.Module) -> bool:
@@ -169,7 +217,6 @@ def groups(model: nn.Module, head: str | Collection[str] | None = None) -> dict[
     return {name: labels[parameters[name]] if name in parameters else "statistics" for name in model.state_dict()}
 
 
-_CONVS: dict[int, Callable[..., Conv]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _CONVOLVE: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 
@@ -188,7 +235,7 @@ def _check_arguments(atoms: int, init: str) -> None:
 
 def _chosen(model: nn.Module, where: Where) -> list[str]:
     """Names the convolutions to replace; only exact types, since a subclass may have a forward pass of its own."""
-    chosen = [name for name, module in model.named_modules() if type(module) in _CONVS.values() and where(name, module)]
+    chosen = [name for name, module in model.named_modules() if type(module) in get_args(Conv) and where(name, module)]
     for name in chosen:
         if "weight" not in dict(model.get_submodule(name).named_parameters(recurse=False)):
             raise ValueError(
@@ -273,18 +320,9 @@ def _warn_if_lossy(name: str, weight: Tensor, layer: AtomConv) -> None:
 def _plain(layer: AtomConv, weight: nn.Parameter) -> Conv:
     """Makes the convolution that ``layer`` stands for; on "meta" first, so that nothing is drawn."""
     settings = layer.stride, layer.padding, layer.dilation, layer.groups, True, layer.padding_mode, "meta"
-    conv = _CONVS[len(layer.kernel_size)](layer.in_channels, layer.out_channels, layer.kernel_size, *settings)
+    conv = type(layer).plain(layer.in_channels, layer.out_channels, layer.kernel_size, *settings)
     conv.weight, conv.bias = weight, layer.bias
     return conv
-
-
-def _swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
-    """Puts ``new[module]`` in the place of each module, under all of its names."""
-    for name, module in list(model.named_modules(remove_duplicate=False)):
-        if name and module in new:
-            owner, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(owner), attribute, new[module])
-    return new.get(model, model)
 
 
 def _heads(model: nn.Module, head: str | Collection[str] | None) -> list[str]:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedatoms.bench import Ratio
 from fedatoms.compare import Line
 from fedatoms.scoring import Progress as RoundDone
 from fedatoms.train import Watch
@@ -71,6 +72,15 @@ def judgement(lines: Sequence[Line]) -> str:
         parts.append(f"{name} {gain:+.2f} points ({word})")
     sent = second.bytes_up / first.bytes_up - 1
     return f"Measured, {second.label} against {first.label}: {', '.join(parts)}; bytes sent up {sent:+.0%}."
+
+
+def benchmarks(ratios: Sequence[Ratio]) -> Table:
+    """Makes the table of a benchmark, with each bar met or missed."""
+    table = Table("measured", "value", "bar", "", "detail", title="fedatoms bench", title_justify="left")
+    for ratio in ratios:
+        met = "" if ratio.bar is None else "met" if ratio.value <= ratio.bar else "missed"
+        table.add_row(ratio.name, f"{ratio.value:.3f}", "-" if ratio.bar is None else f"{ratio.bar}", met, ratio.detail)
+    return table
 
 
 def _spread(deviation: float | None) -> str:

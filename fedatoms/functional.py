@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedatoms.modules import swap
 from fedatoms.trees import Params
 
 _GOLDEN = -7046029254386353131  # 2^64 / golden ratio as a signed integer, the increment of splitmix64
@@ -168,28 +169,10 @@ def _extras(module: nn.Module, real: Tensor | None, key: Tensor) -> Params:
     return extras
 
 
-def _replace(model: nn.Module, make: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
-    """Replaces layers in place wherever ``make`` returns a new one; a layer used twice stays one layer."""
-    swap = {layer: new for layer in model.modules() if (new := make(layer)) is not None}
-    if model in swap:
-        return swap[model]
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if child in swap:
-                setattr(parent, name, swap[child])
-    return model
-
-
 def _with_addressed_dropout(model: nn.Module) -> nn.Module:
-    return _replace(
-        model,
-        lambda layer: (
-            AddressedDropout(float(layer.p), _DROPOUTS[type(layer)])  # type: ignore[arg-type]
-            if type(layer) in _DROPOUTS
-            else None
-        ),
-    )
+    drops = [layer for layer in model.modules() if type(layer) in _DROPOUTS]
+    return swap(model, {layer: AddressedDropout(float(layer.p), _DROPOUTS[type(layer)]) for layer in drops})  # type: ignore[arg-type]
 
 
 def _with_masked_norm(model: nn.Module) -> nn.Module:
-    return _replace(model, lambda layer: MaskedBatchNorm(layer) if isinstance(layer, _NORMS) else None)
+    return swap(model, {layer: MaskedBatchNorm(layer) for layer in model.modules() if isinstance(layer, _NORMS)})

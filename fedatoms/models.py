@@ -22,7 +22,7 @@ from fedatoms.randomness import address
 Norm = Callable[[int], nn.Module]
 
 
-def digits_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
+def digits_cnn(classes: int = 10, channels: int = 1) -> "CNN":
     """A small network for 8x8 digits: two 3x3 convolutions and two linear layers, 13,706 parameters.
 
     >>> digits_cnn()(torch.zeros(2, 1, 8, 8)).shape
@@ -32,7 +32,7 @@ def digits_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
     return _cnn(convs, [nn.Linear(128, 64), nn.Linear(64, classes)])
 
 
-def lenet(classes: int = 10, channels: int = 3) -> nn.Module:
+def lenet(classes: int = 10, channels: int = 3) -> "CNN":
     """The LeNet of FedDyn (Acar et al., 2021) and FedDC (Gao et al., 2022).
 
     >>> lenet()(torch.zeros(2, 3, 32, 32)).shape
@@ -42,7 +42,7 @@ def lenet(classes: int = 10, channels: int = 3) -> nn.Module:
     return _cnn(convs, [nn.Linear(1600, 384), nn.Linear(384, 192), nn.Linear(192, classes)])
 
 
-def fedrep_cnn(classes: int = 10, channels: int = 3) -> nn.Module:
+def fedrep_cnn(classes: int = 10, channels: int = 3) -> "CNN":
     """The CIFAR-10 network of FedRep (Collins et al., 2021).
 
     >>> fedrep_cnn()(torch.zeros(2, 3, 32, 32)).shape
@@ -52,7 +52,7 @@ def fedrep_cnn(classes: int = 10, channels: int = 3) -> nn.Module:
     return _cnn(convs, [nn.Linear(1600, 120), nn.Linear(120, 64), nn.Linear(64, classes)])
 
 
-def fedrep_cnn100(classes: int = 100, channels: int = 3) -> nn.Module:
+def fedrep_cnn100(classes: int = 100, channels: int = 3) -> "CNN":
     """The CIFAR-100 network of FedRep (Collins et al., 2021), with dropout 0.6.
 
     >>> fedrep_cnn100()(torch.zeros(2, 3, 32, 32)).shape
@@ -62,7 +62,7 @@ def fedrep_cnn100(classes: int = 100, channels: int = 3) -> nn.Module:
     return _cnn(convs, [nn.Linear(3200, 256), nn.Linear(256, 128), nn.Linear(128, classes)], dropout=0.6)
 
 
-def fedpac_cnn(classes: int = 10, channels: int = 3) -> nn.Module:
+def fedpac_cnn(classes: int = 10, channels: int = 3) -> "CNN":
     """The network of FedPAC (Xu et al., 2023); its ``features`` have 128 dimensions.
 
     >>> fedpac_cnn().features(torch.zeros(2, 3, 32, 32)).shape
@@ -72,7 +72,7 @@ def fedpac_cnn(classes: int = 10, channels: int = 3) -> nn.Module:
     return _cnn(convs, [nn.Linear(576, 128), nn.Linear(128, classes)], activation=nn.LeakyReLU)
 
 
-def resnet18(classes: int = 200, channels: int = 3, *, norm: Norm = nn.BatchNorm2d, small: bool = False) -> nn.Module:
+def resnet18(classes: int = 200, channels: int = 3, *, norm: Norm = nn.BatchNorm2d, small: bool = False) -> "ResNet18":
     """ResNet-18 (He et al., 2016) with torchvision's names; ``small`` is the stem for small images.
 
     >>> resnet18(small=True)(torch.zeros(2, 3, 8, 8)).shape

@@ -135,36 +135,55 @@ def test_the_extension_registry_is_no_way_in(tmp_path: Path, code: bytes) -> Non
     assert not mark.exists()
 
 
-TUPLE2, DTYPE = b"\x86", b"cnumpy\ndtype\nX\x02\x00\x00\x00u1\x85R"
+def value(opcodes: bytes) -> bytes:
+    """Writes a file whose only fault is the value of its one key."""
+    return b"\x80\x02}X\x04\x00\x00\x00data" + opcodes + b"s."
+
+
+A, LATIN1, TUPLE2 = b"X\x01\x00\x00\x00a", b"X\x06\x00\x00\x00latin1", b"\x86"
+DTYPE = b"cnumpy\ndtype\nX\x02\x00\x00\x00u1\x85R"
 EMPTY = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85X\x01\x00\x00\x00b\x87R"
+FINE = {
+    "bytes": b"c_codecs\nencode\n" + A + LATIN1 + TUPLE2 + b"R",
+    "dtype": DTYPE + b"(K\x03X\x01\x00\x00\x00|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb",
+    "array": EMPTY + b"(K\x01K\x01\x85" + DTYPE + b"\x89" + A + b"tb",
+}
 HOSTILE = {
-    "persistent id": b"Pmodel\n.",
-    "binary persistent id": b"\x80\x02X\x01\x00\x00\x00aQ.",
-    "inst": b"(S'true'\nios\nsystem\n.",
-    "obj": b"(cos\nsystem\nX\x04\x00\x00\x00trueo.",
-    "new object": b"\x80\x02cnumpy\ndtype\n)\x81.",
-    "other codec": b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x05\x00\x00\x00rot13" + TUPLE2 + b"R.",
-    "codec of an object": b"\x80\x02c_codecs\nencode\n}X\x06\x00\x00\x00latin1" + TUPLE2 + b"R.",
-    "codec decode": b"\x80\x02c_codecs\ndecode\nX\x01\x00\x00\x00aX\x06\x00\x00\x00latin1" + TUPLE2 + b"R.",
-    "dotted name": b"\x80\x04\x8c\x05numpy\x8c\x0fndarray.tofile\x93.",
-    "array called": b"\x80\x02cnumpy\nndarray\nK\x05\x85R.",
+    "persistent id": value(b"Pmodel\n"),
+    "binary persistent id": value(A + b"Q"),
+    "inst": value(b"(S'true'\nios\nsystem\n"),
+    "obj": value(b"(cos\nsystem\nX\x04\x00\x00\x00trueo"),
+    "new object": value(b"cnumpy\ndtype\nX\x02\x00\x00\x00u1\x85\x81"),
+    "other codec": value(b"c_codecs\nencode\n" + A + b"X\x05\x00\x00\x00rot13" + TUPLE2 + b"R"),
+    "codec of an object": value(b"c_codecs\nencode\n}" + LATIN1 + TUPLE2 + b"R"),
+    "codec decode": value(b"c_codecs\ndecode\n" + A + LATIN1 + TUPLE2 + b"R"),
+    "bytes with state": value(FINE["bytes"] + b"}b"),
+    "dotted name": value(b"\x8c\x05numpy\x8c\x0endarray.tofile\x93"),
+    "array class called": value(b"cnumpy\nndarray\nK\x05\x85R"),
     "object array": pickle.dumps({"data": np.array([None, "text"], dtype=object)}, protocol=2),
+    "text array": pickle.dumps({"data": np.array([b"ab"])}, protocol=2),
     "structured array": pickle.dumps({"data": np.zeros(2, dtype="u1,u1")}, protocol=2),
-    "dtype with fields": b"\x80\x02" + DTYPE + b"(K\x03X\x01\x00\x00\x00|N)}tb.",
-    "dtype without state": b"\x80\x02" + DTYPE + b")b.",
-    "too few bytes": b"\x80\x02" + EMPTY + b"(K\x01K\x63\x85" + DTYPE + b"\x89X\x01\x00\x00\x00atb.",
-    "negative shape": b"\x80\x02" + EMPTY + b"(K\x01J\xff\xff\xff\xff\x85" + DTYPE + b"\x89X\x01\x00\x00\x00atb.",
-    "objects for bytes": b"\x80\x02" + EMPTY + b"(K\x01K\x01\x85" + DTYPE + b"\x89]tb.",
-    "text for dtype": b"\x80\x02" + EMPTY + b"(K\x01K\x01\x85X\x01\x00\x00\x00O\x89X\x01\x00\x00\x00atb.",
-    "state is no tuple": b"\x80\x02" + EMPTY + b"}b.",
-    "memo of gigabytes": b"\x80\x02}r\xff\xff\xff\x7f.",
+    "dtype with fields": value(DTYPE + b"(K\x03X\x01\x00\x00\x00|N)}tb"),
+    "dtype without state": value(DTYPE + b")b"),
+    "too few bytes": value(EMPTY + b"(K\x01K\x63\x85" + DTYPE + b"\x89" + A + b"tb"),
+    "negative shape": value(EMPTY + b"(K\x01J\xff\xff\xff\xff\x85" + DTYPE + b"\x89" + A + b"tb"),
+    "objects for bytes": value(EMPTY + b"(K\x01K\x01\x85" + DTYPE + b"\x89]tb"),
+    "text for dtype": value(EMPTY + b"(K\x01K\x01\x85X\x01\x00\x00\x00O\x89" + A + b"tb"),
+    "state is no tuple": value(EMPTY + b"}b"),
+    "memo of gigabytes": value(b"}r\xff\xff\xff\x7f"),
     "deep tuples": b"\x80\x02})" + b"\x85" * 1_000_000 + b"K\x01s.",
     "tuple as a key": b"\x80\x02})K\x01s.",
     "no dictionary": b"\x80\x02].",
-    "escape sequence": b"c\x1b[2J\nsystem\n.",
+    "escape sequence": value(b"c\x1b[2J\nsystem\n"),
     "empty": b"",
     "text": b"<html>404</html>",
 }
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_the_hostile_files_differ_from_fine_ones_only_in_their_fault(tmp_path: Path, name: str) -> None:
+    (tmp_path / "batch").write_bytes(value(FINE[name]))
+    assert list(read_pickle(tmp_path / "batch")) == ["data"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -176,7 +195,7 @@ def test_hostile_and_broken_files_are_refused_in_one_line(tmp_path: Path, name: 
 @pytest.mark.parametrize("state", [b"}X\x04\x00\x00\x00codeNs", b"N}X\x04\x00\x00\x00codeNs\x86"])
 def test_build_leaves_the_stand_ins_alone(tmp_path: Path, target: tuple[str, str], state: bytes) -> None:
     before = dict(vars(_NAMES[target])) if isinstance(_NAMES[target], type) else None
-    refusal(tmp_path / "batch", b"\x80\x02c" + "\n".join(target).encode() + b"\n" + state + b"b.")
+    refusal(tmp_path / "batch", value(b"c" + "\n".join(target).encode() + b"\n" + state + b"b"))
     assert before is None or dict(vars(_NAMES[target])) == before
 
 

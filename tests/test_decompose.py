@@ -364,7 +364,7 @@ def test_clients_in_one_vmap_equal_clients_in_a_loop(conv: Conv) -> None:
 def test_the_repr_shows_settings_and_rank() -> None:
     conv = nn.Conv2d(4, 8, 3, stride=2, padding=1, dilation=2, groups=2, bias=False, padding_mode="circular")
     assert repr(decompose(conv, 12)) == (
-        "AtomConv(4, 8, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), dilation=(2, 2), groups=2, "
+        "AtomConv2d(4, 8, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), dilation=(2, 2), groups=2, "
         "padding_mode='circular', bias=False, atoms=12, rank=9/9)"
     )
 
@@ -463,7 +463,7 @@ def test_a_pruned_weight_is_refused_until_made_plain() -> None:
 
 def test_factors_of_the_wrong_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"use shapes \(8, 3, 4\) and \(4, 5, 5\)"):
-        AtomConv(nn.Conv2d(3, 8, 5), nn.Parameter(torch.ones(4, 5, 5)), nn.Parameter(torch.ones(3, 8, 4)))
+        AtomConv.of(nn.Conv2d(3, 8, 5), nn.Parameter(torch.ones(4, 5, 5)), nn.Parameter(torch.ones(3, 8, 4)))
 
 
 def test_an_unknown_head_is_refused_with_the_nearest() -> None:

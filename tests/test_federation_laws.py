@@ -27,7 +27,9 @@ TRAINING = Training(epochs=2, batch_size=10, lr=0.05, lr_decay=0.9, momentum=0.5
 
 
 def simulation(name: str = "fedavg", **changes: object) -> Simulation:
-    sim = Simulation(small_net(atoms=4), clients_of(), algorithm(name), training=TRAINING, score=("server", "selected", "all"))
+    sim = Simulation(
+        small_net(atoms=4), clients_of(), algorithm(name), training=TRAINING, score=("server", "selected", "all")
+    )
     return dataclasses.replace(sim, **changes)
 
 
@@ -159,13 +161,17 @@ def test_order_blocks_and_weight_scale_do_not_matter(count: int, scale: float, c
     total = server.NOTHING_YET
     for part in (order[:cut], order[cut:]):
         if len(part):
-            total = server.gather(total, {"params": {"w": uploads["params"]["w"][part]}}, weights[part].double() * scale)
+            total = server.gather(
+                total, {"params": {"w": uploads["params"]["w"][part]}}, weights[part].double() * scale
+            )
     assert torch.allclose(whole["w"], server.mean_of(total, like)["params"]["w"], rtol=2e-7, atol=0.0)  # one ulp
 
 
 @settings(max_examples=30)
 @given(clients=st.integers(1, 40), fraction=st.floats(0.001, 1.0), t=st.integers(0, 5), seed=st.integers(0, 5))
-def test_selection_is_without_replacement_and_of_the_asked_size(clients: int, fraction: float, t: int, seed: int) -> None:
+def test_selection_is_without_replacement_and_of_the_asked_size(
+    clients: int, fraction: float, t: int, seed: int
+) -> None:
     sim = Simulation(nn.Identity(), clients_of((1,) * clients), fraction=fraction, seed=seed)
     chosen, present = select(sim, t)
     assert len(chosen) == len(set(chosen)) == max(round(fraction * clients), 1)

@@ -119,6 +119,12 @@ def test_leftover_samples_go_one_each_to_shards() -> None:
     assert sorted(len(part) for part in shards(y, y, 4, 1, seed=0).train) == [2, 3, 3, 3]
 
 
+def test_each_client_may_get_any_shard_of_its_class() -> None:
+    y = torch.zeros(8, dtype=torch.int64)
+    splits = [shards(y, y, 4, 1, seed) for seed in range(60)]
+    assert all({int(split.train[k][0]) for split in splits} == {0, 2, 4, 6} for k in range(4))
+
+
 def test_rows_of_the_label_matrix_repeat_a_class_as_often_as_chance_says() -> None:
     splits = [shards(CIFAR.y, CIFAR.test_y, 100, 2, seed) for seed in range(30)]
     kinds = [len(CIFAR.y[part].unique()) for split in splits for part in split.train]

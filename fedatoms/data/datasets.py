@@ -282,7 +282,8 @@ DATASETS: dict[DatasetName, Source] = {
             "t10k-labels-idx1-ubyte",
         ),
         page="https://github.com/zalandoresearch/fashion-mnist",
-        # Neither codebase has it. The clothes are centred and fill their 28 pixels, so they move by 2 and not by 4.
+        # Our choice, as neither codebase has it: clothes may face either way; they fill their 28 pixels, so they move
+        # by 2 and not by 4.
         recipes=_recipes((0.2860,), (0.3530,), pad=2),
     ),
 }

@@ -1,0 +1,40 @@
+# The two commands that matter: `make demo` and `make test`. Each makes .venv when it is missing.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint format types bench clean
+
+demo: .venv/installed
+	$(BIN)/fedatoms demo
+
+test: lint types
+	$(BIN)/python -m pytest
+
+lint: .venv/installed-for-tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: .venv/installed-for-tests
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: .venv/installed-for-tests
+	$(BIN)/mypy
+
+bench: .venv/installed
+	$(BIN)/fedatoms bench
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable .
+	touch $@
+
+.venv/installed-for-tests: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable ".[test]"
+	touch $@ .venv/installed

@@ -1,0 +1,39 @@
+"""FedAvg as a plain loop of everyday PyTorch: what the engine computes, to read in two minutes (a test proves it)."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from fedatoms.data.batches import fetch, plan
+from fedatoms.simulate import Simulation, select
+
+
+def fedavg_by_hand(sim: Simulation, rounds: int) -> dict[str, Tensor]:
+    """Trains the simulation's model by FedAvg; the batches are the engine's own, so the result is too."""
+    data, training = sim.data, sim.training
+    server = copy.deepcopy(sim.model)
+    for t in range(rounds):
+        _, clients = select(sim, t)
+        mean = {name: torch.zeros_like(leaf, dtype=torch.float64) for name, leaf in server.named_parameters()}
+        samples = sum(len(data.parts[k]) for k in clients)
+        for k in clients:
+            model = copy.deepcopy(server)
+            sgd = torch.optim.SGD(
+                model.parameters(), training.rate(t), training.momentum, weight_decay=training.weight_decay
+            )
+            batches = plan(
+                data.parts[k], batch_size=training.batch_size, epochs=training.epochs, recipe=data.recipe,
+                seed=sim.seed, client=k, round=t,
+            )  # fmt: skip
+            for rows, real, flip, shift in zip(*batches[:4], strict=True):
+                x, y = fetch(data.x, data.y, rows[real], data.recipe, torch.float64, flip[real], shift[real])
+                sgd.zero_grad()
+                nn.functional.cross_entropy(model(x), y).backward()
+                if training.clip:
+                    nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+                sgd.step()
+            for name, leaf in model.named_parameters():
+                mean[name] += leaf.detach().double() * len(data.parts[k]) / samples
+        server.load_state_dict(mean)
+    return server.state_dict()

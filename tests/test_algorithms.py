@@ -1,0 +1,147 @@
+"""Each algorithm against its paper's formulas, written out as a plain loop over losses and torch.optim.SGD."""
+
+import copy
+import dataclasses
+import functools
+
+import pytest
+import torch
+from conftest import clients_of, difference, play, small_net
+from torch import Tensor, nn
+
+from examples.fedavg_by_hand import fedavg_by_hand
+from fedatoms.algorithms import ALGORITHMS, algorithm
+from fedatoms.data.batches import plan
+from fedatoms.data.federation import Federation
+from fedatoms.local import Training, displacement
+from fedatoms.simulate import Simulation, begin, select
+
+TRAINING = Training(epochs=2, batch_size=5, lr=0.05, lr_decay=0.9, weight_decay=1e-2)
+Vector = list[Tensor]
+
+
+def dot(a: Vector, b: Vector) -> Tensor:
+    return sum((x * y).sum() for x, y in zip(a, b, strict=True))
+
+
+def local_training(
+    net: nn.Module, data: Federation, term: object, k: int, t: int, *, decay: float = 0.0
+) -> tuple[Vector, int]:
+    """Trains a copy of ``net`` on client k with the loss F_k + term(parameters); returns parameters and steps."""
+    model = copy.deepcopy(net)
+    sgd = torch.optim.SGD(model.parameters(), TRAINING.rate(t), weight_decay=TRAINING.weight_decay + decay)
+    drawn = plan(data.parts[k], batch_size=5, epochs=2, recipe=None, seed=0, client=k, round=t)
+    for rows, real in zip(drawn.rows, drawn.real, strict=True):
+        sgd.zero_grad()
+        loss = nn.functional.cross_entropy(model(data.x[rows[real]]), data.y[rows[real]])
+        (loss + term(list(model.parameters()))).backward()
+        sgd.step()
+    return [p.detach() for p in model.parameters()], len(drawn.rows)
+
+
+def penalty(name: str, x: Vector, *, w: Vector, c: Vector, c_k: Vector, h_k: Vector) -> Tensor | float:
+    """What each algorithm adds to the client's loss, mu = 1e-4 and a = 0.01."""
+    if name == "fedprox":
+        return 1e-4 / 2 * sum(((p - q) ** 2).sum() for p, q in zip(x, w, strict=True))
+    if name == "scaffold":
+        return dot(x, c) - dot(x, c_k)
+    if name == "feddyn":
+        return 0.01 * dot(x, [d - q for d, q in zip(h_k, w, strict=True)])
+    if name == "feddc":
+        pull = 0.01 / 2 * sum(((p - q + d) ** 2).sum() for p, q, d in zip(x, w, h_k, strict=True))
+        return pull + dot(x, c) - dot(x, c_k)
+    return 0.0
+
+
+def reference(name: str, net: nn.Module, data: Federation, sim: Simulation, rounds: int) -> Vector:
+    """The five algorithms in the notation of their papers (N clients, S selected)."""
+    N, a = len(data.parts), 0.01
+    zero = [torch.zeros_like(p) for p in net.parameters()]
+    w = [p.detach().clone() for p in net.parameters()]
+    c, c_k = copy.deepcopy(zero), [copy.deepcopy(zero) for _ in range(N)]  # SCAFFOLD's controls; FedDC's g, g_k
+    h_k = [copy.deepcopy(zero) for _ in range(N)]  # FedDyn's -g_k / a; FedDC's drift
+    h = copy.deepcopy(zero)
+    for t in range(rounds):
+        S, _ = select(sim, t)
+        eta = TRAINING.rate(t)
+        replies, changes = [], []
+        for k in S:
+            with torch.no_grad():
+                for p, value in zip(net.parameters(), w, strict=True):
+                    p.copy_(value)
+            term = functools.partial(penalty, name, w=w, c=c, c_k=c_k[k], h_k=h_k[k])
+            y, K = local_training(net, data, term, k, t, decay=a if name == "feddyn" else 0.0)
+            replies.append(y)
+            if name in ("scaffold", "feddc"):
+                new = [ck - cc + (q - p) / (K * eta) for ck, cc, q, p in zip(c_k[k], c, w, y, strict=True)]
+                changes.append([n - o for n, o in zip(new, c_k[k], strict=True)])
+                c_k[k] = new
+            if name in ("feddyn", "feddc"):
+                h_k[k] = [d + p - q for d, p, q in zip(h_k[k], y, w, strict=True)]
+        sizes = [len(data.parts[k]) if name in ("fedavg", "fedprox") else 1 for k in S]
+        mean = [sum(n * y[i] for n, y in zip(sizes, replies, strict=True)) / sum(sizes) for i in range(len(w))]
+        if changes:
+            c = [cc + sum(change[i] for change in changes) / N for i, cc in enumerate(c)]
+        if name == "feddyn":
+            h = [hh - a / N * sum(y[i] - w[i] for y in replies) for i, hh in enumerate(h)]
+            mean = [m - hh / a for m, hh in zip(mean, h, strict=True)]
+        if name == "feddc":
+            mean = [m + sum(drift[i] for drift in h_k) / N for i, m in enumerate(mean)]
+        w = mean
+    return w
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "feddyn", "feddc"])
+@pytest.mark.parametrize("atoms", [None, 4])
+def test_the_engine_computes_what_the_paper_says(name: str, atoms: int | None) -> None:
+    data, net = clients_of((4, 7, 11, 6)), small_net(atoms=atoms)
+    sim = Simulation(net, data, algorithm(name), training=TRAINING, fraction=0.5)
+    ours = play(sim, 4).server.params
+    theirs = reference(name, copy.deepcopy(net), data, sim, 4)
+    names = [leaf for leaf, _ in net.named_parameters()]
+    assert difference({leaf: ours[leaf] for leaf in names}, dict(zip(names, theirs, strict=True))) < 1e-11
+
+
+@pytest.mark.parametrize("atoms", [None, 4])
+def test_the_plain_loop_of_the_examples_equals_the_engine(atoms: int | None) -> None:
+    training = TRAINING._replace(momentum=0.9, clip=0.5)
+    sim = Simulation(small_net(atoms=atoms), clients_of((4, 7, 11)), training=training, fraction=0.67)
+    assert difference(play(sim, 3).server.params, fedavg_by_hand(sim, 3)) < 1e-11
+
+
+def test_server_momentum_and_adam_by_hand() -> None:
+    sim = Simulation(small_net(), clients_of((4, 7)), training=TRAINING)
+    w = begin(sim).server.params
+    v, m, s = ({leaf: torch.zeros_like(x) for leaf, x in w.items()} for _ in range(3))
+    s = {leaf: torch.full_like(x, 1e-6) for leaf, x in w.items()}
+    momentum, adam = (
+        play(dataclasses.replace(sim, algorithm=algorithm(n)), 1).server.params for n in ("fedavgm", "fedadam")
+    )
+    move = {leaf: x - w[leaf] for leaf, x in play(sim, 1).server.params.items()}
+    assert difference(momentum, {leaf: w[leaf] + 0.9 * v[leaf] + move[leaf] for leaf in w}) < 1e-12
+    m = {leaf: 0.1 * move[leaf] for leaf in w}
+    s = {leaf: 0.99 * s[leaf] + 0.01 * move[leaf] ** 2 for leaf in w}
+    assert difference(adam, {leaf: w[leaf] + 0.01 * m[leaf] / (s[leaf].sqrt() + 1e-3) for leaf in w}) < 1e-12
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("steps", [1, 2, 10])
+def test_displacement_is_how_far_unit_gradients_move(momentum: float, steps: int) -> None:
+    weight = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    sgd = torch.optim.SGD([weight], lr=0.1, momentum=momentum)
+    for _ in range(steps):
+        weight.grad = torch.ones_like(weight)
+        sgd.step()
+    far = displacement(torch.tensor(float(steps)).double(), rate=0.1, momentum=momentum)
+    assert torch.allclose(far, -weight.detach())
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_bad_strengths_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="strength"):
+        algorithm(name, -1.0)
+
+
+def test_an_unknown_algorithm_gets_the_nearest_name() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'scaffold'"):
+        algorithm("scafold")
