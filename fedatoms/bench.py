@@ -93,7 +93,7 @@ def lenet_clients(clients: int, samples: int, sampled: int) -> Simulation:
     x = torch.randint(256, (n, 3, 32, 32), dtype=torch.uint8, generator=draws)
     y = torch.randint(10, (n,), generator=draws)
     recipe = Recipe(255.0, (0.5,) * 3, (0.25,) * 3, flip=True, pad=4, crop=0.5, fill="zero")
-    parts = list(torch.arange(n).split(samples))  # type: ignore[no-untyped-call]
+    parts = list(torch.arange(n).split(samples))
     data = Federation(x, y, parts, x[:10], y[:10], [y[:0]] * clients, 10, recipe)
     training = Training(1, min(samples, 50), 0.01, weight_decay=1e-3, clip=10.0)
     return Simulation(

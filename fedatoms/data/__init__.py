@@ -1,14 +1,12 @@
 """Data of a federation: data sets, how they are split over clients, and the batches that each client sees."""
 
 from fedatoms.data.batches import Plan, fetch, normalise, pad_steps, plan
-from fedatoms.data.datasets import DATASETS, Augment, DatasetName, Fill, Images, Recipe, Source, load
+from fedatoms.data.datasets import DATASETS, Fill, Images, Recipe, Source, load
 from fedatoms.data.federation import Federation, federation, partition
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
 
 __all__ = [
     "DATASETS",
-    "Augment",
-    "DatasetName",
     "Federation",
     "Fill",
     "Images",

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from fedatoms.data.pickles import AGAIN, read_pickle
 
-DatasetName = Literal["digits", "cifar10", "cifar100", "tiny-imagenet", "fashion-mnist"]
-Augment = Literal["feddc", "fedrep", "none"]
 Fill = Literal["zero", "black"]
 
 _Pixels = npt.NDArray[np.uint8]
@@ -56,10 +54,10 @@ class Source(NamedTuple):
     folders: tuple[str, ...]
     files: tuple[str, ...]
     page: str
-    recipes: dict[Augment, Recipe]
+    recipes: dict[str, Recipe]
 
 
-def load(name: DatasetName, data_dir: str | Path = "data", augment: Augment = "feddc") -> Images:
+def load(name: str, data_dir: str | Path = "data", augment: str = "feddc") -> Images:
     """Loads a data set from ``data_dir``: the folder in which its folder lies, or that folder itself.
 
     ``augment`` chooses whose normalisation and augmentation the recipe follows: FedDC's, FedRep's, or FedDC's
@@ -225,7 +223,7 @@ def _labels(y: npt.NDArray[np.generic], count: int, classes: int, path: Path) ->
 
 def _recipes(
     mean: _Floats, std: _Floats, *, pad: int, fedrep: tuple[_Floats, _Floats] | None = None
-) -> dict[Augment, Recipe]:
+) -> dict[str, Recipe]:
     other_mean, other_std = fedrep or (mean, std)
     return {
         "feddc": Recipe(255, mean, std, flip=True, pad=pad, crop=0.5, fill="zero"),
@@ -238,7 +236,7 @@ _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _DIGITS = Recipe(16, (0.305754,), (0.376217,), flip=False, pad=0, crop=0.0, fill="zero")  # of the training part
 _CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
-DATASETS: dict[DatasetName, Source] = {
+DATASETS: dict[str, Source] = {
     "digits": Source(
         read=_digits,
         folders=(),
