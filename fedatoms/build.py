@@ -126,6 +126,8 @@ def device_of(experiment: Experiment) -> str:
         raise ValueError(f"--device {name} cannot be used here: {reason}. Use --device cpu.") from error
     if experiment.threads:
         torch.set_num_threads(experiment.threads)
+    elif experiment.dataset == "digits":
+        torch.set_num_threads(1)  # 8x8 pixels: a second thread would only wait
     if experiment.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(experiment.deterministic)

@@ -23,6 +23,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 MODELS_SCORED = ("server", "selected", "all")
 HOW_NOT_WHAT = {"data_dir", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard"}
 HOW_NOT_WHAT |= {"name", "out"}
+HOW_LONG = ("rounds", "eval_every")  # a resumed run may change these, and how it computes
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Experiment:
     deterministic: bool = False
     """Use only deterministic kernels, so that a resumed run on a GPU is bit-identical (on a CPU it always is)."""
     threads: int = 0
-    """CPU threads; 0 leaves torch's choice."""
+    """CPU threads; 0 takes one for digits (they are too small for more), else torch's choice."""
     map: str = "auto"
     """How to train the clients of a round: one_by_one, vectorised, or auto (the faster one on the device)."""
     block: int = 0
@@ -204,7 +205,7 @@ def identity(experiment: Experiment, *, without: tuple[str, ...] = ()) -> str:
 
 def trajectory(experiment: Experiment) -> str:
     """Hashes what shapes the parameters: a run may be resumed for more rounds, but not with another learning rate."""
-    return identity(experiment, without=("rounds", "eval_every"))
+    return identity(experiment, without=HOW_LONG)
 
 
 def run_name(experiment: Experiment) -> str:

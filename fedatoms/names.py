@@ -14,7 +14,7 @@ def unknown(name: object, valid: Iterable[str], kind: str) -> ValueError:
     unknown algorithm 'fedavgg'. Did you mean 'fedavg'? Valid: fedavg, feddc.
     """
     names = list(valid)
-    near = difflib.get_close_matches(str(name), names, n=1)
+    near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return ValueError(f"unknown {kind} '{name}'.{hint} Valid: {', '.join(names)}.")
 

@@ -17,7 +17,7 @@ from fedatoms.checkpoints import Loaded, load_checkpoint, save_checkpoint
 from fedatoms.clients import replace_file
 from fedatoms.data.datasets import load as load_dataset
 from fedatoms.events import check_tensorboard, tensorboard
-from fedatoms.experiment import Experiment, run_name, trajectory
+from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, run_name, trajectory
 from fedatoms.provenance import provenance
 from fedatoms.scoring import Progress, rounds
 from fedatoms.simulate import Simulation, State, begin
@@ -86,8 +86,8 @@ def resume(
     old = experiments.load_run(folder)
     new = replace(old, **changes, name=folder.name, out=str(folder.parent))  # type: ignore[arg-type]
     experiments.check(new)
+    fixed = [f"--{name.replace('_', '-')}" for name in changes if name not in HOW_NOT_WHAT | set(HOW_LONG)]
     if trajectory(new) != trajectory(old):
-        fixed = [f"--{name.replace('_', '-')}" for name, value in changes.items() if getattr(old, name) != value]
         raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run. Leave it out, or start a new run.")
     sim = simulation(new, folder / "checkpoint" / "clients")
     started = any((folder / "checkpoint").glob("*.json"))

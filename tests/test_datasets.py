@@ -292,9 +292,9 @@ def test_a_missing_folder_or_file_says_what_to_download(tmp_path: Path) -> None:
 
 
 def test_unknown_names_get_the_nearest_one() -> None:
-    with pytest.raises(ValueError, match=r"'CIFAR-10' .* mean 'cifar10'\? Use one of digits, cifar10, cifar100"):
+    with pytest.raises(ValueError, match=r"'CIFAR-10'.* mean 'cifar10'\? Valid: digits, cifar10, cifar100"):
         load("CIFAR-10")
-    with pytest.raises(ValueError, match=r"'FedRep' .* mean 'fedrep'\? Use one of feddc, fedrep, none"):
+    with pytest.raises(ValueError, match=r"'FedRep'.* mean 'fedrep'\? Valid: feddc, fedrep, none"):
         load("digits", augment="FedRep")
 
 

@@ -38,8 +38,8 @@ class Node:
         parameters = frozenset(sim.network.parameters)
         trained = travelling & parameters if sim.exchange.slow_local == "freeze" else parameters
         learner = Learner(
-            sim.network, sim.algorithm, sim.training, sim.data, trained, travelling & parameters, travelling - parameters,
-            sim.training.rate(t),
+            sim.network, sim.algorithm, sim.training, sim.data, trained, travelling & parameters,
+            travelling - parameters, sim.training.rate(t),
         )  # fmt: skip
         sent = {kind: tree for kind, tree in message.items() if kind != "params"}
         heard = Server(trees.restrict(self.cache, learner.travelling), sent)
@@ -125,7 +125,7 @@ def test_keep_goes_on_from_the_clients_own_slow_part_until_the_server_has_a_new_
 
 
 def test_beta_one_fifth_on_the_lenet_saves_what_the_paper_says() -> None:
-    """All clients in all of ten rounds: up at most 0.21, both ways at most 0.26 of sending the whole model each time."""
+    """All clients in all of ten rounds: up at most 0.21, both ways at most 0.26 of sending the whole model."""
     from fedatoms.decompose import decompose
 
     net = decompose(build("lenet", classes=10), 9)

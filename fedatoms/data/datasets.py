@@ -1,12 +1,11 @@
 """The data sets, read from their official files into tensors, each with the recipe that feeds it to a model."""
 
-import difflib
 import gzip
 import math
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedatoms.data.pickles import AGAIN, read_pickle
+from fedatoms.names import find
 
 Fill = Literal["zero", "black"]
 
@@ -21,7 +21,6 @@ _Pixels = npt.NDArray[np.uint8]
 _Labels = npt.NDArray[np.int64]
 _Part = tuple[_Pixels, _Labels]
 _Floats = tuple[float, ...]
-_Name = TypeVar("_Name", bound=str)
 
 
 class Recipe(NamedTuple):
@@ -67,18 +66,11 @@ def load(name: str, data_dir: str | Path = "data", augment: str = "feddc") -> Im
     >>> tuple(digits.x.shape), tuple(digits.test_x.shape), digits.classes
     ((1437, 1, 8, 8), (360, 1, 8, 8), 10)
     """
-    source = DATASETS[_known(name, list(DATASETS), "data set")]
-    recipe = source.recipes[_known(augment, list(source.recipes), "augmentation")]
+    source = find(name, DATASETS, "data set")
+    recipe = find(augment, source.recipes, "augmentation")
     train, test, classes = source.read(_folder(name, source, Path(data_dir)))
     x, y, test_x, test_y = (torch.from_numpy(part) for part in (*train, *test))
     return Images(x, y, test_x, test_y, classes, recipe)
-
-
-def _known(name: _Name, names: Sequence[_Name], kind: str) -> _Name:
-    if name in names:
-        return name
-    near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0)
-    raise ValueError(f"{name!r} is not a known {kind}. Did you mean {near[0]!r}? Use one of {', '.join(names)}.")
 
 
 def _folder(name: str, source: Source, data_dir: Path) -> Path:

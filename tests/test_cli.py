@@ -1,0 +1,257 @@
+"""The command line: what a user types and sees, and what a mistake costs: one line, exit status 2, nothing written."""
+
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedatoms.algorithms import ALGORITHMS
+from fedatoms.cli import grid, main
+from fedatoms.data.datasets import DATASETS
+from fedatoms.experiment import Experiment
+from fedatoms.models import MODELS
+from fedatoms.presets import PRESETS
+
+QUICK = [
+    "--clients",
+    "10",
+    "--rounds",
+    "2",
+    "--epochs",
+    "1",
+    "--batch-size",
+    "32",
+    "--fraction",
+    "0.3",
+    "--threads",
+    "1",
+]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def mistake(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Runs a command that must fail; returns its one line."""
+    before = sorted(Path.cwd().rglob("*"))
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and said.err.startswith("fedatoms: "), said.err
+    assert "Traceback" not in said.err
+    assert sorted(Path.cwd().rglob("*")) == before, "something was written"
+    return said.err
+
+
+def cifar_folder(images: int = 12) -> Path:
+    folder = Path("data") / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    draws = np.random.default_rng(0)
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        pixels = draws.integers(0, 256, (images, 3072), dtype=np.uint8)
+        labels = [int(label) for label in np.arange(images) % 10]
+        (folder / name).write_bytes(pickle.dumps({"data": pixels, "labels": labels}, protocol=2))
+    return folder
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, ("touch stolen",)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--atoms", "0", "--parametrisation", "atoms"], ["--atoms 0", "less than 1"]),
+        (["--atoms", "nine"], ["--atoms", "'nine'"]),
+        (["--clients", "13"], ["13", "multiple"]),
+        (["--classes-per-client", "11"], ["11", "10"]),
+        (["--fraction", "0"], ["--fraction 0", "(0, 1]"]),
+        (["--fraction", "1.5"], ["--fraction 1.5", "(0, 1]"]),
+        (["--fraction", "nan"], ["--fraction nan"]),
+        (["--rounds", "0"], ["--rounds 0"]),
+        (["--lr", "-1"], ["--lr -1"]),
+        (["--lr", "inf"], ["--lr inf"]),
+        (["--beta", "0.3"], ["--beta 0.3", "whole"]),
+        (["--beta", "0"], ["--beta 0"]),
+        (["--beta", "often"], ["--beta often"]),
+        (["--failures", "1"], ["--failures 1"]),
+        (["--momentum", "1"], ["--momentum 1"]),
+        (["--algorithm", "fedprx"], ["'fedprx'", "'fedprox'"]),
+        (["--strength", "0.1"], ["strength", "fedavg"]),
+        (["--algorithm", "feddyn", "--strength", "0"], ["strength=0"]),
+        (["--dataset", "cifar"], ["'cifar'", "'cifar10'"]),
+        (["--model", "lennet"], ["'lennet'", "'lenet'"]),
+        (["--model", "lenet"], ["(1, 8, 8)"]),
+        (["--model", "nowhere:net"], ["nowhere"]),
+        (["--partition", "shard"], ["'shard'", "'shards'"]),
+        (["--parametrisation", "atom"], ["'atom'", "'atoms'"]),
+        (["--init", "orthogonal", "--parametrisation", "atoms"], ["'orthogonal'", "'orthonormal'"]),
+        (["--slow-local", "drop"], ["'drop'"]),
+        (["--score", "everything"], ["'everything'"]),
+        (["--fast", "atom", "--beta", "1/2"], ["'atom'", "'atoms'"]),
+        (["--head", "fc9"], ["'fc9'"]),
+        (["--where", "(", "--parametrisation", "atoms"], ["--where ("]),
+        (["--where", "nothing", "--parametrisation", "atoms"], ["no convolution"]),
+        (["--device", "gpu"], ["--device gpu", "--device cpu"]),
+        (["--name", "a/b"], ["--name a/b", "--out"]),
+        (["--atms", "3"], ["--atms", "--atoms"]),
+        (["fedavgg"], ["preset 'fedavgg'", "'fedavg'"]),
+        (["missing.json"], ["missing.json"]),
+        (["--resume", "nowhere"], ["nowhere", "experiment.json"]),
+        (["--dataset", "cifar10", "--model", "lenet"], ["data_batch_1", "cifar-10-batches-py", "kriz/cifar.html"]),
+        (["--dataset", "cifar10", "--data-dir", "/no/such"], ["/no/such"]),
+    ],
+)
+def test_bad_input_gets_one_line(words: list[str], expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    line = mistake(["run", *words], capsys)
+    assert all(part in line for part in expected), line
+
+
+def test_a_model_without_convolutions_cannot_be_decomposed(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.py").write_text(
+        "from torch import nn\ndef mlp(classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    words = ["run", "--model", "mine:mlp", *QUICK]
+    sys.dont_write_bytecode, old = True, sys.dont_write_bytecode
+    try:
+        assert "no convolution" in mistake([*words, "--parametrisation", "atoms"], capsys)
+        assert main(words) == 0
+    finally:
+        sys.dont_write_bytecode = old
+
+
+@pytest.mark.parametrize("harm", ["truncated", "malicious", "not a pickle", "missing"])
+def test_broken_data_files_are_named_and_run_nothing(harm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = cifar_folder() / "data_batch_3"
+    if harm == "truncated":
+        path.write_bytes(path.read_bytes()[:-100])
+    if harm == "malicious":
+        path.write_bytes(pickle.dumps(Evil()))
+    if harm == "not a pickle":
+        path.write_bytes(b"<html>404</html>")
+    if harm == "missing":
+        path.unlink()
+    line = mistake(["run", "--dataset", "cifar10", "--model", "lenet"], capsys)
+    assert "data_batch_3" in line and not Path("stolen").exists()
+
+
+def test_cifar_runs_from_its_official_files() -> None:
+    cifar_folder()
+    words = ["run", "fedavg-atoms-cifar10-2", "--clients", "5", "--rounds", "1", "--epochs", "1", "--fraction", "1"]
+    assert main([*words, "--name", "x", "--threads", "1"]) == 0
+    assert Path("runs/x/result.json").exists()
+
+
+def test_nan_in_the_loss_names_client_round_and_step_and_keeps_the_checkpoint(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["run", *QUICK, "--lr", "1e20", "--clip", "0", "--name", "x", "--rounds", "30"]
+    assert main(words) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and all(word in line for word in ("client", "round", "step", "--lr"))
+    words = ["run", *QUICK, "--name", "y", "--rounds", "1"]
+    assert main(words) == 0
+
+
+def test_no_space_left_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import fedatoms.checkpoints
+
+    def full(path: Path, data: bytes, *, sync: bool = True) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(fedatoms.checkpoints, "replace_file", full)
+    assert main(["run", *QUICK, "--name", "x"]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "no space left" in line and "--resume" in line
+
+
+@pytest.mark.parametrize("command", [["bogus"], ["rum"]])
+def test_an_unknown_command_gets_the_nearest(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unknown command" in mistake(command, capsys)
+
+
+def test_run_resume_and_saved_experiments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *QUICK, "--parametrisation", "atoms", "--beta", "1/2", "--name", "first"]) == 0
+    said = capsys.readouterr().out
+    assert "round 2/2" in said and "clients/s" in said and "s left" in said and "runs/first" in said
+    assert main(["run", "--resume", "runs/first", "--rounds", "3"]) == 0
+    assert len(Path("runs/first/rounds.jsonl").read_text().splitlines()) == 3
+    assert main(["run", "runs/first/experiment.json", "--name", "second", "--rounds=1"]) == 0
+    assert "--epochs cannot change" in mistake(["run", "--resume", "runs/first", "--epochs", "2"], capsys)
+    assert "already holds a run" in mistake(["run", *QUICK, "--name", "first"], capsys)
+
+
+def test_every_field_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["run", "--help"])
+    text = capsys.readouterr().out
+    assert end.value.code == 0
+    for field in fields(Experiment):
+        assert f"--{field.name.replace('_', '-')}" in text
+    for table in (ALGORITHMS, DATASETS):
+        assert all(name in text for name in table)
+    assert all(name in text or name.startswith("resnet18") for name in MODELS)
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import sys; from fedatoms.cli import main; main(['--help']); main(['presets']); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+    assert "demo" in done.stdout and all(name in done.stdout for name in PRESETS)
+
+
+def test_compare_prints_one_table_and_runs_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--parametrisation", "plain,atoms", "--seeds", "0,1", *QUICK, "--plot", "plot.png"]
+    assert main(words) == 0
+    first = capsys.readouterr().out
+    assert "[4/4]" in first and "plain" in first and "atoms" in first and "±" in first
+    assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
+    assert main(words) == 0
+    second = capsys.readouterr().out
+    assert "round" not in second.replace("rounds to", "")
+    assert len(list(Path("runs").iterdir())) == 4
+
+
+def test_a_mistake_in_the_last_experiment_costs_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'fedavgx'" in mistake(["compare", "--algorithm", "fedavg,fedavgx", *QUICK], capsys)
+    assert "--name" in mistake(["compare", "--algorithm", "fedavg,feddc", "--name", "x"], capsys)
+
+
+def test_the_grid_is_the_product_of_its_axes() -> None:
+    names, points = grid(["a", "b", "--atoms", "3,9", "--distinct", "--fast", "atoms,head", "--seeds=0,1"])
+    assert names == ["a", "b"] and len(points) == 4
+    assert points[0] == ["--atoms", "3", "--distinct", "--fast", "atoms,head", "--seed", "0"]
+
+
+def test_the_demo_measures_and_says_so_plainly(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--rounds", "2", "--seeds", "0", "--epochs", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "Measured, atoms against plain" in said and "bytes" in said
+    assert Path("runs/demo/demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_saves_a_checkpoint_and_says_how_to_go_on(number: str) -> None:
+    import signal
+
+    code = "import sys; from fedatoms.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = [*QUICK, "--rounds", "100000", "--name", "x", "--eval-every", "1000"]
+    process = subprocess.Popen([sys.executable, "-c", code, "run", *words], stderr=subprocess.PIPE, text=True)
+    lines = Path("runs/x/rounds.jsonl")
+    while not (lines.exists() and lines.read_text().count("\n") >= 3):
+        assert process.poll() is None
+    process.send_signal(getattr(signal, number))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "fedatoms run --resume runs/x" in said and "Traceback" not in said
+    rounds = lines.read_text().count("\n")
+    (manifest,) = Path("runs/x/checkpoint").glob("*.json")
+    assert int(manifest.stem) in (rounds, rounds - 1)
