@@ -8,29 +8,31 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedatoms.experiment import HOW_NOT_WHAT, Experiment, identity, run_name
-from fedatoms.runs import Result, accuracy_curves, read_result, read_rounds, resume, run
+from fedatoms.runs import Result, Summary, accuracy_curves, read_result, read_rounds, resume, run
 from fedatoms.train import Watch
 
 Watching = Callable[[str, int, int], AbstractContextManager[Watch]]  # label, rounds, rounds done
 
 
 class Accuracy(NamedTuple):
-    """Mean over seeds, and the standard deviation if there are several."""
+    """Means over seeds, and the headline's standard deviation if there are several."""
 
-    mean: float
+    mean: float  # of the headline
     deviation: float | None
+    final: float
+    best: float
 
 
 class Line(NamedTuple):
     """One experiment of a comparison, over its seeds."""
 
     label: str
-    accuracy: dict[str, Accuracy]  # the headline of each scored model
+    accuracy: dict[str, Accuracy]  # of each scored model
     bytes_up: float
     bytes_down: float
     seconds: float
     target: float  # the best accuracy that every run of the comparison reaches
-    rounds_to_target: float | None
+    rounds_to_target: float
     seeds: int
     results: list[Result]
 
@@ -94,7 +96,7 @@ def _line(label: str, group: list[Result], target: float) -> Line:
     reached = [next(t for t, accuracy in curve(result) if accuracy >= target) for result in group]
     return Line(
         label=label,
-        accuracy={name: _accuracy([result.accuracy[name].headline for result in group]) for name in group[0].accuracy},
+        accuracy={name: _accuracy([result.accuracy[name] for result in group]) for name in group[0].accuracy},
         bytes_up=statistics.mean(sum(result.bytes_up.values()) for result in group),
         bytes_down=statistics.mean(sum(result.bytes_down.values()) for result in group),
         seconds=statistics.mean(result.seconds for result in group),
@@ -105,5 +107,7 @@ def _line(label: str, group: list[Result], target: float) -> Line:
     )
 
 
-def _accuracy(values: list[float]) -> Accuracy:
-    return Accuracy(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
+def _accuracy(summaries: list[Summary]) -> Accuracy:
+    headlines, finals, bests = zip(*summaries, strict=True)
+    spread = statistics.stdev(headlines) if len(summaries) > 1 else None
+    return Accuracy(statistics.mean(headlines), spread, statistics.mean(finals), statistics.mean(bests))

@@ -4,12 +4,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedatoms.bench import Ratio
-from fedatoms.compare import Line
+from fedatoms.compare import Accuracy, Line
+from fedatoms.runs import WINDOW
 from fedatoms.scoring import Progress as RoundDone
 from fedatoms.train import Watch
 
@@ -44,21 +46,28 @@ def watching(console: Console, label: str, rounds: int, done: int = 0) -> Iterat
 
 
 def comparison(lines: Sequence[Line], title: str) -> Table:
-    """Makes the table of a comparison."""
-    models = list(lines[0].accuracy)
-    target = lines[0].target
-    table = Table(title=title, title_justify="left")
-    table.add_column("run", overflow="fold")
-    for name in models:
-        table.add_column(f"{name} %", justify="right")
-    for head in ("MB up", "MB down", "seconds", f"rounds to {target:.1f} %", "seeds"):
-        table.add_column(head, justify="right")
+    """Makes the table of a comparison: a line for each run and scored model; it fits 80 columns."""
+    seeds = "/".join(sorted({str(line.seeds) for line in lines}))
+    note = f"accuracy: mean over the last {WINDOW} rounds, in %; ± standard deviation; seeds: {seeds}"
+    table = Table(title=title, title_justify="left", caption=note, caption_justify="left", box=SIMPLE_HEAD)
+    for head in ("run", "model"):
+        table.add_column(head, overflow="fold")
+    target = f"rounds to\n{lines[0].target:.1f} %"
+    for head in ("accuracy", "final", "best", "MB up\n+ down", "seconds", target):
+        table.add_column(head, justify="right", no_wrap=True)
     for line in lines:
-        accuracies = [f"{line.accuracy[name].mean:.2f}{_spread(line.accuracy[name].deviation)}" for name in models]
-        rounds = "-" if line.rounds_to_target is None else f"{line.rounds_to_target:.0f}"
-        sizes = (f"{line.bytes_up / 1e6:.1f}", f"{line.bytes_down / 1e6:.1f}", f"{line.seconds:.1f}")
-        table.add_row(line.label, *accuracies, *sizes, rounds, str(line.seeds))
+        for place, (name, accuracy) in enumerate(line.accuracy.items()):
+            last = place == len(line.accuracy) - 1
+            scores = (_spread(accuracy), f"{accuracy.final:.2f}", f"{accuracy.best:.2f}")
+            table.add_row(
+                "" if place else line.label, name, *scores, *([""] * 3 if place else _costs(line)), end_section=last
+            )
     return table
+
+
+def _costs(line: Line) -> tuple[str, str, str]:
+    size = f"{line.bytes_up / 1e6:.1f} + {line.bytes_down / 1e6:.1f}"
+    return size, f"{line.seconds:.1f}", f"{line.rounds_to_target:.0f}"
 
 
 def judgement(lines: Sequence[Line]) -> str:
@@ -83,8 +92,8 @@ def benchmarks(ratios: Sequence[Ratio]) -> Table:
     return table
 
 
-def _spread(deviation: float | None) -> str:
-    return "" if deviation is None else f" ± {deviation:.2f}"
+def _spread(accuracy: Accuracy) -> str:
+    return f"{accuracy.mean:.2f}" + ("" if accuracy.deviation is None else f" ± {accuracy.deviation:.2f}")
 
 
 def _line(console: Console, label: str, rounds: int, progress: RoundDone, text: str) -> None:

@@ -42,15 +42,21 @@ def network(model: nn.Module) -> Network:
     training, scoring = _with_addressed_dropout(copy.deepcopy(model)).train(), copy.deepcopy(model).eval()
     masked = _with_masked_norm(copy.deepcopy(training))
     mutable = [name for name, _ in model.named_buffers()]
+    drops = {f"{name}.key": place for place, (name, layer) in enumerate(training.named_modules()) if _drops(layer)}
+    masks = [f"{name}.real" for name, layer in masked.named_modules() if isinstance(layer, MaskedBatchNorm)]
+    tied = len(list(model.named_parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
 
     def train(params: Params, x: Tensor, real: Tensor | None, key: Tensor) -> tuple[Tensor, Params]:
+        state = {**params, **{name: params[name].clone() for name in mutable}}
+        state |= {name: key + place * 1_000_003 for name, place in drops.items()}
+        if real is not None:
+            state |= dict.fromkeys(masks, real)
         module = training if real is None else masked
-        state = {**params, **{name: params[name].clone() for name in mutable}, **_extras(module, real, key)}
-        logits: Tensor = functional_call(module, state, (x,))
+        logits: Tensor = functional_call(module, state, (x,), tie_weights=tied)
         return logits, {name: state[name] for name in mutable}
 
     def predict(params: Params, x: Tensor) -> Tensor:
-        logits: Tensor = functional_call(scoring, params, (x,))
+        logits: Tensor = functional_call(scoring, params, (x,), tie_weights=tied)
         return logits
 
     return Network(
@@ -159,14 +165,8 @@ def _tensors(model: nn.Module) -> Params:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def _extras(module: nn.Module, real: Tensor | None, key: Tensor) -> Params:
-    extras: Params = {}
-    for place, (name, layer) in enumerate(module.named_modules()):
-        if isinstance(layer, AddressedDropout):
-            extras[f"{name}.key"] = key + place * 1_000_003
-        if isinstance(layer, MaskedBatchNorm) and real is not None:
-            extras[f"{name}.real"] = real
-    return extras
+def _drops(layer: nn.Module) -> bool:
+    return isinstance(layer, AddressedDropout)
 
 
 def _with_addressed_dropout(model: nn.Module) -> nn.Module:

@@ -6,7 +6,7 @@ from fedatoms.experiment import Experiment
 from fedatoms.names import find
 
 DIGITS = Experiment()
-DEMO = replace(DIGITS, rounds=30)
+DEMO = replace(DIGITS, rounds=20)
 TABLE1 = Experiment(  # the regime of FedDC's code, which the paper's Table 1 follows
     dataset="cifar10",
     model="lenet",

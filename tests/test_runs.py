@@ -269,7 +269,7 @@ def test_a_comparison_runs_only_what_is_missing(tmp_path: Path) -> None:
     assert [(line.label, line.seeds) for line in lines] == [("plain", 2), ("atoms", 2)]
     assert all(existing(experiment) is not None for experiment in grid)
     for line in lines:
-        assert line.rounds_to_target is not None and 1 <= line.rounds_to_target <= 4
+        assert 1 <= line.rounds_to_target <= 4
         headlines = [result.accuracy["all"].headline for result in line.results]
         assert line.accuracy["all"].mean == pytest.approx(sum(headlines) / 2)
 
