@@ -228,14 +228,17 @@ def _split_equals(word: str) -> list[str]:
 
 
 def _unbox(text: str, command: str) -> str:
-    """Makes one line of tyro's boxed message."""
-    lines = [re.sub(r"[│╭╮╰╯]", "", line).strip() for line in text.splitlines()]
-    body = [line for line in lines if line]
-    body = body[1:] if body and "─ " in body[0] else body
-    rule = next((place for place, line in enumerate(body) if set(line) == {"─"}), len(body))
-    near = re.search(r"Perhaps you meant:\s*(--[a-z-]+)", " ".join(body))
+    """Makes one line of tyro's message: its first paragraph below the title, and the flag that it suggests."""
+    lines = [line.strip("│╭╮╰╯ ") for line in text.splitlines()[1:]]
+    paragraphs = "\n".join("" if set(line) <= set("─-") else line for line in lines).strip()
+    first = " ".join(paragraphs.split("\n\n")[0].split()).rstrip(".")
+    first = re.sub(
+        r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)", r"\1 \2 is not a whole number", first
+    )
+    first = re.sub(r"Error parsing (\S+): could not convert string to float: (.*)", r"\1 \2 is not a number", first)
+    near = re.search(r"Perhaps you meant:\s*(--[a-z-]+)", paragraphs)
     hint = f" Did you mean {near[1]}?" if near else ""
-    return f"{' '.join(body[:rule]).rstrip('.')}.{hint} See `fedatoms {command} --help`."
+    return f"{first}.{hint} See `fedatoms {command} --help`."
 
 
 def _one_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from fedatoms.experiment import HOW_NOT_WHAT, Experiment, identity, run_name
 from fedatoms.runs import Result, Summary, accuracy_curves, read_result, read_rounds, resume, run
 from fedatoms.train import Watch
 
-Watching = Callable[[str, int, int], AbstractContextManager[Watch]]  # label, rounds, rounds done
+Watching = Callable[[str, int], AbstractContextManager[Watch]]  # label, rounds
 
 
 class Accuracy(NamedTuple):
@@ -46,7 +46,7 @@ def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[R
             label = f"[{number}/{len(experiments)}] {run_name(experiment)}"
             folder = Path(experiment.out) / run_name(experiment)
             started = (folder / "experiment.json").exists()
-            with watching(label, experiment.rounds, 0) as watch:
+            with watching(label, experiment.rounds) as watch:
                 found = resume(folder, {}, watch=watch) if started else run(experiment, watch=watch)
         results.append(found)
     return results
@@ -84,7 +84,10 @@ def labels(experiments: Sequence[Experiment]) -> list[str]:
     ['plain', 'atoms']
     """
     names = [field.name for field in dataclasses.fields(Experiment) if field.name not in HOW_NOT_WHAT | {"seed"}]
-    varied = [name for name in names if len({getattr(one, name) for one in experiments}) > 1] or ["algorithm"]
+    varied = [name for name in names if len({getattr(one, name) for one in experiments}) > 1] or [
+        "algorithm",
+        "parametrisation",
+    ]
     return [" ".join(_show(name, getattr(one, name)) for name in varied) for one in experiments]
 
 

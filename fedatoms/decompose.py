@@ -48,7 +48,9 @@ class AtomConv(nn.Module):
         _check_arguments(atoms, init)
         super().__init__()
         conv = type(self).plain(*sizes, **settings)
-        self._adopt(conv, *_factors(conv.weight, atoms, init, generator or randomness.generator(0, "decompose")))
+        self._adopt(
+            conv, *_factors(conv.weight, atoms, init, generator or torch.default_generator)
+        )  # as torch's layers
 
     @staticmethod
     def of(conv: Conv, atoms: nn.Parameter, coefficients: nn.Parameter) -> "AtomConv":

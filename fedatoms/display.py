@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedatoms.bench import Ratio
@@ -19,41 +19,44 @@ LINES = 20  # lines for a whole run when there is no terminal
 
 
 @contextmanager
-def watching(console: Console, label: str, rounds: int, done: int = 0) -> Iterator[Watch]:
+def watching(console: Console, label: str, rounds: int) -> Iterator[Watch]:
     """Shows a run's progress: yields the watcher to hand to it."""
     began = time.perf_counter()
-    news = {"accuracy": "accuracy -"}
+    trained, accuracy = 0, "accuracy -"
 
-    def text(progress: RoundDone, first: int) -> str:
+    def news(progress: RoundDone) -> str:
+        nonlocal trained, accuracy
+        trained += progress.record.clients
         if progress.scores:
             name, score = list(progress.scores.items())[-1]
-            news["accuracy"] = f"{name} {score.accuracy:.2f} %"
-        rate = progress.record.clients * (progress.state.round - first) / max(time.perf_counter() - began, 1e-9)
-        return f"loss {progress.record.loss:.3f}  {news['accuracy']}  {rate:.1f} clients/s"
+            accuracy = f"{name} {score.accuracy:.2f} %"
+        return f"loss {progress.record.loss:.3f}  {accuracy}  {trained / (time.perf_counter() - began):.1f} clients/s"
 
     if not console.is_terminal:
-        yield lambda progress: _line(console, label, rounds, progress, text(progress, done))
+        yield lambda progress: _line(console, label, rounds, progress, news(progress))
         return
     columns = (
         "[bold]{task.description}",
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn("{task.fields[news]}"),
     )
-    with Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console) as bar:
-        task = bar.add_task(label, total=rounds, completed=done, news="")
-        yield lambda progress: bar.update(task, completed=progress.state.round, news=text(progress, done))
+    with Progress(*columns, TimeRemainingColumn(), TextColumn("left"), console=console) as bar:
+        task = bar.add_task(label, total=rounds, news="")
+        yield lambda progress: bar.update(task, completed=progress.state.round, news=news(progress))
 
 
 def comparison(lines: Sequence[Line], title: str) -> Table:
     """Makes the table of a comparison: a line for each run and scored model; it fits 80 columns."""
     seeds = "/".join(sorted({str(line.seeds) for line in lines}))
     note = f"accuracy: mean over the last {WINDOW} rounds, in %; ± standard deviation; seeds: {seeds}"
-    table = Table(title=title, title_justify="left", caption=note, caption_justify="left", box=SIMPLE_HEAD)
+    table = Table(
+        title=title, title_justify="left", caption=note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     for head in ("run", "model"):
         table.add_column(head, overflow="fold")
     target = f"rounds to\n{lines[0].target:.1f} %"
-    for head in ("accuracy", "final", "best", "MB up\n+ down", "seconds", target):
+    for head in ("accuracy", "final", "best", "sent up\n+ down", "seconds", target):
         table.add_column(head, justify="right", no_wrap=True)
     for line in lines:
         for place, (name, accuracy) in enumerate(line.accuracy.items()):
@@ -66,8 +69,12 @@ def comparison(lines: Sequence[Line], title: str) -> Table:
 
 
 def _costs(line: Line) -> tuple[str, str, str]:
-    size = f"{line.bytes_up / 1e6:.1f} + {line.bytes_down / 1e6:.1f}"
-    return size, f"{line.seconds:.1f}", f"{line.rounds_to_target:.0f}"
+    unit, name = (1e9, "GB") if line.bytes_up > 1e9 else (1e6, "MB")
+    return (
+        f"{line.bytes_up / unit:.1f} + {line.bytes_down / unit:.1f} {name}",
+        f"{line.seconds:.1f}",
+        f"{line.rounds_to_target:.0f}",
+    )
 
 
 def judgement(lines: Sequence[Line]) -> str:
@@ -100,6 +107,5 @@ def _line(console: Console, label: str, rounds: int, progress: RoundDone, text: 
     every = max(rounds // LINES, 1)
     if progress.state.round % every == 0 or progress.state.round == rounds:
         left = (rounds - progress.state.round) * progress.record.seconds
-        console.print(
-            f"{label}  round {progress.state.round}/{rounds}  {text}  about {left:.0f} s left", highlight=False
-        )
+        news = f"{label}  round {progress.state.round}/{rounds}  {text}  about {left:.0f} s left"
+        console.print(news, highlight=False, soft_wrap=True)

@@ -168,7 +168,8 @@ def _begin(learner: Learner, job: Job) -> Carry:
 
 def _finish(learner: Learner, heard: Server, job: Job, carry: Carry, losses: Tensor) -> Reply:
     steps = job.plan.real.any(-1).sum(-1)
-    work = Work(steps, displacement(steps.to(losses.dtype), learner.rate, learner.training.momentum))
+    far = displacement(steps.to(losses.dtype), learner.rate, learner.training.momentum)
+    work = Work(trees.restrict(job.params, learner.travelling), steps, far)
     upload, memory = learner.algorithm.report(trees.restrict(carry.params, learner.travelling), heard, job.memory, work)
     averaged = trees.restrict(carry.params, learner.statistics)
     return Reply(carry.params, {**upload, "statistics": averaged}, memory, losses, steps)

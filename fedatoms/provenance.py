@@ -34,7 +34,9 @@ def provenance(device: str) -> dict[str, object]:
 
 
 def _commit() -> str | None:
-    """Returns the commit of the code if it runs from a checkout, with + if files were changed since."""
+    """Returns the commit of the code: of its checkout (with + if files were changed since), or FEDATOMS_COMMIT's."""
+    if told := os.environ.get("FEDATOMS_COMMIT"):
+        return told
     folder = Path(__file__).parent
     try:
         ask = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]

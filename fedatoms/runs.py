@@ -20,9 +20,10 @@ from fedatoms.events import check_tensorboard, tensorboard
 from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, run_name, trajectory
 from fedatoms.provenance import provenance
 from fedatoms.scoring import Progress, rounds
-from fedatoms.simulate import Simulation, State, begin
+from fedatoms.simulate import Simulation, begin
 from fedatoms.train import Watch, with_params
 
+LOCAL = ("data_dir", "out")  # where things lie on this machine: no part of a result
 WINDOW = 100  # the headline is the mean of the evaluations in the last so many rounds
 
 
@@ -158,7 +159,7 @@ def accuracy_curves(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
 
 def _finish(experiment: Experiment, sim: Simulation, loaded: Loaded, folder: Path, watch: Watch | None) -> Result:
     """Runs the rounds that are left, then writes the model and the result."""
-    state, before, began = loaded.state, loaded.seconds, time.perf_counter()
+    state, before, began, source = loaded.state, loaded.seconds, time.perf_counter(), provenance(sim.device)
     watchers = [each for each in (watch, tensorboard(experiment, folder)) if each is not None]
 
     def save_state() -> None:
@@ -179,14 +180,15 @@ def _finish(experiment: Experiment, sim: Simulation, loaded: Loaded, folder: Pat
         save_state()
         raise
     save_state()
-    return _write_result(experiment, sim, state, folder, before + time.perf_counter() - began)
-
-
-def _write_result(experiment: Experiment, sim: Simulation, state: State, folder: Path, seconds: float) -> Result:
-    rows = read_rounds(folder)
+    result = _result(experiment, sim, folder, before + time.perf_counter() - began, source)
     tensors = with_params(sim.model, state).state_dict()
     replace_file(folder / "model.safetensors", save({name: leaf.cpu().contiguous() for name, leaf in tensors.items()}))
-    result = Result(
+    return _write(result)
+
+
+def _result(experiment: Experiment, sim: Simulation, folder: Path, seconds: float, source: dict[str, object]) -> Result:
+    rows = read_rounds(folder)
+    return Result(
         experiment=experiment,
         accuracy=summarise(rows),
         bytes_up=_total(rows, "up"),
@@ -194,13 +196,16 @@ def _write_result(experiment: Experiment, sim: Simulation, state: State, folder:
         seconds=seconds,
         seconds_per_round=statistics.median(row["seconds"] for row in rows),
         parameters=sum(leaf.numel() for leaf in sim.network.parameters.values()),
-        provenance=provenance(sim.device),
+        provenance=source,
         folder=folder,
     )
-    fields = {**asdict(result), "experiment": experiments.to_json(experiment)}
-    fields["accuracy"] = {name: summary._asdict() for name, summary in result.accuracy.items()}
-    fields.pop("folder")
-    replace_file(folder / "result.json", _json(fields))
+
+
+def _write(result: Result) -> Result:
+    fields = {**asdict(result), "accuracy": {name: summary._asdict() for name, summary in result.accuracy.items()}}
+    described = experiments.to_json(result.experiment)
+    fields["experiment"] = {name: value for name, value in described.items() if name not in LOCAL}
+    replace_file(fields.pop("folder") / "result.json", _json(fields))
     return result
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedatoms import server as server_side
 from fedatoms import trees
 from fedatoms.algorithms.base import Algorithm, Server
-from fedatoms.clients import Client, Clients, Place, Stored
+from fedatoms.clients import PLACES, Client, Clients, Place, Stored
 from fedatoms.data.batches import plan
 from fedatoms.data.federation import Federation
 from fedatoms.decompose import Group, groups
@@ -23,11 +23,14 @@ from fedatoms.exchange import Exchange, bytes_of, check_covers, every_round
 from fedatoms.functional import Network, network, why_not_vectorised
 from fedatoms.local import Job, Learner, Reply, Training
 from fedatoms.maps import MapClients, one_by_one, vectorised
+from fedatoms.names import unknown
 from fedatoms.randomness import generator
 from fedatoms.trees import Params
 
 Scored = Literal["server", "selected", "all"]
 Map = Literal["auto", "one_by_one", "vectorised"]
+MODELS: tuple[Scored, ...] = get_args(Scored)
+MAPS: tuple[Map, ...] = get_args(Map)
 Bytes = dict[Group, int]
 
 
@@ -50,6 +53,20 @@ class Simulation:
     client_state: Place = "device"
     folder: Path | None = None  # of client states on disk
     head: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, valid in (("map", MAPS), ("client_state", PLACES)):
+            if getattr(self, name) not in valid:
+                raise unknown(getattr(self, name), valid, name)
+        for which in self.score:
+            if which not in MODELS:
+                raise unknown(which, MODELS, "model to score")
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction={self.fraction} is not in (0, 1]. Use for example 0.1.")
+        if not 0 <= self.training.momentum < 1:
+            raise ValueError(f"momentum={self.training.momentum} is not in [0, 1). Use for example 0.9.")
+        if self.client_state == "disk" and self.folder is None:
+            raise ValueError("client_state='disk' needs a folder for the files. Add folder=Path(...).")
 
     @cached_property
     def network(self) -> Network:

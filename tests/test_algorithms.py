@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,7 +11,11 @@ from conftest import clients_of, difference, play, small_net
 from torch import Tensor, nn
 
 from examples.fedavg_by_hand import fedavg_by_hand
-from fedatoms.algorithms import ALGORITHMS, algorithm
+from fedatoms.algorithms import ALGORITHMS, Algorithm, Server, Work, algorithm
+from fedatoms.algorithms.feddyn import feddyn
+from fedatoms.algorithms.fedopt import fedavgm
+from fedatoms.algorithms.fedprox import fedprox
+from fedatoms.algorithms.scaffold import scaffold
 from fedatoms.data.batches import plan
 from fedatoms.data.federation import Federation
 from fedatoms.local import Training, displacement
@@ -145,3 +150,39 @@ def test_bad_strengths_are_refused(name: str) -> None:
 def test_an_unknown_algorithm_gets_the_nearest_name() -> None:
     with pytest.raises(ValueError, match="Did you mean 'scaffold'"):
         algorithm("scafold")
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddc"])
+def test_controls_measure_from_where_the_client_began(name: str) -> None:
+    """With slow_local="keep" a client starts from its own: the way from there, not from the server, is its gradient."""
+    one = torch.ones(1)
+    kind = {"scaffold": "control", "feddc": "gradient"}[name]
+    memory = {"drift": {"w": 0 * one}, kind: {"w": 5 * one}}
+    heard = Server({"w": 100 * one}, {kind: {"w": 2 * one}})
+    _, kept = algorithm(name).report({"w": 3 * one}, heard, memory, Work({"w": 4 * one}, one, 0.5 * one))
+    assert torch.equal(kept[kind]["w"], 5 * one - 2 * one + (4 * one - 3 * one) / 0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"map": "vectorized"}, "'vectorised'"),
+        ({"score": ("al",)}, "'all'"),
+        ({"client_state": "ram"}, "client_state"),
+        ({"client_state": "disk"}, "folder"),
+        ({"fraction": 0.0}, "fraction=0.0"),
+        ({"fraction": 2.0}, "fraction=2.0"),
+        ({"training": Training(momentum=1.0)}, "momentum=1.0"),
+    ],
+)
+def test_a_simulation_refuses_what_it_cannot_do(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Simulation(small_net(), clients_of(), **changes)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: feddyn(0.0), lambda: fedavgm(1.0), lambda: fedprox(-1.0), lambda: scaffold(0.0)]
+)
+def test_hyper_parameters_out_of_range_are_refused(make: Callable[[], Algorithm]) -> None:
+    with pytest.raises(ValueError, match="is not between"):
+        make()

@@ -62,7 +62,9 @@ def test_a_run_leaves_its_files(tmp_path: Path) -> None:
     assert all(set(row["scores"]) == {"server", "selected", "all"} for row in rows)
     provenance = json.loads((folder / "result.json").read_text())["provenance"]
     assert {"commit", "torch", "device", "threads", "time"} <= provenance.keys()
-    assert read_result(folder) == result
+    again = read_result(folder)
+    assert replace(again, experiment=result.experiment) == result
+    assert identity(again.experiment) == identity(result.experiment)
     model = fedatoms.load_model(folder)
     assert identical(dict(model.state_dict()), load_file(folder / "model.safetensors"))
     assert fedatoms.is_decomposed(model)
@@ -255,7 +257,7 @@ def test_a_comparison_runs_only_what_is_missing(tmp_path: Path) -> None:
     started: list[str] = []
 
     @contextmanager
-    def watching(label: str, rounds: int, done: int):  # noqa: ANN202
+    def watching(label: str, rounds: int):  # noqa: ANN202
         started.append(label)
         yield lambda progress: None
 

@@ -18,8 +18,9 @@ class Server(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a client did in a round: its real steps, and how far that many unit gradients move a parameter."""
+    """What a client did in a round: where it began, its real steps, and how far that many unit gradients move."""
 
+    start: Params  # the server's, but for what it kept of its own
     steps: Tensor
     displacement: Tensor  # eta_t * sum over j <= K of (1 - b^j) / (1 - b), with momentum b
 
@@ -66,7 +67,7 @@ class Algorithm(NamedTuple):
     """A federated algorithm over the parameters that travel.
 
     ``aggregate`` sees only the weighted mean of the uploads and the share of clients that took part, so uploads can be
-    summed in blocks, by Flower, or under secure aggregation.
+    summed in blocks, by another framework, or under secure aggregation.
     """
 
     server_memory: Remember = nothing
@@ -77,3 +78,15 @@ class Algorithm(NamedTuple):
     weighting: Weighting = "samples"
     decay: float = 0.0  # extra weight decay, after the clip
     sends: tuple[str, ...] = ()  # server memory that also goes down, and is counted
+
+
+def require(value: float, name: str, *, above: float = 0.0, below: float = float("inf")) -> None:
+    """Refuses a hyper-parameter outside of its range.
+
+    >>> require(-1.0, "a")
+    Traceback (most recent call last):
+    ...
+    ValueError: a=-1.0 is not between 0.0 and inf. Leave it out for the default.
+    """
+    if not above < value < below:
+        raise ValueError(f"{name}={value} is not between {above} and {below}. Leave it out for the default.")

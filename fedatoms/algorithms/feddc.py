@@ -1,7 +1,7 @@
 """FedDC: Gao et al., "Federated Learning with Non-IID Data via Local Drift Decoupling and Correction", CVPR 2022."""
 
 from fedatoms import trees
-from fedatoms.algorithms.base import Algorithm, Server, Work
+from fedatoms.algorithms.base import Algorithm, Server, Work, require
 from fedatoms.trees import Memory, Params
 
 
@@ -14,6 +14,7 @@ def feddc(a: float = 0.01) -> Algorithm:
     >>> feddc().sends
     ('gradient',)
     """
+    require(a, "a")
 
     def both(params: Params) -> Memory:
         return {"drift": trees.zeros_like(params), "gradient": trees.zeros_like(params)}
@@ -26,7 +27,9 @@ def feddc(a: float = 0.01) -> Algorithm:
 
     def report(params: Params, server: Server, memory: Memory, work: Work) -> tuple[Memory, Memory]:
         move = trees.subtract(params, server.params)
-        change = trees.apply(lambda m, g: -g - m / work.displacement, move, server.memory["gradient"])
+        change = trees.apply(
+            lambda w, start, g: (start - w) / work.displacement - g, params, work.start, server.memory["gradient"]
+        )
         kept = {"drift": trees.add(memory["drift"], move), "gradient": trees.add(memory["gradient"], change)}
         return {"params": params, "gradient": change}, kept
 

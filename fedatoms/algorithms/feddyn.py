@@ -1,7 +1,7 @@
 """FedDyn: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021."""
 
 from fedatoms import trees
-from fedatoms.algorithms.base import Algorithm, Server, Work
+from fedatoms.algorithms.base import Algorithm, Server, Work, require
 from fedatoms.trees import Memory, Params
 
 
@@ -14,6 +14,7 @@ def feddyn(a: float = 0.01) -> Algorithm:
     >>> feddyn(a=0.1).decay
     0.1
     """
+    require(a, "a")
 
     def sum_of_moves(params: Params) -> Memory:
         return {"moves": trees.zeros_like(params)}

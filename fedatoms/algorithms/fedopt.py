@@ -5,7 +5,7 @@ Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
 """
 
 from fedatoms import trees
-from fedatoms.algorithms.base import Algorithm, Server
+from fedatoms.algorithms.base import Algorithm, Server, require
 from fedatoms.trees import Memory, Params
 
 
@@ -15,6 +15,8 @@ def fedavgm(momentum: float = 0.9, server_lr: float = 1.0) -> Algorithm:
     >>> fedavgm().weighting
     'samples'
     """
+    require(momentum, "momentum", below=1.0)
+    require(server_lr, "server_lr")
 
     def velocity(params: Params) -> Memory:
         return {"velocity": trees.zeros_like(params)}
@@ -33,6 +35,7 @@ def fedadam(server_lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: flo
     >>> sorted(fedadam().server_memory({}))
     ['first', 'second']
     """
+    require(server_lr, "server_lr")
 
     def moments(params: Params) -> Memory:
         return {"first": trees.zeros_like(params), "second": trees.apply(lambda w: w.new_full(w.shape, tau**2), params)}

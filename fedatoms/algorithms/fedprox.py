@@ -1,7 +1,7 @@
 """FedProx: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020."""
 
 from fedatoms import trees
-from fedatoms.algorithms.base import Algorithm, Server
+from fedatoms.algorithms.base import Algorithm, Server, require
 from fedatoms.trees import Memory, Params
 
 
@@ -13,6 +13,7 @@ def fedprox(mu: float = 1e-4) -> Algorithm:
     >>> fedprox(mu=0.5).correct({"w": tensor(1.0)}, {"w": tensor(3.0)}, heard, {})
     {'w': tensor(2.)}
     """
+    require(mu, "mu", above=-1e-300)  # 0 is FedAvg
 
     def correct(gradient: Params, params: Params, server: Server, memory: Memory) -> Params:
         return trees.apply(lambda g, w, start: g + mu * (w - start), gradient, params, server.params)

@@ -1,7 +1,7 @@
 """SCAFFOLD, option II: Karimireddy et al., "Stochastic Controlled Averaging for Federated Learning", ICML 2020."""
 
 from fedatoms import trees
-from fedatoms.algorithms.base import Algorithm, Server, Work
+from fedatoms.algorithms.base import Algorithm, Server, Work, require
 from fedatoms.trees import Memory, Params
 
 
@@ -14,6 +14,7 @@ def scaffold(server_lr: float = 1.0) -> Algorithm:
     >>> scaffold().sends
     ('control',)
     """
+    require(server_lr, "server_lr")
 
     def control(params: Params) -> Memory:
         return {"control": trees.zeros_like(params)}
@@ -23,7 +24,7 @@ def scaffold(server_lr: float = 1.0) -> Algorithm:
 
     def report(params: Params, server: Server, memory: Memory, work: Work) -> tuple[Memory, Memory]:
         change = trees.apply(
-            lambda y, w, c: (w - y) / work.displacement - c, params, server.params, server.memory["control"]
+            lambda y, w, c: (w - y) / work.displacement - c, params, work.start, server.memory["control"]
         )
         return {"params": params, "control": change}, {"control": trees.add(memory["control"], change)}
 

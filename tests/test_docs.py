@@ -1,0 +1,107 @@
+"""The documentation is true today: every code block and command runs, every method has its card."""
+
+import importlib
+import pickle
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedatoms
+from fedatoms.algorithms import ALGORITHMS
+from fedatoms.cli import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+HEADINGS = ["Use", "What it computes", "When it helps, and when not", "Hyper-parameters that were run"]
+HEADINGS += ["Cost in bytes", "Reference"]
+SMALLER = "--rounds 1 --clients 10 --epochs 1 --batch-size 10 --threads 1"  # for presets that take a GPU
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+
+
+def commands(page: Path) -> list[str]:
+    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
+    return [line[2:].split("  #")[0].strip() for line in lines if line.startswith("$ ")]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def a_small_cifar() -> None:
+    folder = Path("data/cifar-10-batches-py")
+    folder.mkdir(parents=True)
+    entry = {"data": np.zeros((20, 3072), np.uint8), "labels": [n % 10 for n in range(20)]}
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        (folder / name).write_bytes(pickle.dumps(entry, protocol=2))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_python_blocks_run_as_printed(page: Path) -> None:
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def test_commands_run_as_printed(page: Path) -> None:
+    a_small_cifar()
+    for command in commands(page):
+        words = shlex.split(command)
+        if words[0] == "make":  # this very test is part of `make test`
+            subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+        elif words[0] == "fedatoms" and words[1:] != ["demo"]:
+            assert main(words[1:] + (SMALLER.split() if "cifar" in command else [])) == 0, command
+        else:
+            assert shutil.which(words[0]) or words[0] == "pre-commit", command
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, "atoms", "fast-slow"])
+def test_every_method_has_a_card_with_the_same_headings(name: str) -> None:
+    card = ROOT / "docs" / "methods" / f"{name}.md"
+    assert re.findall(r"^## (.*)$", card.read_text(), flags=re.M) == HEADINGS
+    assert f"docs/methods/{name}.md" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "own_model_and_data.py"), run_name="__main__")
+    said = capsys.readouterr().out
+    assert re.search(r"plain +accuracy", said) and re.search(r"decomposed +accuracy", said)
+
+
+def test_the_surface_is_what_it_says() -> None:
+    assert sorted(fedatoms.__all__) == fedatoms.__all__ == dir(fedatoms)
+    for name in fedatoms.__all__:
+        assert getattr(fedatoms, name) is not None
+    for name in ("decompose", "train"):  # importing the modules does not hide the functions of the same name
+        importlib.import_module(f"fedatoms.{name}")
+    assert callable(fedatoms.decompose) and callable(fedatoms.train)
+    with pytest.raises(AttributeError, match="no attribute 'fedavgg'"):
+        fedatoms.fedavgg  # noqa: B018
+
+
+def test_results_that_the_readme_quotes_are_in_the_files() -> None:
+    from fedatoms.runs import read_result, summarise
+    from fedatoms.runs import read_rounds as rounds
+
+    readme = (ROOT / "README.md").read_text()
+    for name in ("fedavg-cifar10-5", "fedavg-atoms-cifar10-5"):
+        folder = ROOT / "paper-results" / name
+        result = read_result(folder)
+        for model, summary in summarise(rounds(folder)).items():
+            assert summary == pytest.approx(result.accuracy[model])
+        assert f"{result.accuracy['all'].headline:.2f} %" in readme
