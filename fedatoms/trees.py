@@ -28,13 +28,13 @@ def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
     return apply(torch.sub, a, b)
 
 
-def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float | Tensor = 1.0) -> Params:
+def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> Params:
     """Returns ``a + scale * b``.
 
     >>> add({"w": torch.tensor(1.0)}, {"w": torch.tensor(2.0)}, scale=0.5)
     {'w': tensor(2.)}
     """
-    return apply(lambda x, y: x + scale * y, a, b)
+    return apply(lambda x, y: torch.add(x, y, alpha=scale), a, b)
 
 
 def zeros_like(tree: Mapping[str, Tensor]) -> Params:
