@@ -56,25 +56,26 @@ def comparison(lines: Sequence[Line], title: str) -> Table:
     for head in ("run", "model"):
         table.add_column(head, overflow="fold")
     target = f"rounds to\n{lines[0].target:.1f} %"
-    for head in ("accuracy", "final", "best", "sent up\n+ down", "seconds", target):
+    size, unit = (1e9, "GB") if max(line.bytes_up for line in lines) > 1e9 else (1e6, "MB")
+    for head in ("accuracy", "final", "best", f"{unit} up\n+ down", "seconds", target):
         table.add_column(head, justify="right", no_wrap=True)
     for line in lines:
         for place, (name, accuracy) in enumerate(line.accuracy.items()):
             last = place == len(line.accuracy) - 1
             scores = (_spread(accuracy), f"{accuracy.final:.2f}", f"{accuracy.best:.2f}")
             table.add_row(
-                "" if place else line.label, name, *scores, *([""] * 3 if place else _costs(line)), end_section=last
+                "" if place else line.label,
+                name,
+                *scores,
+                *([""] * 3 if place else _costs(line, size)),
+                end_section=last,
             )
     return table
 
 
-def _costs(line: Line) -> tuple[str, str, str]:
-    unit, name = (1e9, "GB") if line.bytes_up > 1e9 else (1e6, "MB")
-    return (
-        f"{line.bytes_up / unit:.1f} + {line.bytes_down / unit:.1f} {name}",
-        f"{line.seconds:.1f}",
-        f"{line.rounds_to_target:.0f}",
-    )
+def _costs(line: Line, size: float) -> tuple[str, str, str]:
+    sent = f"{line.bytes_up / size:.1f} + {line.bytes_down / size:.1f}"
+    return sent, f"{line.seconds:.1f}", f"{line.rounds_to_target:.0f}"
 
 
 def judgement(lines: Sequence[Line]) -> str:
