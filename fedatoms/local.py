@@ -134,9 +134,10 @@ def local_step(learner: Learner, heard: Server, differentiate: Differentiate) ->
         for name, g in gradient.items():
             decay = training.weight_decay + (algorithm.decay if name in learner.travelling else 0.0)
             move = g if scale is None else g * scale
-            move = move + decay * weights[name] if decay else move
-            moves[name] = move + training.momentum * carry.velocity[name] if training.momentum else move
-        new = {name: weight - learner.rate * moves[name] for name, weight in weights.items()}
+            move = torch.add(move, weights[name], alpha=decay) if decay else move
+            b = training.momentum
+            moves[name] = torch.add(move, carry.velocity[name], alpha=b) if b else move
+        new = trees.add(weights, moves, -learner.rate)
         return Carry({**params, **buffers, **new}, moves if training.momentum else {}), loss
 
     return step
