@@ -22,6 +22,8 @@ from fedatoms.names import unknown
 from fedatoms.randomness import generator
 from fedatoms.simulate import Map, Scored, Simulation
 
+THREADS = torch.get_num_threads()
+
 
 def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation:
     """Builds what an experiment describes, or says in one line why that cannot be; writes nothing.
@@ -124,11 +126,9 @@ def device_of(experiment: Experiment) -> str:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"--device {name} cannot be used here: {reason}. Use --device cpu.") from error
-    if experiment.threads:
-        torch.set_num_threads(experiment.threads)
-    elif experiment.dataset == "digits":
-        torch.set_num_threads(1)  # 8x8 pixels: a second thread would only wait
+    few = 1 if experiment.dataset == "digits" else THREADS  # 8x8 pixels: a second thread would only wait
+    torch.set_num_threads(experiment.threads or few)
     if experiment.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(experiment.deterministic)
+        torch.use_deterministic_algorithms(True)
     return name

@@ -46,8 +46,10 @@ def save_checkpoint(folder: Path, state: State, *, trajectory: str, seconds: flo
 
 
 def load_checkpoint(folder: Path, sim: Simulation, *, trajectory: str) -> Loaded:
-    """Reads the newest checkpoint that is whole, and says what was wrong with newer ones."""
+    """Reads the newest checkpoint that is whole, and says what was wrong with newer ones; without any, begins anew."""
     notes: list[str] = []
+    if not [*folder.glob("*.json"), *folder.glob("*.damaged")]:
+        return Loaded(begin(sim), 0.0, notes)  # stopped before the first one
     for path in sorted(folder.glob("*.json"), reverse=True):
         try:
             return _load(path, sim, trajectory, notes)

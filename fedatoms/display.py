@@ -1,6 +1,5 @@
 """What a person sees while a run goes on and after it: a live bar, plain lines without a terminal, and tables."""
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,16 +20,15 @@ LINES = 20  # lines for a whole run when there is no terminal
 @contextmanager
 def watching(console: Console, label: str, rounds: int) -> Iterator[Watch]:
     """Shows a run's progress: yields the watcher to hand to it."""
-    began = time.perf_counter()
-    trained, accuracy = 0, "accuracy -"
+    trained, seconds, accuracy = 0, 0.0, "accuracy -"
 
     def news(progress: RoundDone) -> str:
-        nonlocal trained, accuracy
-        trained += progress.record.clients
+        nonlocal trained, seconds, accuracy
+        trained, seconds = trained + progress.record.clients, seconds + progress.record.seconds
         if progress.scores:
             name, score = list(progress.scores.items())[-1]
             accuracy = f"{name} {score.accuracy:.2f} %"
-        return f"loss {progress.record.loss:.3f}  {accuracy}  {trained / (time.perf_counter() - began):.1f} clients/s"
+        return f"loss {progress.record.loss:.3f}  {accuracy}  {trained / seconds:.1f} clients/s"
 
     if not console.is_terminal:
         yield lambda progress: _line(console, label, rounds, progress, news(progress))

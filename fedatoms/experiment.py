@@ -240,6 +240,8 @@ def from_json(fields: Mapping[str, object]) -> Experiment:
 
 def load(path: Path) -> Experiment:
     """Reads an experiment file."""
+    if not path.exists():
+        raise ValueError(f"{path} does not exist. Give a saved experiment.json, or a preset (`fedatoms presets`).")
     try:
         fields = json.loads(path.read_text())
         if not isinstance(fields, dict):

@@ -154,6 +154,23 @@ def displacement(steps: Tensor, rate: float, momentum: float) -> Tensor:
     return torch.where(far > 0, far, torch.inf)  # no step at all: no estimate of a gradient
 
 
+def check_finite(reply: Reply, clients: list[int], t: int) -> None:
+    """Refuses a block of replies with a loss or a model that is not finite, and names client, round and step."""
+    # a sum is finite only if all its terms are, and costs one pass
+    sums = [leaf.flatten(1).sum(1, dtype=torch.float64) for leaf in reply.upload["params"].values()]
+    losses = torch.cat([reply.losses.double(), torch.stack(sums).sum(0)[:, None]], 1)
+    bad = (~torch.isfinite(losses)).nonzero().tolist()
+    if not bad:
+        return
+    place, step = bad[0]
+    trained = step < reply.losses.shape[1]
+    what = f"loss is {float(losses[place, step])}" if trained else "the trained model is not finite"
+    step = step if trained else int(reply.steps[place]) - 1
+    raise FloatingPointError(
+        f"client {clients[place]}, round {t}, step {step}: {what}. Lower --lr, set --clip 10, or look at its data."
+    )
+
+
 def _fetch(learner: Learner, plan: Plan, at: tuple[int | slice, int | slice]) -> tuple[Tensor, Tensor]:
     data = learner.data
     dtype = next(iter(learner.network.parameters.values())).dtype

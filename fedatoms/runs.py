@@ -31,7 +31,7 @@ class Row(TypedDict):
     """A line of rounds.jsonl: a record of the round, and the scores if there was an evaluation."""
 
     round: int
-    loss: float
+    loss: float | None  # None: no client reported
     clients: int
     failed: int
     up: dict[str, int]
@@ -91,18 +91,16 @@ def resume(
     if trajectory(new) != trajectory(old):
         raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run. Leave it out, or start a new run.")
     sim = simulation(new, folder / "checkpoint" / "clients")
-    started = any((folder / "checkpoint").glob("*.json"))
-    loaded = (
-        load_checkpoint(folder / "checkpoint", sim, trajectory=trajectory(new))
-        if started
-        else Loaded(begin(sim), 0.0, [])
-    )
+    loaded = load_checkpoint(folder / "checkpoint", sim, trajectory=trajectory(new))
+    done = loaded.state.round
     for note in loaded.notes:
         say(note)
-    if loaded.state.round >= new.rounds and (folder / "result.json").exists():
-        say(f"{folder} is complete: {loaded.state.round} rounds. Ask for more with --rounds.")
+    if done > new.rounds:
+        raise ValueError(f"--rounds {new.rounds}: {folder} has run {done} rounds already. Use {done} or more.")
+    if done == new.rounds and (folder / "result.json").exists():
+        say(f"{folder} is complete after {done} rounds. Ask for more with --rounds.")
     replace_file(folder / "experiment.json", _json(experiments.to_json(new)))
-    _forget_rounds(folder / "rounds.jsonl", loaded.state.round)
+    _forget_rounds(folder / "rounds.jsonl", done)
     return _finish(new, sim, loaded, folder, watch)
 
 
@@ -211,7 +209,8 @@ def _write(result: Result) -> Result:
 
 def _row(progress: Progress) -> Row:
     scores = {str(name): score._asdict() for name, score in progress.scores.items()}
-    return cast(Row, {**progress.record._asdict(), "scores": scores})
+    record = progress.record._asdict()
+    return cast(Row, {**record, "loss": record["loss"] if progress.record.clients else None, "scores": scores})
 
 
 def _total(rows: list[Row], direction: Literal["up", "down"]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from fedatoms.data.federation import Federation
 from fedatoms.decompose import Group, groups
 from fedatoms.exchange import Exchange, bytes_of, check_covers, every_round
 from fedatoms.functional import Network, network, why_not_vectorised
-from fedatoms.local import Job, Learner, Reply, Training
+from fedatoms.local import Job, Learner, Reply, Training, check_finite
 from fedatoms.maps import MapClients, one_by_one, vectorised
 from fedatoms.names import unknown
 from fedatoms.randomness import generator
@@ -154,7 +154,7 @@ def advance(sim: Simulation, state: State) -> tuple[State, Record]:
     waiting, got = iter(present), _Collected(server_side.NOTHING_YET, {}, state.last_sum, 0.0, {})
     for reply in sim.map_clients(learner, heard, jobs):
         block = [next(waiting) for _ in reply.steps]
-        _check_finite(reply, block, state.round)
+        check_finite(reply, block, state.round)
         got = _collect(sim, state, got, block, reply)
     new = _settle(sim, state, present, got) if present else state._replace(round=state.round + 1, selected=None)
     loss = got.losses / len(present) if present else float("nan")
@@ -288,19 +288,3 @@ def _bytes_down(sim: Simulation, state: State, learner: Learner, chosen: list[in
 def _by_lack(sim: Simulation, state: State, chosen: list[int]) -> Counter[frozenset[Group]]:
     personal = sim.exchange.personal
     return Counter(server_side.lacking(state.versions, state.held.get(k, {})) - personal for k in chosen)
-
-
-def _check_finite(reply: Reply, block: list[int], t: int) -> None:
-    # a sum is finite only if all its terms are, and costs one pass
-    sums = [leaf.flatten(1).sum(1, dtype=torch.float64) for leaf in reply.upload["params"].values()]
-    losses = torch.cat([reply.losses.double(), torch.stack(sums).sum(0)[:, None]], 1)
-    bad = (~torch.isfinite(losses)).nonzero().tolist()
-    if not bad:
-        return
-    place, step = bad[0]
-    trained = step < reply.losses.shape[1]
-    what = f"loss is {float(losses[place, step])}" if trained else "the trained model is not finite"
-    step = step if trained else int(reply.steps[place]) - 1
-    raise FloatingPointError(
-        f"client {block[place]}, round {t}, step {step}: {what}. Lower --lr, set --clip 10, or look at its data."
-    )

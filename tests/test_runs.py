@@ -143,6 +143,18 @@ def test_a_resumed_run_may_not_change_what_it_computes(tmp_path: Path) -> None:
         resume(tmp_path / "run", {"lr": 0.5, "rounds": 2})
 
 
+def test_a_run_does_not_unlearn_rounds(tmp_path: Path) -> None:
+    run(replace(TINY, out=str(tmp_path), name="run", rounds=3))
+    with pytest.raises(ValueError, match="has run 3 rounds already"):
+        resume(tmp_path / "run", {"rounds": 2})
+
+
+def test_a_round_without_any_report_is_still_valid_json(tmp_path: Path) -> None:
+    run(replace(TINY, out=str(tmp_path), name="run", failures=0.99))
+    text = (tmp_path / "run" / "rounds.jsonl").read_text()
+    assert "NaN" not in text and '"loss": null' in text
+
+
 @pytest.mark.parametrize("damage", ["manifest", "tensors", "truncated", "client", "missing"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(damage: str, tmp_path: Path) -> None:
     experiment = replace(TINY, algorithm="scaffold", out=str(tmp_path), rounds=6)
@@ -183,8 +195,9 @@ def test_without_any_readable_checkpoint_a_resume_says_so(tmp_path: Path) -> Non
     run(replace(TINY, out=str(tmp_path), name="run", rounds=1))
     for path in (tmp_path / "run" / "checkpoint").glob("*.safetensors"):
         path.write_bytes(b"")
-    with pytest.raises(ValueError, match="holds no checkpoint that can be read"):
-        resume(tmp_path / "run", {"rounds": 2})
+    for _ in range(2):  # and says so again, rather than begin anew in silence
+        with pytest.raises(ValueError, match="holds no checkpoint that can be read"):
+            resume(tmp_path / "run", {"rounds": 2})
 
 
 def test_only_two_checkpoints_and_what_they_need_are_kept(tmp_path: Path) -> None:
