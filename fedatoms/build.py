@@ -16,7 +16,7 @@ from fedatoms.data.partitions import Split, dirichlet, iid, shards
 from fedatoms.decompose import GROUPS, Group, decompose
 from fedatoms.exchange import Exchange, SlowLocal, every_round, fast_slow
 from fedatoms.experiment import Experiment, check, period_of, scored_models
-from fedatoms.local import Training
+from fedatoms.local import Precision, Training
 from fedatoms.models import build, check_input
 from fedatoms.names import unknown
 from fedatoms.randomness import generator
@@ -57,6 +57,7 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
         device=device,
         map=cast(Map, experiment.map),
         block=experiment.block,
+        precision=cast(Precision, experiment.precision),
         client_state=cast(Place, experiment.client_state),
         folder=folder,
         head=experiment.head or None,
@@ -128,6 +129,8 @@ def device_of(experiment: Experiment) -> str:
         raise ValueError(f"--device {name} cannot be used here: {reason}. Use --device cpu.") from error
     few = 1 if experiment.dataset == "digits" else THREADS  # 8x8 pixels: a second thread would only wait
     torch.set_num_threads(experiment.threads or few)
+    torch.set_float32_matmul_precision("highest" if experiment.precision == "float32" else "high")
+    torch.backends.cudnn.allow_tf32 = experiment.precision != "float32"
     if experiment.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)

@@ -71,8 +71,8 @@ class AtomConv(nn.Module):
         >>> decompose(nn.Conv2d(3, 8, 5)).filter().shape
         torch.Size([8, 3, 5, 5])
         """
-        theta: Tensor = torch.tensordot(self.coefficients, self.atoms, dims=1)
-        return theta
+        theta = self.coefficients @ self.atoms.flatten(1)
+        return theta.reshape(*self.coefficients.shape[:2], *self.atoms.shape[1:])
 
     def forward(self, x: Tensor) -> Tensor:
         """Rebuilds the filter (M multiplications per entry) and convolves once."""

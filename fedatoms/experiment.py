@@ -17,6 +17,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "augment": ("feddc", "fedrep", "none"),
     "partition": ("iid", "shards", "dirichlet"),
     "slow_local": ("discard", "freeze", "keep"),
+    "precision": ("float32", "tf32", "bf16"),
     "map": ("auto", "one_by_one", "vectorised"),
     "client_state": ("device", "host", "disk"),
 }
@@ -104,6 +105,8 @@ class Experiment:
     """How to train the clients of a round: one_by_one, vectorised, or auto (the faster one on the device)."""
     block: int = 0
     """Clients trained at once when vectorised; 0 chooses."""
+    precision: str = "tf32"
+    """Products on a GPU: float32, tf32 (float32 with shorter factors) or bf16; a CPU uses float32 but for bf16."""
     client_state: str = "device"
     """Where clients' states are kept: device, host or disk."""
     eval_every: int = 1

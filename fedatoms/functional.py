@@ -75,10 +75,16 @@ def uniform(key: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
     >>> bool((uniform(key, (2, 3)) == uniform(key, (4, 3))[:2]).all())  # more rows change nothing in the first ones
     True
     """
-    z = torch.arange(1, math.prod(shape) + 1, device=key.device) * _GOLDEN + key
+    places = torch.arange(math.prod(shape), device=key.device)
+    z = _mix(_mix(key) + places)  # keys are mixed first: those of two steps differ by one
+    return ((z >> 40 & (1 << 24) - 1).float() / (1 << 24)).reshape(shape)
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = z * _GOLDEN
     z = (z ^ (z >> 30 & (1 << 34) - 1)) * -4658895280553007687
     z = (z ^ (z >> 27 & (1 << 37) - 1)) * -7723592293110705685
-    return ((z >> 40 & (1 << 24) - 1).float() / (1 << 24)).reshape(shape)
+    return z ^ (z >> 31 & (1 << 33) - 1)
 
 
 class AddressedDropout(nn.Module):

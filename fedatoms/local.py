@@ -1,7 +1,7 @@
 """One client's round, a pure function: what it heard, its memory and its batches in; its upload and memory out."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,9 @@ from fedatoms.data.batches import Plan, fetch
 from fedatoms.data.federation import Federation
 from fedatoms.functional import Network
 from fedatoms.trees import Memory, Params
+
+Precision = Literal["float32", "tf32", "bf16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 class Training(NamedTuple):
@@ -46,6 +49,7 @@ class Learner(NamedTuple):
     travelling: frozenset[str]  # parameters that the algorithm sees and the server averages
     statistics: frozenset[str]  # buffers that the server averages
     rate: float  # eta_t
+    precision: Precision = "float32"
 
 
 class Job(NamedTuple):
@@ -82,51 +86,69 @@ class Carry(NamedTuple):
     velocity: Params
 
 
-Step = Callable[[Carry, Memory, Batch], tuple[Carry, Tensor]]
+Step = Callable[[Carry, Memory, Batch, Server, float | Tensor], tuple[Carry, Tensor]]
+BlockStep = Callable[[Carry, Memory, Plan, Tensor, Server, Tensor], tuple[Carry, Tensor]]
 Loss = Callable[[Params], tuple[Tensor, Params]]
 Differentiate = Callable[[Loss, Params], tuple[Params, Tensor, Params]]
 
 
 def local_round(learner: Learner, heard: Server, job: Job) -> Reply:
     """Trains one client: a plain loop over its steps, on its real rows only."""
-    step = local_step(learner, heard, _by_autograd)
-    carry, losses = _begin(learner, job), []
+    step = local_step(learner, _by_autograd)
+    carry, losses = begin(learner, job), []
     for s, count in enumerate(job.plan.real.sum(-1).tolist()):
         x, y = _fetch(learner, job.plan, (s, slice(count)))
         with torch.no_grad():
-            carry, loss = step(carry, job.memory, Batch(x, y, None, job.plan.key + s))
+            carry, loss = step(carry, job.memory, Batch(x, y, None, job.plan.key + s), heard, learner.rate)
         losses.append(loss)
-    return _finish(learner, heard, job, carry, torch.stack(losses))
+    return finish(learner, heard, job, carry, torch.stack(losses))
 
 
 def local_rounds(learner: Learner, heard: Server, jobs: Job) -> Reply:
     """Trains a block of clients at once: the same steps, each vectorised over the leading client axis."""
-    step = local_step(learner, heard, _by_transform)
+    step, rate = block_step(learner), torch.tensor(learner.rate, dtype=_dtype(learner), device=jobs.plan.rows.device)
+    carry, losses = begin(learner, jobs), []
+    for s in range(jobs.plan.rows.shape[1]):
+        carry, loss = step(carry, jobs.memory, jobs.plan, torch.tensor([s], device=rate.device), heard, rate)
+        losses.append(loss)
+    return finish_block(learner, heard, jobs, carry, torch.stack(losses, 1))
 
-    def unless_padding(carry: Carry, memory: Memory, batch: Batch) -> tuple[Carry, Tensor]:
+
+def block_step(learner: Learner) -> BlockStep:
+    """Returns one step of a block of clients, number ``s`` (one element); a client that is all padding stays."""
+    step = local_step(learner, _by_transform)
+
+    def unless_padding(carry: Carry, memory: Memory, batch: Batch, heard: Server, rate: Tensor) -> tuple[Carry, Tensor]:
         assert batch.real is not None
         alive = batch.real.any()
-        new, loss = step(carry, memory, batch)
+        new, loss = step(carry, memory, batch, heard, rate)
         kept = (trees.apply(lambda n, o: torch.where(alive, n, o), n, o) for n, o in zip(new, carry, strict=True))
         return Carry(*kept), loss
 
-    carry, losses = _begin(learner, jobs), []
-    for s in range(jobs.plan.rows.shape[1]):
-        x, y = _fetch(learner, jobs.plan, (slice(None), s))
-        batch = Batch(x, y, jobs.plan.real[:, s], jobs.plan.key + s)
-        carry, loss = torch.vmap(unless_padding)(carry, jobs.memory, batch)
-        losses.append(loss)
-    return torch.vmap(lambda *job: _finish(learner, heard, *job))(jobs, carry, torch.stack(losses, 1))
+    every_client = torch.vmap(unless_padding, in_dims=(0, 0, 0, None, None))
+
+    def run(carry: Carry, memory: Memory, plan: Plan, s: Tensor, heard: Server, rate: Tensor) -> tuple[Carry, Tensor]:
+        rows, real, flip, shift = (leaf.index_select(1, s).squeeze(1) for leaf in plan[:4])
+        now = Plan(rows, real, flip, shift, plan.key + s)
+        x, y = _fetch(learner, now, ())
+        return every_client(carry, memory, Batch(x, y, now.real, now.key), heard, rate)
+
+    return run
 
 
-def local_step(learner: Learner, heard: Server, differentiate: Differentiate) -> Step:
+def finish_block(learner: Learner, heard: Server, jobs: Job, carry: Carry, losses: Tensor) -> Reply:
+    """Makes the replies of a block of clients."""
+    return torch.vmap(lambda *job: finish(learner, heard, *job))(jobs, carry, losses)
+
+
+def local_step(learner: Learner, differentiate: Differentiate) -> Step:
     """Returns one step of SGD: gradient and correction, clip, weight decay, momentum."""
     training, algorithm = learner.training, learner.algorithm
 
-    def step(carry: Carry, memory: Memory, batch: Batch) -> tuple[Carry, Tensor]:
+    def step(carry: Carry, memory: Memory, batch: Batch, heard: Server, rate: float | Tensor) -> tuple[Carry, Tensor]:
         params = carry.params
         weights = trees.restrict(params, learner.trained)
-        gradient, loss, buffers = differentiate(lambda w: _loss(learner.network, {**params, **w}, batch), weights)
+        gradient, loss, buffers = differentiate(lambda w: _loss(learner, {**params, **w}, batch), weights)
         seen = trees.restrict(gradient, learner.travelling)
         gradient = {**gradient, **algorithm.correct(seen, trees.restrict(weights, learner.travelling), heard, memory)}
         scale = _clip_scale(gradient, training.clip)
@@ -137,7 +159,7 @@ def local_step(learner: Learner, heard: Server, differentiate: Differentiate) ->
             move = torch.add(move, weights[name], alpha=decay) if decay else move
             b = training.momentum
             moves[name] = torch.add(move, carry.velocity[name], alpha=b) if b else move
-        new = trees.add(weights, moves, -learner.rate)
+        new = _descend(weights, moves, rate)
         return Carry({**params, **buffers, **new}, moves if training.momentum else {}), loss
 
     return step
@@ -171,20 +193,28 @@ def check_finite(reply: Reply, clients: list[int], t: int) -> None:
     )
 
 
-def _fetch(learner: Learner, plan: Plan, at: tuple[int | slice, int | slice]) -> tuple[Tensor, Tensor]:
+def _descend(weights: Params, moves: Params, rate: float | Tensor) -> Params:
+    if isinstance(rate, float):
+        return trees.add(weights, moves, -rate)  # one pass
+    return trees.apply(lambda w, m: w - rate * m, weights, moves)  # a tensor, so that a new rate compiles nothing
+
+
+def _fetch(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[Tensor, Tensor]:
     data = learner.data
-    dtype = next(iter(learner.network.parameters.values())).dtype
+    dtype = _dtype(learner)
     return fetch(
         data.x, data.y, plan.rows[at], recipe=data.recipe, dtype=dtype, flip=plan.flip[at], shift=plan.shift[at]
     )
 
 
-def _begin(learner: Learner, job: Job) -> Carry:
+def begin(learner: Learner, job: Job) -> Carry:
+    """Returns what the first step starts from."""
     momentum = learner.training.momentum
     return Carry(job.params, trees.zeros_like(trees.restrict(job.params, learner.trained)) if momentum else {})
 
 
-def _finish(learner: Learner, heard: Server, job: Job, carry: Carry, losses: Tensor) -> Reply:
+def finish(learner: Learner, heard: Server, job: Job, carry: Carry, losses: Tensor) -> Reply:
+    """Makes the reply of one client."""
     steps = job.plan.real.any(-1).sum(-1)
     far = displacement(steps.to(losses.dtype), learner.rate, learner.training.momentum)
     work = Work(trees.restrict(job.params, learner.travelling), steps, far)
@@ -193,8 +223,10 @@ def _finish(learner: Learner, heard: Server, job: Job, carry: Carry, losses: Ten
     return Reply(carry.params, {**upload, "statistics": averaged}, memory, losses, steps)
 
 
-def _loss(network: Network, params: Params, batch: Batch) -> tuple[Tensor, Params]:
-    logits, buffers = network.train(params, batch.x, batch.real, batch.key)
+def _loss(learner: Learner, params: Params, batch: Batch) -> tuple[Tensor, Params]:
+    with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=learner.precision == "bf16"):
+        logits, buffers = learner.network.train(params, batch.x, batch.real, batch.key)
+    logits = logits.to(params[next(iter(learner.trained))].dtype)
     if batch.real is None:
         return F.cross_entropy(logits, batch.y), buffers
     each = F.cross_entropy(logits, batch.y, reduction="none")
@@ -220,3 +252,7 @@ def _by_autograd(loss: Loss, weights: Params) -> tuple[Params, Tensor, Params]:
 def _by_transform(loss: Loss, weights: Params) -> tuple[Params, Tensor, Params]:
     gradient, (value, buffers) = torch.func.grad_and_value(loss, has_aux=True)(weights)
     return gradient, value, buffers
+
+
+def _dtype(learner: Learner) -> torch.dtype:
+    return next(iter(learner.network.parameters.values())).dtype

@@ -35,7 +35,7 @@ def vectorised(block: int) -> MapClients:
         rest = iter(jobs)
         while some := list(itertools.islice(rest, block)):
             try:
-                yield local_rounds(learner, heard, _stack(some))
+                yield local_rounds(learner, heard, stack(some))
             except RuntimeError as error:
                 if "vmap" not in str(error):
                     raise
@@ -47,9 +47,10 @@ def vectorised(block: int) -> MapClients:
     return map_clients
 
 
-def _stack(jobs: list[Job]) -> Job:
+def stack(jobs: list[Job], steps: int = 0) -> Job:
+    """Stacks jobs along a leading client axis, padded to the longest or to ``steps`` steps."""
     memory = {kind: trees.stack([job.memory[kind] for job in jobs]) for kind in jobs[0].memory}
-    return Job(trees.stack([job.params for job in jobs]), memory, pad_steps([job.plan for job in jobs]))
+    return Job(trees.stack([job.params for job in jobs]), memory, pad_steps([job.plan for job in jobs], steps))
 
 
 def _lead(tree: Mapping[str, Tensor]) -> Params:

@@ -21,7 +21,8 @@ from fedatoms.data.federation import Federation
 from fedatoms.decompose import Group, groups
 from fedatoms.exchange import Exchange, bytes_of, check_covers, every_round
 from fedatoms.functional import Network, network, why_not_vectorised
-from fedatoms.local import Job, Learner, Reply, Training, check_finite
+from fedatoms.graphs import compiled
+from fedatoms.local import PRECISIONS, Job, Learner, Precision, Reply, Training, check_finite
 from fedatoms.maps import MapClients, one_by_one, vectorised
 from fedatoms.names import unknown
 from fedatoms.randomness import generator
@@ -50,12 +51,13 @@ class Simulation:
     device: str = "cpu"
     map: Map = "auto"
     block: int = 0  # clients trained at once when vectorised; 0 chooses
+    precision: Precision = "tf32"  # of products on a GPU
     client_state: Place = "device"
     folder: Path | None = None  # of client states on disk
     head: str | None = None
 
     def __post_init__(self) -> None:
-        for name, valid in (("map", MAPS), ("client_state", PLACES)):
+        for name, valid in (("map", MAPS), ("client_state", PLACES), ("precision", PRECISIONS)):
             if getattr(self, name) not in valid:
                 raise unknown(getattr(self, name), valid, name)
         for which in self.score:
@@ -94,9 +96,10 @@ class Simulation:
         why_not = why_not_vectorised(self.model)
         if self.map == "vectorised" and why_not:
             raise ValueError(f"map=vectorised: {why_not}. Use map=one_by_one.")
-        if self.map == "vectorised" or (self.map == "auto" and self.device != "cpu" and not why_not):
-            return vectorised(self.block or 32)
-        return one_by_one
+        if self.map == "one_by_one" or (self.map == "auto" and (self.device == "cpu" or why_not)):
+            return one_by_one
+        block = self.block or min(_sampled(self), 32)
+        return compiled(block) if self.device.startswith("cuda") else vectorised(block)
 
 
 class State(NamedTuple):
@@ -138,7 +141,7 @@ def begin(sim: Simulation) -> State:
 def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
     """Draws the clients of round ``t`` without replacement, and those of them that report; both in order."""
     count = len(sim.data.parts)
-    wanted = max(round(sim.fraction * count), 1)
+    wanted = _sampled(sim)
     chosen = torch.randperm(count, generator=generator(sim.seed, "clients", t))[:wanted].sort().values
     reports = torch.rand(wanted, generator=generator(sim.seed, "failures", t)) >= sim.failures
     return chosen.tolist(), chosen[reports].tolist()
@@ -163,6 +166,10 @@ def advance(sim: Simulation, state: State) -> tuple[State, Record]:
     return new, record._replace(seconds=time.perf_counter() - began)
 
 
+def _sampled(sim: Simulation) -> int:
+    return max(round(sim.fraction * len(sim.data.parts)), 1)
+
+
 class _Collected(NamedTuple):
     """What a round has so far."""
 
@@ -182,8 +189,8 @@ def _names(sim: Simulation, wanted: Collection[Group]) -> frozenset[str]:
 
 
 def _learner(sim: Simulation, t: int) -> Learner:
-    travelling, parameters = _names(sim, _travelling(sim, t)), sim.network.parameters.keys()
-    trained = frozenset(parameters)
+    travelling, parameters = _names(sim, _travelling(sim, t)), frozenset(sim.network.parameters)
+    trained = parameters
     if sim.exchange.slow_local == "freeze":
         trained &= travelling | _names(sim, sim.exchange.personal)
     return Learner(
@@ -195,6 +202,7 @@ def _learner(sim: Simulation, t: int) -> Learner:
         travelling=travelling & parameters,
         statistics=travelling - parameters,
         rate=sim.training.rate(t),
+        precision=sim.precision,
     )
 
 

@@ -45,7 +45,7 @@ def plan(
     return Plan(rows, real, *_draw_augmentation(rows.shape, recipe, draws), key)
 
 
-def pad_steps(plans: Sequence[Plan]) -> Plan:
+def pad_steps(plans: Sequence[Plan], steps: int = 0) -> Plan:
     """Stacks the plans of several clients along a leading axis; shorter ones get steps in which nothing is real.
 
     >>> settings = dict(batch_size=2, epochs=1, recipe=None, seed=0, client=0, round=0)
@@ -55,7 +55,7 @@ def pad_steps(plans: Sequence[Plan]) -> Plan:
     widths = sorted({one.rows.shape[1] for one in plans})
     if len(widths) != 1:
         raise ValueError(f"batch sizes {widths} are not one size: only plans of equal width stack. Use one batch_size.")
-    steps = max(len(one.rows) for one in plans)
+    steps = max(steps, *(len(one.rows) for one in plans))
     rows, real, flip, shift, key = zip(*(_lengthen(one, steps) for one in plans), strict=True)
     return Plan(*(torch.stack(leaf) for leaf in (rows, real, flip, shift, key)))
 

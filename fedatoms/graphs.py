@@ -1,0 +1,114 @@
+"""Blocks of clients on a GPU: each step is compiled once, kept as a CUDA graph, and replayed without the host."""
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fedatoms.algorithms.base import Server
+from fedatoms.local import Carry, Job, Learner, Reply, begin, block_step, finish_block
+from fedatoms.maps import MapClients, stack, vectorised
+
+T = TypeVar("T")
+
+
+class Buffers(NamedTuple):
+    """The memory that a graph reads and writes."""
+
+    heard: Server
+    jobs: Job
+    carry: Carry
+    losses: Tensor  # (C, S)
+    step: Tensor  # (1,): the number of the next step
+    rate: Tensor
+
+
+def compiled(block: int) -> MapClients:
+    """Trains ``block`` clients at once; a shorter block is filled up with clients that have nothing to do."""
+    programs: dict[object, tuple[Buffers, Callable[[], None]]] = {}
+
+    def map_clients(learner: Learner, heard: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
+        rest = iter(jobs)
+        while some := list(itertools.islice(rest, block)):
+            idle = some[0]._replace(plan=some[0].plan._replace(real=torch.zeros_like(some[0].plan.real)))
+            inputs = stack(some + [idle] * (block - len(some)), steps=_most_steps(learner))
+            kind = (learner.trained, learner.travelling)  # of a fast or a slow round
+            try:
+                buffers, replay = programs.get(kind) or _record(learner, heard, inputs)
+            except torch._dynamo.exc.TorchDynamoException as error:
+                reason = str(error).strip().splitlines()[0]
+                warnings.warn(f"the step cannot be compiled ({reason}): training without the compiler", stacklevel=2)
+                yield from vectorised(block)(learner, heard, itertools.chain(some, rest))
+                return
+            programs[kind] = buffers, replay
+            _fill(buffers, heard, inputs, learner)
+            steps = max(int(job.plan.rows.shape[0]) for job in some)
+            for _ in range(steps):
+                replay()
+            reply = finish_block(learner, heard, inputs, buffers.carry, buffers.losses)
+            yield _map(lambda leaf: leaf[: len(some)].clone(), reply)
+
+    return map_clients
+
+
+def _most_steps(learner: Learner) -> int:
+    largest = max(len(part) for part in learner.data.parts)
+    return learner.training.epochs * -(-largest // learner.training.batch_size)
+
+
+def _record(learner: Learner, heard: Server, jobs: Job) -> tuple[Buffers, Callable[[], None]]:
+    """Compiles a step and, on a GPU, keeps it as a graph that reads and writes the same buffers each time."""
+    carry = begin(learner, jobs)
+    device = jobs.plan.rows.device
+    losses = torch.zeros(jobs.plan.real.shape[:2], dtype=_dtype(learner), device=device)
+    first, rate = torch.zeros(1, dtype=torch.int64, device=device), torch.zeros((), dtype=losses.dtype, device=device)
+    buffers = _map(torch.clone, Buffers(heard, jobs, carry, losses, first, rate))
+    step = torch.compile(block_step(learner), fullgraph=True, dynamic=False)
+
+    def once() -> None:
+        new, loss = step(
+            buffers.carry, buffers.jobs.memory, buffers.jobs.plan, buffers.step, buffers.heard, buffers.rate
+        )
+        _copy(buffers.carry, new)
+        buffers.losses.index_copy_(1, buffers.step, loss[:, None])
+        buffers.step.add_(1).remainder_(buffers.losses.shape[1])  # never out of range, also when trying it out
+
+    if device.type != "cuda":
+        once()  # compiles
+        return buffers, once
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):  # compiles, and lets libraries choose their kernels
+            once()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        once()
+    return buffers, graph.replay
+
+
+def _fill(buffers: Buffers, heard: Server, jobs: Job, learner: Learner) -> None:
+    _copy(buffers.heard, heard)
+    _copy(buffers.jobs, jobs)
+    _copy(buffers.carry, begin(learner, jobs))
+    buffers.losses.zero_()
+    buffers.step.zero_()
+    buffers.rate.fill_(learner.rate)
+
+
+def _copy(into: object, tensors: object) -> None:
+    for old, new in zip(pytree.tree_leaves(into), pytree.tree_leaves(tensors), strict=True):
+        old.copy_(new)
+
+
+def _map(function: Callable[[Tensor], Tensor], tree: T) -> T:
+    return cast(T, pytree.tree_map(function, tree))
+
+
+def _dtype(learner: Learner) -> torch.dtype:
+    return next(iter(learner.network.parameters.values())).dtype

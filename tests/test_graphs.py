@@ -1,0 +1,70 @@
+"""The compiled map: the same replies as the plain one, from buffers that are filled again in each round."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from conftest import clients_of, difference, play, small_net
+
+from fedatoms import graphs
+from fedatoms.algorithms import ALGORITHMS, algorithm
+from fedatoms.exchange import FAST, SLOW, Exchange, fast_slow
+from fedatoms.local import Training
+from fedatoms.simulate import Simulation, State
+
+TRAINING = Training(epochs=2, batch_size=10, lr=0.05, lr_decay=0.9, momentum=0.5, weight_decay=1e-3, clip=1.0)
+
+
+def with_compiled_map(sim: Simulation, block: int) -> Simulation:
+    other = dataclasses.replace(sim)
+    other.__dict__["map_clients"] = graphs.compiled(block)  # on a CPU a simulation would choose another map
+    return other
+
+
+def agree(one: State, other: State) -> bool:
+    memories = all(difference(tree, other.server.memory[kind]) < 1e-10 for kind, tree in one.server.memory.items())
+    return memories and difference(one.server.params, other.server.params) < 1e-10
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("block", [2, 5])
+def test_buffers_and_idle_clients_do_not_matter(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the compiler: blocks that are too long or too short, unequal clients, failures, fast and slow rounds."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    sim = Simulation(
+        small_net(norm=True, dropout=True, atoms=4),
+        clients_of((1, 7, 23, 4)),
+        algorithm(name),
+        exchange=Exchange(fast_slow(FAST, SLOW, 2)),
+        training=TRAINING,
+        failures=0.3,
+        score=("server", "all"),
+    )
+    assert agree(play(sim, 4), play(with_compiled_map(sim, block), 4))
+
+
+@pytest.mark.parametrize("atoms", [None, 4])
+def test_a_step_is_one_graph_and_is_traced_once(atoms: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tracer takes the whole step (fullgraph), and neither a new round, rate nor short block traces again."""
+    real: Callable[..., object] = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **options: real(function, backend="aot_eager", **options))
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    net = small_net(norm=True, dropout=True, atoms=atoms)
+    sim = Simulation(net, clients_of((1, 7, 12)), algorithm("scaffold"), training=TRAINING, score=("server",))
+    assert agree(play(sim, 3), play(with_compiled_map(sim, 2), 3))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_step_that_cannot_be_compiled_is_trained_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(function: object, **options: object) -> Callable[..., object]:
+        def fail(*arguments: object) -> object:
+            raise torch._dynamo.exc.Unsupported("no compiler here")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    sim = Simulation(small_net(), clients_of((3, 5)), training=TRAINING)
+    with pytest.warns(UserWarning, match="cannot be compiled .no compiler here"):
+        assert agree(play(sim, 1), play(with_compiled_map(sim, 2), 1))
