@@ -5,14 +5,14 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fedatoms.data.batches import fetch, plan
-from fedatoms.simulate import Simulation, select
+from fedatoms.data.batches import fetch
+from fedatoms.simulate import Simulation, batches_of, select
 
 
 def fedavg_by_hand(sim: Simulation, rounds: int) -> dict[str, Tensor]:
     """Trains the simulation's model by FedAvg; the batches are the engine's own, so the result is too."""
     data, training = sim.data, sim.training
-    server = copy.deepcopy(sim.model)
+    server, dtype = copy.deepcopy(sim.model), next(sim.model.parameters()).dtype
     for t in range(rounds):
         _, clients = select(sim, t)
         mean = {name: torch.zeros_like(leaf, dtype=torch.float64) for name, leaf in server.named_parameters()}
@@ -22,12 +22,8 @@ def fedavg_by_hand(sim: Simulation, rounds: int) -> dict[str, Tensor]:
             sgd = torch.optim.SGD(
                 model.parameters(), training.rate(t), training.momentum, weight_decay=training.weight_decay
             )
-            batches = plan(
-                data.parts[k], batch_size=training.batch_size, epochs=training.epochs, recipe=data.recipe,
-                seed=sim.seed, client=k, round=t,
-            )  # fmt: skip
-            for rows, real, flip, shift in zip(*batches[:4], strict=True):
-                x, y = fetch(data.x, data.y, rows[real], data.recipe, torch.float64, flip[real], shift[real])
+            for rows, real, flip, shift in zip(*batches_of(sim, k, t)[:4], strict=True):
+                x, y = fetch(data.x, data.y, rows[real], data.recipe, dtype, flip[real], shift[real])
                 sgd.zero_grad()
                 nn.functional.cross_entropy(model(x), y).backward()
                 if training.clip:
@@ -35,5 +31,5 @@ def fedavg_by_hand(sim: Simulation, rounds: int) -> dict[str, Tensor]:
                 sgd.step()
             for name, leaf in model.named_parameters():
                 mean[name] += leaf.detach().double() * len(data.parts[k]) / samples
-        server.load_state_dict(mean)
+        server.load_state_dict({**server.state_dict(), **mean})
     return server.state_dict()

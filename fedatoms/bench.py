@@ -16,14 +16,14 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from fedatoms.data.batches import fetch, plan
+from fedatoms.data.batches import fetch
 from fedatoms.data.datasets import Recipe
 from fedatoms.data.federation import Federation
 from fedatoms.decompose import decompose
 from fedatoms.local import Training
 from fedatoms.models import build
 from fedatoms.provenance import provenance
-from fedatoms.simulate import Simulation, State, advance, begin, select
+from fedatoms.simulate import Simulation, State, advance, batches_of, begin, select
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,7 @@ def eager_round(sim: Simulation, model: nn.Module, t: int) -> None:
     for client in clients:
         model.load_state_dict(start)
         sgd = torch.optim.SGD(model.parameters(), training.rate(t), weight_decay=training.weight_decay)
-        batches = plan(
-            data.parts[client], batch_size=training.batch_size, epochs=training.epochs, recipe=data.recipe,
-            seed=sim.seed, client=client, round=t,
-        )  # fmt: skip
+        batches = batches_of(sim, client, t)
         for rows, flip, shift in zip(batches.rows, batches.flip, batches.shift, strict=True):
             x, y = fetch(data.x, data.y, rows, data.recipe, torch.float32, flip, shift)
             sgd.zero_grad()

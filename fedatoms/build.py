@@ -20,9 +20,9 @@ from fedatoms.local import Precision, Training
 from fedatoms.models import build, check_input
 from fedatoms.names import unknown
 from fedatoms.randomness import generator
-from fedatoms.simulate import Map, Scored, Simulation
+from fedatoms.simulate import Map, Scored, Simulation, learner_of
 
-THREADS = torch.get_num_threads()
+THREADS = torch.get_num_threads()  # torch's choice, or what the program asked for before
 
 
 def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation:
@@ -37,7 +37,7 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
     device = device_of(experiment)
     images = load(experiment.dataset, experiment.data_dir, experiment.augment)
     sim = Simulation(
-        model=network_of(experiment, images),
+        model=network_of(experiment, images.classes, tuple(images.x.shape[1:])),
         data=partition(images, split_of(experiment, images)),
         algorithm=chosen,
         exchange=exchange_of(experiment),
@@ -62,13 +62,12 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
         folder=folder,
         head=experiment.head or None,
     )
-    _ = sim.labels, sim.map_clients  # their errors belong here, before anything is written
+    _ = sim.map_clients, learner_of(sim, 0), learner_of(sim, 1)  # their errors belong here: nothing is written yet
     return sim
 
 
-def network_of(experiment: Experiment, images: Images) -> nn.Module:
-    """Builds the network, decomposed if the experiment says so."""
-    classes, shape = images.classes, tuple(images.x.shape[1:])
+def network_of(experiment: Experiment, classes: int, shape: tuple[int, ...]) -> nn.Module:
+    """Builds the network for images of a shape, decomposed if the experiment says so."""
     model = build(experiment.model, classes=classes, channels=shape[0], seed=experiment.seed)
     check_input(model, shape, classes)
     if experiment.parametrisation == "plain":
@@ -114,7 +113,7 @@ def exchange_of(experiment: Experiment) -> Exchange:
 
 
 def device_of(experiment: Experiment) -> str:
-    """Chooses the device and sets torch up for it.
+    """Chooses the device.
 
     >>> device_of(Experiment(device="cpu"))
     'cpu'
@@ -127,6 +126,16 @@ def device_of(experiment: Experiment) -> str:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"--device {name} cannot be used here: {reason}. Use --device cpu.") from error
+    cores = os.cpu_count() or 1
+    if experiment.threads > cores:
+        raise ValueError(
+            f"--threads {experiment.threads} is more than this machine's {cores} cores. Use {cores} or fewer."
+        )
+    return name
+
+
+def configure(experiment: Experiment) -> None:
+    """Sets torch up for an experiment: threads, precision, determinism. They belong to the whole process."""
     few = 1 if experiment.dataset == "digits" else THREADS  # 8x8 pixels: a second thread would only wait
     torch.set_num_threads(experiment.threads or few)
     torch.set_float32_matmul_precision("highest" if experiment.precision == "float32" else "high")
@@ -134,4 +143,3 @@ def device_of(experiment: Experiment) -> str:
     if experiment.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    return name

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load, save
 
 from fedatoms.algorithms.base import Server
-from fedatoms.clients import Client, Clients, Stored, flatten, read_file, replace_file, unflatten, write_file
+from fedatoms.clients import Client, Clients, flatten, unflatten
+from fedatoms.files import Stored, read_file, replace_file, write_file
 from fedatoms.simulate import Simulation, State, begin
 from fedatoms.trees import Memory, Params
 
@@ -27,7 +28,38 @@ class Loaded(NamedTuple):
 
 def save_checkpoint(folder: Path, state: State, *, trajectory: str, seconds: float) -> None:
     """Writes a checkpoint and removes what none of the last ones needs."""
+    live = {row.path.name for row in state.clients.rows.values() if isinstance(row, Stored)}
     folder.mkdir(parents=True, exist_ok=True)
+    try:
+        _save(folder, state, trajectory, seconds)
+    finally:  # also when the disk is full: what no whole checkpoint needs would keep it so
+        _tidy(folder, live)
+
+
+def load_checkpoint(folder: Path, sim: Simulation, *, trajectory: str) -> Loaded:
+    """Reads the newest checkpoint that is whole, and says what was wrong with newer ones; without any, begins anew."""
+    notes: list[str] = []
+    if not [*folder.glob("*.json"), *folder.glob("*.damaged")]:
+        return Loaded(begin(sim), 0.0, notes)  # stopped before the first one
+    damaged: list[Path] = []
+    for path in sorted(folder.glob("*.json"), reverse=True):
+        try:
+            loaded = _load(path, sim, trajectory, notes)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, _OtherExperiment):
+                raise
+            notes.append(f"checkpoint {path.stem} is damaged ({error})")
+            damaged.append(path)
+            continue
+        for each in damaged:  # out of the way of new ones, now that an older one is whole
+            each.replace(each.with_suffix(".damaged"))
+            loaded.notes.append(f"going on from checkpoint {path.stem} instead")
+        return loaded
+    tried = "; ".join(notes)
+    raise ValueError(f"{folder} holds no checkpoint that can be read: {tried}. Start anew with another --name.")
+
+
+def _save(folder: Path, state: State, trajectory: str, seconds: float) -> None:
     rows = {client: _stored(folder, client, row, state.round) for client, row in state.clients.rows.items()}
     data = save({path: leaf.cpu().contiguous() for path, leaf in _flatten(state).items()})
     replace_file(folder / f"{state.round:06d}.safetensors", data)
@@ -38,29 +70,10 @@ def save_checkpoint(folder: Path, state: State, *, trajectory: str, seconds: flo
         "threads": torch.get_num_threads(),
         "checksum": zlib.crc32(data),
         "versions": state.versions,
-        "held": {client: dict(held) for client, held in state.held.items()},
-        "clients": {client: [row.path.name, row.checksum] for client, row in rows.items()},
+        "held": {str(client): dict(held) for client, held in state.held.items()},
+        "clients": {str(client): [row.path.name, row.checksum] for client, row in rows.items()},
     }
-    replace_file(folder / f"{state.round:06d}.json", json.dumps(manifest).encode())
-    _tidy(folder, {row.path.name for row in state.clients.rows.values() if isinstance(row, Stored)})
-
-
-def load_checkpoint(folder: Path, sim: Simulation, *, trajectory: str) -> Loaded:
-    """Reads the newest checkpoint that is whole, and says what was wrong with newer ones; without any, begins anew."""
-    notes: list[str] = []
-    if not [*folder.glob("*.json"), *folder.glob("*.damaged")]:
-        return Loaded(begin(sim), 0.0, notes)  # stopped before the first one
-    for path in sorted(folder.glob("*.json"), reverse=True):
-        try:
-            return _load(path, sim, trajectory, notes)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, _OtherExperiment):
-                raise
-            notes.append(f"checkpoint {path.stem} is damaged ({error}): falling back to the one before it")
-            path.replace(path.with_suffix(".damaged"))
-    raise ValueError(
-        f"{folder} holds no checkpoint that can be read. Start anew with another --name. {' '.join(notes)}"
-    )
+    replace_file(folder / f"{state.round:06d}.json", json.dumps({**manifest, "seal": _seal(manifest)}).encode())
 
 
 class _OtherExperiment(ValueError):
@@ -69,6 +82,8 @@ class _OtherExperiment(ValueError):
 
 def _load(path: Path, sim: Simulation, trajectory: str, notes: list[str]) -> Loaded:
     manifest = json.loads(path.read_text())
+    if manifest.pop("seal") != _seal(manifest):
+        raise ValueError("its manifest does not match its checksum")
     if manifest["trajectory"] != trajectory:
         raise _OtherExperiment(
             f"{path} belongs to another experiment than experiment.json says. Restore that file, or use a new --name."
@@ -97,6 +112,10 @@ def _load(path: Path, sim: Simulation, trajectory: str, notes: list[str]) -> Loa
     return Loaded(state, manifest["seconds"], notes)
 
 
+def _seal(manifest: dict[str, object]) -> int:
+    return zlib.crc32(json.dumps(manifest, sort_keys=True, default=str).encode())
+
+
 def _in_place(clients: Clients, rows: dict[int, Stored]) -> Clients:
     if clients.place == "disk":
         return clients._replace(rows=rows)
@@ -121,9 +140,13 @@ def _unflatten(tree: Params, fresh: State) -> State:
     """Reads a state with the shapes of a fresh one; a missing or misshapen leaf is an error."""
 
     def part(prefix: str, like: Params) -> Params:
+        if missing := [name for name in like if prefix + name not in tree]:
+            raise _OtherExperiment(f"the checkpoint lacks '{missing[0]}' of the model. Restore the model's code.")
         found = {name: tree[prefix + name] for name in like}
         if any(found[name].shape != leaf.shape or found[name].dtype != leaf.dtype for name, leaf in like.items()):
-            raise ValueError("its tensors have other shapes than the model's")
+            raise _OtherExperiment(
+                "the checkpoint's tensors have other shapes than the model's. Restore the model's code."
+            )
         return found
 
     memory: Memory = {kind: part(f"memory/{kind}/", like) for kind, like in fresh.server.memory.items()}

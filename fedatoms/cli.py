@@ -33,6 +33,7 @@ Federated learning with filter atoms, on PyTorch.
 fedatoms COMMAND --help lists a command's options.
 """
 Settings = TypeVar("Settings")
+PICTURES = (".png", ".pdf", ".svg")
 LISTS = {"--fast", "--score"}  # flags whose values may hold commas of their own
 
 
@@ -145,6 +146,8 @@ def _compare(words: list[str]) -> int:
         print("Example: fedatoms compare --parametrisation plain,atoms --algorithm fedavg,feddyn --seeds 0,1")
         return 0
     words, plot = _take(words, "--plot")
+    if plot is not None and Path(plot).suffix not in PICTURES:
+        raise ValueError(f"--plot {plot} does not end in {', '.join(PICTURES)}. Use for example --plot plot.png.")
     names, points = grid(words)
     starts = [preset(name) for name in names] or [Experiment()]
     experiments = [parse("compare", point, start) for start in starts for point in points]
@@ -164,10 +167,12 @@ def _demo(words: list[str]) -> int:
     experiments = [parse("demo", point, DEMO) for point in points]
     first = experiments[0]
     print(
-        f"FedAvg on handwritten digits: {first.clients} clients with {first.classes_per_client} classes each, "
+        f"{first.algorithm} on {first.dataset}: {first.clients} clients with {first.classes_per_client} classes each, "
         f"{first.fraction:.0%} of them sampled in each of {first.rounds} rounds."
     )
-    return _compared(experiments, "FedAvg with and without atoms", Path(first.out) / "demo.png", verdict=True)
+    return _compared(
+        experiments, f"{first.algorithm} with and without atoms", Path(first.out) / "demo.png", verdict=True
+    )
 
 
 def _compared(experiments: list[Experiment], title: str, plot: Path | None, *, verdict: bool = False) -> int:
@@ -179,7 +184,11 @@ def _compared(experiments: list[Experiment], title: str, plot: Path | None, *, v
     console = _console()
     for experiment in experiments:
         simulation(experiment)  # a mistake in the last one must not cost the time of the first
-    lines = compare(run_missing(experiments, lambda *what: watching(console, *what)))
+    try:
+        lines = compare(run_missing(experiments, lambda *what: watching(console, *what)))
+    except KeyboardInterrupt:
+        print("fedatoms: the same command goes on from here.", file=sys.stderr)
+        raise
     console.print(comparison(lines, title))
     if verdict:
         console.print(judgement(lines), highlight=False)
@@ -209,6 +218,8 @@ def _bench(words: list[str]) -> int:
 def _starting_point(words: list[str]) -> tuple[Experiment, list[str]]:
     if not words or words[0].startswith("-"):
         return Experiment(), words
+    if Path(words[0]).is_dir():
+        raise ValueError(f"{words[0]} is a folder. Continue its run with `fedatoms run --resume {words[0]}`.")
     return (load(Path(words[0])) if words[0].endswith(".json") else preset(words[0])), words[1:]
 
 
@@ -244,7 +255,9 @@ def _unbox(text: str, command: str) -> str:
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         place = f" for {error.filename}" if error.filename else ""
-        return f"no space left{place}; the last checkpoint stays. Free some, then use --resume."
+        return f"no space left{place}. Free some, then use --resume: it goes on from the last whole checkpoint."
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}. Choose another --out or --data-dir, or mend that path."
     return " ".join(str(error).split())
 
 
@@ -257,7 +270,8 @@ def _told_how_to_continue(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print(f"fedatoms: checkpoint saved. Continue with: fedatoms run --resume {folder}", file=sys.stderr)
+        if any((folder / "checkpoint").glob("*.json")):
+            print(f"fedatoms: checkpoint saved. Continue with: fedatoms run --resume {folder}", file=sys.stderr)
         raise
 
 

@@ -1,13 +1,12 @@
 """What clients keep between rounds: on the training device, in host memory or in files; never overwritten in place."""
 
-import os
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
 
+from fedatoms.files import Stored, read_file, write_file
 from fedatoms.trees import Memory, Params
 
 Place = Literal["device", "host", "disk"]
@@ -20,13 +19,6 @@ class Client(NamedTuple):
     memory: Memory
     own: Params
     last: Params
-
-
-class Stored(NamedTuple):
-    """A client's state in a file that is never changed, and its checksum."""
-
-    path: Path
-    checksum: int
 
 
 class Clients(NamedTuple):
@@ -78,38 +70,6 @@ def unflatten(tree: Params) -> Client:
         else:
             {"own": client.own, "last": client.last}[part][name] = leaf
     return client
-
-
-def write_file(path: Path, tree: Params) -> Stored:
-    """Writes a tree to a new file at once: readers see the whole file or none."""
-    from safetensors.torch import save
-
-    data = save({name: leaf.detach().cpu().contiguous() for name, leaf in tree.items()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, data, sync=False)  # the checksum tells if a power cut lost it
-    return Stored(path, zlib.crc32(data))
-
-
-def read_file(stored: Stored) -> Params:
-    """Reads a file that ``write_file`` wrote, as a memory map."""
-    from safetensors.torch import load_file
-
-    return load_file(stored.path)
-
-
-def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Puts ``data`` at ``path`` in one step; a failure leaves what was there and no rest."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _move(row: Client, device: torch.device) -> Client:

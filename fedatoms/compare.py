@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from fedatoms.experiment import HOW_NOT_WHAT, Experiment, identity, run_name
+from fedatoms.experiment import HOW_NOT_WHAT, Experiment, identity, load_run, run_name, to_json
 from fedatoms.runs import Result, Summary, accuracy_curves, read_result, read_rounds, resume, run
 from fedatoms.train import Watch
 
@@ -39,6 +39,13 @@ class Line(NamedTuple):
 
 def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[Result]:
     """Returns the results of experiments; runs or resumes those that have none yet."""
+    known: set[str] = set()
+    for experiment in experiments:
+        if identity(experiment) in known:
+            raise ValueError(
+                f"{run_name(experiment)} comes twice: its values differ in nothing that matters. Leave one out."
+            )
+        known.add(identity(experiment))
     results = []
     for number, experiment in enumerate(experiments, 1):
         found = existing(experiment)
@@ -46,6 +53,10 @@ def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[R
             label = f"[{number}/{len(experiments)}] {run_name(experiment)}"
             folder = Path(experiment.out) / run_name(experiment)
             started = (folder / "experiment.json").exists()
+            if started and identity(load_run(folder)) != identity(experiment):
+                raise ValueError(
+                    f"{folder} holds another experiment (resumed for more rounds?). Move it, or use --out."
+                )
             with watching(label, experiment.rounds) as watch:
                 found = resume(folder, {}, watch=watch) if started else run(experiment, watch=watch)
         results.append(found)
@@ -84,11 +95,9 @@ def labels(experiments: Sequence[Experiment]) -> list[str]:
     ['plain', 'atoms']
     """
     names = [field.name for field in dataclasses.fields(Experiment) if field.name not in HOW_NOT_WHAT | {"seed"}]
-    varied = [name for name in names if len({getattr(one, name) for one in experiments}) > 1] or [
-        "algorithm",
-        "parametrisation",
-    ]
-    return [" ".join(_show(name, getattr(one, name)) for name in varied) for one in experiments]
+    fields = [to_json(one) for one in experiments]
+    varied = [name for name in names if len({str(one[name]) for one in fields}) > 1]
+    return [" ".join(_show(name, one[name]) for name in varied or ["algorithm", "parametrisation"]) for one in fields]
 
 
 def _show(name: str, value: object) -> str:

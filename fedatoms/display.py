@@ -14,7 +14,7 @@ from fedatoms.runs import WINDOW
 from fedatoms.scoring import Progress as RoundDone
 from fedatoms.train import Watch
 
-LINES = 20  # lines for a whole run when there is no terminal
+LINES = 10  # lines for a whole run when there is no terminal
 
 
 @contextmanager
@@ -47,15 +47,16 @@ def watching(console: Console, label: str, rounds: int) -> Iterator[Watch]:
 def comparison(lines: Sequence[Line], title: str) -> Table:
     """Makes the table of a comparison: a line for each run and scored model; it fits 80 columns."""
     seeds = "/".join(sorted({str(line.seeds) for line in lines}))
-    note = f"accuracy: mean over the last {WINDOW} rounds, in %; ± standard deviation; seeds: {seeds}"
+    window = min(WINDOW, *(line.results[0].experiment.rounds for line in lines), WINDOW)
+    note = f"accuracy: mean over the last {window} rounds, in %; ± standard deviation; seeds: {seeds}"
     table = Table(
         title=title, title_justify="left", caption=note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
-    for head in ("run", "model"):
-        table.add_column(head, overflow="fold")
-    target = f"rounds to\n{lines[0].target:.1f} %"
+    table.add_column("run", overflow="fold", min_width=6)
+    table.add_column("model", no_wrap=True)
+    target = [f"rounds to\n{lines[0].target:.1f} %"] if len(lines) > 1 else []
     size, unit = (1e9, "GB") if max(line.bytes_up for line in lines) > 1e9 else (1e6, "MB")
-    for head in ("accuracy", "final", "best", f"{unit} up\n+ down", "seconds", target):
+    for head in ("accuracy", "final", "best", f"{unit} up\n+ down", "seconds", *target):
         table.add_column(head, justify="right", no_wrap=True)
     for line in lines:
         for place, (name, accuracy) in enumerate(line.accuracy.items()):
@@ -65,7 +66,7 @@ def comparison(lines: Sequence[Line], title: str) -> Table:
                 "" if place else line.label,
                 name,
                 *scores,
-                *([""] * 3 if place else _costs(line, size)),
+                *(() if place else _costs(line, size)[: 2 + len(target)]),
                 end_section=last,
             )
     return table
@@ -83,10 +84,12 @@ def judgement(lines: Sequence[Line]) -> str:
     for name, accuracy in second.accuracy.items():
         gain = accuracy.mean - first.accuracy[name].mean
         noise = max(accuracy.deviation or 0.0, first.accuracy[name].deviation or 0.0)
-        word = "within the spread of the seeds" if abs(gain) <= noise else "wins" if gain > 0 else "loses"
-        parts.append(f"{name} {gain:+.2f} points ({word})")
+        word = "wins" if gain > noise else "loses" if gain < -noise else "within the spread of the seeds"
+        word = "one seed: no spread to judge by" if second.seeds == 1 else word
+        final = accuracy.final - first.accuracy[name].final
+        parts.append(f"{name} {gain:+.2f} points ({word}), final {final:+.2f}")
     sent = second.bytes_up / first.bytes_up - 1
-    return f"Measured, {second.label} against {first.label}: {', '.join(parts)}; bytes sent up {sent:+.0%}."
+    return f"Measured, {second.label} against {first.label}: {'; '.join(parts)}; bytes sent up {sent:+.0%}."
 
 
 def benchmarks(ratios: Sequence[Ratio]) -> Table:

@@ -11,16 +11,16 @@ from fedatoms.train import Watch
 def check_tensorboard(experiment: Experiment) -> None:
     """Refuses an experiment that asks for events where TensorBoard is not installed."""
     if experiment.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ValueError('--tensorboard needs tensorboard. Type: pip install "fedatoms[tensorboard]"')
+        raise ValueError("--tensorboard needs tensorboard. Type: pip install tensorboard")
 
 
-def tensorboard(experiment: Experiment, folder: Path) -> Watch | None:
-    """Returns a watcher that writes TensorBoard events, if the experiment asks for them."""
+def tensorboard(experiment: Experiment, folder: Path, first: int) -> Watch | None:
+    """Returns a watcher that writes TensorBoard events from round ``first`` on, if the experiment asks for them."""
     if not experiment.tensorboard:
         return None
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(folder / "tensorboard"))
+    writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first + 1)
 
     def watch(progress: Progress) -> None:
         t, record = progress.state.round, progress.record

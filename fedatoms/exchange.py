@@ -35,7 +35,7 @@ def every_round(groups: Collection[Group] = GROUPS) -> Schedule:
     return lambda round: everything
 
 
-def fast_slow(fast: Collection[Group], slow: Collection[Group], period: int) -> Schedule:
+def fast_slow(fast: Collection[Group] = FAST, slow: Collection[Group] = SLOW, period: int = 5) -> Schedule:
     """Sends ``fast`` every round and ``slow`` only every ``period`` rounds, the first included.
 
     >>> plan = fast_slow({"atoms", "head"}, {"coefficients", "rest"}, period=3)

@@ -158,7 +158,13 @@ def check(experiment: Experiment) -> None:
         _require(experiment, name, lambda v: 0 < v < math.inf, "not a positive number", "for example 0.1")
     for name in ("weight_decay", "clip", "unbalanced", "threads", "block"):
         _require(experiment, name, lambda v: 0 <= v < math.inf, "negative or not finite", "0 or a positive number")
-    if any(part in experiment.name for part in ("/", "\\")) or experiment.name in (".", ".."):
+    if experiment.out == "":
+        raise ValueError("--out is empty. Use for example --out runs.")
+    if (
+        set(experiment.name) & set("/\\")
+        or experiment.name in (".", "..")
+        or experiment.name != experiment.name.strip()
+    ):
         raise ValueError(f"--name {experiment.name} is not a plain folder name. Put the folder into --out.")
     period_of(experiment.beta)
     scored_models(experiment)
@@ -225,7 +231,9 @@ def run_name(experiment: Experiment) -> str:
 
 def to_json(experiment: Experiment) -> dict[str, object]:
     """Writes an experiment as plain values; beta in one form."""
-    return {**dataclasses.asdict(experiment), "beta": f"1/{period_of(experiment.beta)}"}
+    floats = {f.name for f in dataclasses.fields(experiment) if str(f.type) == str(float)}
+    fields = {name: float(value) if name in floats else value for name, value in dataclasses.asdict(experiment).items()}
+    return {**fields, "beta": f"1/{period_of(experiment.beta)}"}
 
 
 def from_json(fields: Mapping[str, object]) -> Experiment:
@@ -234,7 +242,7 @@ def from_json(fields: Mapping[str, object]) -> Experiment:
     >>> from_json(to_json(Experiment(beta=0.2))).beta
     '1/5'
     """
-    known = {field.name for field in dataclasses.fields(Experiment)}
+    known = [field.name for field in dataclasses.fields(Experiment)]
     for name in fields:
         if name not in known:
             raise unknown(name, known, "field")

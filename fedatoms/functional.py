@@ -24,6 +24,11 @@ class Network(NamedTuple):
     train: Callable[[Params, Tensor, Tensor | None, Tensor], tuple[Tensor, Params]]
     predict: Callable[[Params, Tensor], Tensor]
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the parameters, and so of the inputs."""
+        return next(iter(self.parameters.values())).dtype
+
 
 def network(model: nn.Module) -> Network:
     """Takes a model apart; the model itself is not touched.
@@ -37,6 +42,10 @@ def network(model: nn.Module) -> Network:
     """
     tensors = {name: leaf.detach().clone() for name, leaf in _tensors(model).items()}
     trainable = {name for name, leaf in model.named_parameters() if leaf.requires_grad}
+    if not trainable:
+        raise ValueError(
+            f"{type(model).__name__} has nothing to train: no parameter requires a gradient. Unfreeze some."
+        )
     saved = model.state_dict().keys()
     buffers = {name for name, leaf in model.named_buffers() if leaf.is_floating_point() and name in saved}
     training, scoring = _with_addressed_dropout(copy.deepcopy(model)).train(), copy.deepcopy(model).eval()

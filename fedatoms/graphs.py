@@ -64,7 +64,7 @@ def _record(learner: Learner, heard: Server, jobs: Job) -> tuple[Buffers, Callab
     """Compiles a step and, on a GPU, keeps it as a graph that reads and writes the same buffers each time."""
     carry = begin(learner, jobs)
     device = jobs.plan.rows.device
-    losses = torch.zeros(jobs.plan.real.shape[:2], dtype=_dtype(learner), device=device)
+    losses = torch.zeros(jobs.plan.real.shape[:2], dtype=learner.network.dtype, device=device)
     first, rate = torch.zeros(1, dtype=torch.int64, device=device), torch.zeros((), dtype=losses.dtype, device=device)
     buffers = _map(torch.clone, Buffers(heard, jobs, carry, losses, first, rate))
     step = torch.compile(block_step(learner), fullgraph=True, dynamic=False)
@@ -108,7 +108,3 @@ def _copy(into: object, tensors: object) -> None:
 
 def _map(function: Callable[[Tensor], Tensor], tree: T) -> T:
     return cast(T, pytree.tree_map(function, tree))
-
-
-def _dtype(learner: Learner) -> torch.dtype:
-    return next(iter(learner.network.parameters.values())).dtype

@@ -98,15 +98,20 @@ def local_round(learner: Learner, heard: Server, job: Job) -> Reply:
     carry, losses = begin(learner, job), []
     for s, count in enumerate(job.plan.real.sum(-1).tolist()):
         x, y = _fetch(learner, job.plan, (s, slice(count)))
+        # torch's BatchNorm refuses a single row; ours, which knows of padding, does not
+        batch = Batch(x, y, job.plan.real[s, :1] if count == 1 else None, job.plan.key + s)
         with torch.no_grad():
-            carry, loss = step(carry, job.memory, Batch(x, y, None, job.plan.key + s), heard, learner.rate)
+            carry, loss = step(carry, job.memory, batch, heard, learner.rate)
         losses.append(loss)
     return finish(learner, heard, job, carry, torch.stack(losses))
 
 
 def local_rounds(learner: Learner, heard: Server, jobs: Job) -> Reply:
     """Trains a block of clients at once: the same steps, each vectorised over the leading client axis."""
-    step, rate = block_step(learner), torch.tensor(learner.rate, dtype=_dtype(learner), device=jobs.plan.rows.device)
+    step, rate = (
+        block_step(learner),
+        torch.tensor(learner.rate, dtype=learner.network.dtype, device=jobs.plan.rows.device),
+    )
     carry, losses = begin(learner, jobs), []
     for s in range(jobs.plan.rows.shape[1]):
         carry, loss = step(carry, jobs.memory, jobs.plan, torch.tensor([s], device=rate.device), heard, rate)
@@ -201,7 +206,7 @@ def _descend(weights: Params, moves: Params, rate: float | Tensor) -> Params:
 
 def _fetch(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[Tensor, Tensor]:
     data = learner.data
-    dtype = _dtype(learner)
+    dtype = learner.network.dtype
     return fetch(
         data.x, data.y, plan.rows[at], recipe=data.recipe, dtype=dtype, flip=plan.flip[at], shift=plan.shift[at]
     )
@@ -252,7 +257,3 @@ def _by_autograd(loss: Loss, weights: Params) -> tuple[Params, Tensor, Params]:
 def _by_transform(loss: Loss, weights: Params) -> tuple[Params, Tensor, Params]:
     gradient, (value, buffers) = torch.func.grad_and_value(loss, has_aux=True)(weights)
     return gradient, value, buffers
-
-
-def _dtype(learner: Learner) -> torch.dtype:
-    return next(iter(learner.network.parameters.values())).dtype

@@ -23,6 +23,7 @@ def accuracy_plot(lines: Sequence[Line], path: Path, title: str) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
 
     scored = list(accuracy_curves(read_rounds(lines[0].results[0].folder)))[-1]
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2), dpi=150)
@@ -35,9 +36,10 @@ def accuracy_plot(lines: Sequence[Line], path: Path, title: str) -> None:
             t, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.15, linewidth=0
         )
     axes.set(xlabel="round", ylabel=f"test accuracy of model '{scored}' (%)", title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="best")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(path)

@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict, cast
 
+from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import nn
 
 from fedatoms import experiment as experiments
-from fedatoms.build import network_of, simulation
+from fedatoms.build import configure, network_of, simulation
 from fedatoms.checkpoints import Loaded, load_checkpoint, save_checkpoint
-from fedatoms.clients import replace_file
-from fedatoms.data.datasets import load as load_dataset
 from fedatoms.events import check_tensorboard, tensorboard
 from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, run_name, trajectory
+from fedatoms.files import replace_file
 from fedatoms.provenance import provenance
 from fedatoms.scoring import Progress, rounds
 from fedatoms.simulate import Simulation, begin
@@ -75,6 +75,7 @@ def run(experiment: Experiment, *, watch: Watch | None = None) -> Result:
         raise ValueError(
             f"{folder} already holds a run. Continue it with `fedatoms run --resume {folder}`, or use another --name."
         )
+    configure(experiment)
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "experiment.json", _json(experiments.to_json(experiment)))
     return _finish(experiment, sim, Loaded(begin(sim), 0.0, []), folder, watch)
@@ -85,18 +86,27 @@ def resume(
 ) -> Result:
     """Continues a run from its last checkpoint, for more rounds or on another device if ``changes`` says so."""
     old = experiments.load_run(folder)
-    new = replace(old, **changes, name=folder.name, out=str(folder.parent))  # type: ignore[arg-type]
+    new = replace(old, **{**changes, "name": folder.name, "out": str(folder.parent)})  # type: ignore[arg-type]
     experiments.check(new)
     fixed = [f"--{name.replace('_', '-')}" for name in changes if name not in HOW_NOT_WHAT | set(HOW_LONG)]
     if trajectory(new) != trajectory(old):
         raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run. Leave it out, or start a new run.")
     sim = simulation(new, folder / "checkpoint" / "clients")
+    configure(new)
     loaded = load_checkpoint(folder / "checkpoint", sim, trajectory=trajectory(new))
     done = loaded.state.round
     for note in loaded.notes:
         say(note)
+    if done == 0 and (folder / "result.json").exists():
+        raise ValueError(f"{folder} has a result but no checkpoint to go on from. Start again with a new --name.")
+    if done == 0 and read_rounds(folder):
+        say(f"{folder} has no checkpoint yet: beginning again at round 0")
     if done > new.rounds:
         raise ValueError(f"--rounds {new.rounds}: {folder} has run {done} rounds already. Use {done} or more.")
+    if [row["round"] for row in read_rounds(folder)][:done] != list(range(done)):
+        raise ValueError(
+            f"{folder / 'rounds.jsonl'} lacks some of the {done} rounds of the checkpoint. Restore that file."
+        )
     if done == new.rounds and (folder / "result.json").exists():
         say(f"{folder} is complete after {done} rounds. Ask for more with --rounds.")
     replace_file(folder / "experiment.json", _json(experiments.to_json(new)))
@@ -110,8 +120,9 @@ def read_rounds(folder: Path) -> list[Row]:
     return list(_whole_lines(path)) if path.exists() else []
 
 
-def read_result(folder: Path) -> Result:
+def read_result(folder: Path | str) -> Result:
     """Reads a finished run."""
+    folder = Path(folder)
     fields = json.loads((folder / "result.json").read_text())
     accuracy = {name: Summary(**summary) for name, summary in fields.pop("accuracy").items()}
     return Result(experiments.from_json(fields.pop("experiment")), accuracy, folder=folder, **fields)
@@ -119,11 +130,15 @@ def read_result(folder: Path) -> Result:
 
 def load_model(folder: Path | str) -> nn.Module:
     """Returns the trained model of a run, decomposed if the experiment says so; ``fuse`` makes it plain."""
-    folder = Path(folder)
-    experiment = experiments.load(folder / "experiment.json")
-    model = network_of(experiment, load_dataset(experiment.dataset, experiment.data_dir, experiment.augment))
-    model.load_state_dict(load_file(folder / "model.safetensors"))
-    return model
+    experiment, path = experiments.load_run(Path(folder)), Path(folder) / "model.safetensors"
+    if not path.exists():
+        raise ValueError(
+            f"{path} is missing: the run is not finished. Finish it with `fedatoms run --resume {folder}`."
+        )
+    with safe_open(path, "pt") as file:
+        shape = file.metadata()
+    model = network_of(experiment, int(shape["classes"]), tuple(json.loads(shape["shape"])))
+    return with_params(model, load_file(path))
 
 
 def summarise(rows: list[Row]) -> dict[str, Summary]:
@@ -158,7 +173,7 @@ def accuracy_curves(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
 def _finish(experiment: Experiment, sim: Simulation, loaded: Loaded, folder: Path, watch: Watch | None) -> Result:
     """Runs the rounds that are left, then writes the model and the result."""
     state, before, began, source = loaded.state, loaded.seconds, time.perf_counter(), provenance(sim.device)
-    watchers = [each for each in (watch, tensorboard(experiment, folder)) if each is not None]
+    watchers = [each for each in (watch, tensorboard(experiment, folder, state.round)) if each is not None]
 
     def save_state() -> None:
         spent = before + time.perf_counter() - began
@@ -179,8 +194,9 @@ def _finish(experiment: Experiment, sim: Simulation, loaded: Loaded, folder: Pat
         raise
     save_state()
     result = _result(experiment, sim, folder, before + time.perf_counter() - began, source)
-    tensors = with_params(sim.model, state).state_dict()
-    replace_file(folder / "model.safetensors", save({name: leaf.cpu().contiguous() for name, leaf in tensors.items()}))
+    shape = {"classes": str(sim.data.classes), "shape": json.dumps(list(sim.data.x.shape[1:]))}
+    tensors = {name: leaf.cpu().contiguous() for name, leaf in state.server.params.items()}  # tied ones once
+    replace_file(folder / "model.safetensors", save(tensors, metadata=shape))
     return _write(result)
 
 

@@ -46,7 +46,7 @@ def scored_model(state: State, which: Scored, clients: int) -> Params:
 @torch.no_grad()
 def score(sim: Simulation, params: Params) -> Score:
     """Runs a model over the test set."""
-    data, dtype = sim.pool, next(iter(sim.network.parameters.values())).dtype
+    data, dtype = sim.pool, sim.network.dtype
     right, loss = (torch.zeros((), dtype=torch.float64, device=sim.device) for _ in range(2))
     for first in range(0, len(data.test_y), BATCH):
         x, y = data.test_x[first : first + BATCH], data.test_y[first : first + BATCH]

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from fedatoms import server as server_side
 from fedatoms import trees
 from fedatoms.algorithms.base import Algorithm, Server
-from fedatoms.clients import PLACES, Client, Clients, Place, Stored
-from fedatoms.data.batches import plan
+from fedatoms.clients import PLACES, Client, Clients, Place
+from fedatoms.data.batches import Plan, normalise, plan
 from fedatoms.data.federation import Federation
 from fedatoms.decompose import Group, groups
 from fedatoms.exchange import Exchange, bytes_of, check_covers, every_round
+from fedatoms.files import Stored
 from fedatoms.functional import Network, network, why_not_vectorised
 from fedatoms.graphs import compiled
 from fedatoms.local import PRECISIONS, Job, Learner, Precision, Reply, Training, check_finite
@@ -57,6 +58,8 @@ class Simulation:
     head: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.algorithm, Algorithm):
+            raise ValueError(f"algorithm={self.algorithm!r} is not an algorithm. Use for example fedatoms.fedavg().")
         for name, valid in (("map", MAPS), ("client_state", PLACES), ("precision", PRECISIONS)):
             if getattr(self, name) not in valid:
                 raise unknown(getattr(self, name), valid, name)
@@ -65,6 +68,8 @@ class Simulation:
                 raise unknown(which, MODELS, "model to score")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction={self.fraction} is not in (0, 1]. Use for example 0.1.")
+        if not 0 <= self.failures <= 1:
+            raise ValueError(f"failures={self.failures} is not in [0, 1]. Use for example 0.1.")
         if not 0 <= self.training.momentum < 1:
             raise ValueError(f"momentum={self.training.momentum} is not in [0, 1). Use for example 0.9.")
         if self.client_state == "disk" and self.folder is None:
@@ -130,6 +135,7 @@ def begin(sim: Simulation) -> State:
     """Returns the state before the first round."""
     net = sim.network
     params = {**net.parameters, **net.statistics, **net.constants}
+    _check_outputs(sim, params)
     clients = Clients({}, sim.client_state, sim.folder, torch.device(sim.device))
     last_sum = None
     if "all" in sim.score:
@@ -147,11 +153,47 @@ def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
     return chosen.tolist(), chosen[reports].tolist()
 
 
+def learner_of(sim: Simulation, t: int) -> Learner:
+    """Returns what all clients of round ``t`` share."""
+    travelling, parameters = _names(sim, _travelling(sim, t)), frozenset(sim.network.parameters)
+    trained = parameters
+    if sim.exchange.slow_local == "freeze":
+        trained &= travelling | _names(sim, sim.exchange.personal)
+    if not trained:
+        raise ValueError(
+            f"round {t} has nothing to train: all that it may change is frozen. Change slow_local or fast."
+        )
+    return Learner(
+        network=sim.network,
+        algorithm=sim.algorithm,
+        training=sim.training,
+        data=sim.pool,
+        trained=trained,
+        travelling=travelling & parameters,
+        statistics=travelling - parameters,
+        rate=sim.training.rate(t),
+        precision=sim.precision,
+    )
+
+
+def batches_of(sim: Simulation, client: int, t: int) -> Plan:
+    """Draws the batches of a client in round ``t``."""
+    return plan(
+        sim.data.parts[client],
+        batch_size=sim.training.batch_size,
+        epochs=sim.training.epochs,
+        recipe=sim.data.recipe,
+        seed=sim.seed,
+        client=client,
+        round=t,
+    )
+
+
 def advance(sim: Simulation, state: State) -> tuple[State, Record]:
     """Runs one round."""
     began = time.perf_counter()
     chosen, present = select(sim, state.round)
-    learner = _learner(sim, state.round)
+    learner = learner_of(sim, state.round)
     heard = server_side.heard(state.server, sim.algorithm, learner.travelling)
     jobs = (_job(sim, state, learner, client) for client in present)
     waiting, got = iter(present), _Collected(server_side.NOTHING_YET, {}, state.last_sum, 0.0, {})
@@ -164,6 +206,18 @@ def advance(sim: Simulation, state: State) -> tuple[State, Record]:
     down = _bytes_down(sim, state, learner, chosen)
     record = Record(state.round, loss, len(present), len(chosen) - len(present), got.up, down, 0.0)
     return new, record._replace(seconds=time.perf_counter() - began)
+
+
+@torch.no_grad()
+def _check_outputs(sim: Simulation, params: Params) -> None:
+    data = sim.pool
+    logits = sim.network.predict(params, normalise(data.test_x[:2], data.recipe, sim.network.dtype))
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < data.classes:
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(
+            f"the model returns {got} for {len(data.test_x[:2])} images, but labels go up to {data.classes - 1}. "
+            f"Let it return one row of {data.classes} logits per image."
+        )
 
 
 def _sampled(sim: Simulation) -> int:
@@ -188,44 +242,23 @@ def _names(sim: Simulation, wanted: Collection[Group]) -> frozenset[str]:
     return frozenset(name for name, group in sim.labels.items() if group in wanted)
 
 
-def _learner(sim: Simulation, t: int) -> Learner:
-    travelling, parameters = _names(sim, _travelling(sim, t)), frozenset(sim.network.parameters)
-    trained = parameters
-    if sim.exchange.slow_local == "freeze":
-        trained &= travelling | _names(sim, sim.exchange.personal)
-    return Learner(
-        network=sim.network,
-        algorithm=sim.algorithm,
-        training=sim.training,
-        data=sim.pool,
-        trained=trained,
-        travelling=travelling & parameters,
-        statistics=travelling - parameters,
-        rate=sim.training.rate(t),
-        precision=sim.precision,
-    )
-
-
 def _row(sim: Simulation, state: State, client: int) -> Client:
     row = state.clients.read(client)
     return Client(sim.algorithm.client_memory(sim.network.parameters), {}, {}) if row is None else row
 
 
+def _lost(sim: Simulation, state: State, client: int) -> frozenset[Group]:
+    """Returns the groups that a client must be sent."""
+    return server_side.lacking(state.versions, state.held.get(client, {})) - sim.exchange.personal
+
+
 def _job(sim: Simulation, state: State, learner: Learner, client: int) -> Job:
     row = _row(sim, state, client)
-    lost = server_side.lacking(state.versions, state.held.get(client, {})) - sim.exchange.personal
+    lost = _lost(sim, state, client)
     own = {name: leaf for name, leaf in row.own.items() if sim.labels[name] not in lost}
-    batches = plan(
-        sim.data.parts[client],
-        batch_size=sim.training.batch_size,
-        epochs=sim.training.epochs,
-        recipe=sim.data.recipe,
-        seed=sim.seed,
-        client=client,
-        round=state.round,
-    )
+    batches = batches_of(sim, client, state.round)
     memory = {kind: trees.restrict(tree, learner.travelling) for kind, tree in row.memory.items()}
-    return Job({**state.server.params, **own}, memory, type(batches)(*(leaf.to(sim.device) for leaf in batches)))
+    return Job({**state.server.params, **own}, memory, Plan(*(leaf.to(sim.device) for leaf in batches)))
 
 
 def _collect(sim: Simulation, state: State, got: _Collected, block: list[int], reply: Reply) -> _Collected:
@@ -286,13 +319,8 @@ def _settle(sim: Simulation, state: State, present: list[int], got: _Collected) 
 def _bytes_down(sim: Simulation, state: State, learner: Learner, chosen: list[int]) -> Bytes:
     """Counts what is sent to all sampled clients, those included that fail to report."""
     count: Bytes = {}
-    for lost, clients in _by_lack(sim, state, chosen).items():
+    for lost, clients in Counter(_lost(sim, state, client) for client in chosen).items():
         sent = server_side.message(state.server, sim.algorithm, _names(sim, lost), learner.travelling)
         for group, size in bytes_of(sent, sim.labels).items():
             count[group] = count.get(group, 0) + size * clients
     return count
-
-
-def _by_lack(sim: Simulation, state: State, chosen: list[int]) -> Counter[frozenset[Group]]:
-    personal = sim.exchange.personal
-    return Counter(server_side.lacking(state.versions, state.held.get(k, {})) - personal for k in chosen)

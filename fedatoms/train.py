@@ -4,10 +4,12 @@ import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from fedatoms.scoring import Progress, Score, rounds
 from fedatoms.simulate import Record, Scored, Simulation, State, begin
+from fedatoms.trees import Params
 
 Watch = Callable[[Progress], None]
 
@@ -41,11 +43,19 @@ def train(sim: Simulation, until: int, *, eval_every: int = 1, watch: Watch | No
         history.append((progress.record, progress.scores))
         if watch is not None:
             watch(progress)
-    return Trained(with_params(sim.model, progress.state), progress.scores, history, progress.state)
+    return Trained(with_params(sim.model, progress.state.server.params), progress.scores, history, progress.state)
 
 
-def with_params(model: nn.Module, state: State) -> nn.Module:
-    """Returns a copy of a model that holds the server's tensors."""
+def with_params(model: nn.Module, params: Params) -> nn.Module:
+    """Returns a copy of a model that holds other tensors; a tied one is named once.
+
+    >>> from torch import zeros
+    >>> with_params(nn.Linear(1, 1), {"weight": zeros(1, 1), "bias": zeros(1)}).bias.item()
+    0.0
+    """
     new = copy.deepcopy(model)
-    new.load_state_dict({**new.state_dict(), **{k: v for k, v in state.server.params.items() if k in new.state_dict()}})
+    held = dict(new.state_dict(keep_vars=True))
+    with torch.no_grad():
+        for name in held.keys() & params.keys():
+            held[name].copy_(params[name])
     return new

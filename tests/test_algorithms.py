@@ -16,32 +16,41 @@ from fedatoms.algorithms.feddyn import feddyn
 from fedatoms.algorithms.fedopt import fedavgm
 from fedatoms.algorithms.fedprox import fedprox
 from fedatoms.algorithms.scaffold import scaffold
-from fedatoms.data.batches import plan
-from fedatoms.data.federation import Federation
 from fedatoms.local import Training, displacement
-from fedatoms.simulate import Simulation, begin, select
+from fedatoms.simulate import Simulation, batches_of, begin, select
 
 TRAINING = Training(epochs=2, batch_size=5, lr=0.05, lr_decay=0.9, weight_decay=1e-2)
 Vector = list[Tensor]
+Term = Callable[[Vector], Tensor | float]
 
 
 def dot(a: Vector, b: Vector) -> Tensor:
     return sum((x * y).sum() for x, y in zip(a, b, strict=True))
 
 
-def local_training(
-    net: nn.Module, data: Federation, term: object, k: int, t: int, *, decay: float = 0.0
-) -> tuple[Vector, int]:
-    """Trains a copy of ``net`` on client k with the loss F_k + term(parameters); returns parameters and steps."""
+def local_training(net: nn.Module, sim: Simulation, term: Term, k: int, t: int) -> tuple[Vector, float]:
+    """Trains client k on F_k + term by hand: gradient with correction, clip, weight decay (FedDyn's too), momentum.
+
+    Returns its parameters and how far as many unit gradients would have moved them.
+    """
+    data, training, decay = sim.data, sim.training, sim.algorithm.decay
     model = copy.deepcopy(net)
-    sgd = torch.optim.SGD(model.parameters(), TRAINING.rate(t), weight_decay=TRAINING.weight_decay + decay)
-    drawn = plan(data.parts[k], batch_size=5, epochs=2, recipe=None, seed=0, client=k, round=t)
+    velocity = [torch.zeros_like(p) for p in model.parameters()]
+    drawn, far, pace = batches_of(sim, k, t), 0.0, 0.0
     for rows, real in zip(drawn.rows, drawn.real, strict=True):
-        sgd.zero_grad()
         loss = nn.functional.cross_entropy(model(data.x[rows[real]]), data.y[rows[real]])
-        (loss + term(list(model.parameters()))).backward()
-        sgd.step()
-    return [p.detach() for p in model.parameters()], len(drawn.rows)
+        params = list(model.parameters())
+        gradient = torch.autograd.grad(loss + term(params), params)
+        norm = torch.sqrt(sum((g**2).sum() for g in gradient))
+        scale = min(1.0, training.clip / (float(norm) + 1e-6))
+        with torch.no_grad():
+            for place, (p, g) in enumerate(zip(params, gradient, strict=True)):
+                move = g * scale + (training.weight_decay + decay) * p
+                velocity[place] = training.momentum * velocity[place] + move
+                p -= training.rate(t) * velocity[place]
+        pace = training.momentum * pace + 1
+        far += training.rate(t) * pace
+    return [p.detach() for p in model.parameters()], far
 
 
 def penalty(name: str, x: Vector, *, w: Vector, c: Vector, c_k: Vector, h_k: Vector) -> Tensor | float:
@@ -58,32 +67,33 @@ def penalty(name: str, x: Vector, *, w: Vector, c: Vector, c_k: Vector, h_k: Vec
     return 0.0
 
 
-def reference(name: str, net: nn.Module, data: Federation, sim: Simulation, rounds: int) -> Vector:
+def reference(name: str, net: nn.Module, sim: Simulation, rounds: int) -> Vector:
     """The five algorithms in the notation of their papers (N clients, S selected)."""
-    N, a = len(data.parts), 0.01
+    N, a = len(sim.data.parts), 0.01
     zero = [torch.zeros_like(p) for p in net.parameters()]
     w = [p.detach().clone() for p in net.parameters()]
     c, c_k = copy.deepcopy(zero), [copy.deepcopy(zero) for _ in range(N)]  # SCAFFOLD's controls; FedDC's g, g_k
     h_k = [copy.deepcopy(zero) for _ in range(N)]  # FedDyn's -g_k / a; FedDC's drift
     h = copy.deepcopy(zero)
     for t in range(rounds):
-        S, _ = select(sim, t)
-        eta = TRAINING.rate(t)
+        _, S = select(sim, t)
+        if not S:
+            continue
         replies, changes = [], []
         for k in S:
             with torch.no_grad():
                 for p, value in zip(net.parameters(), w, strict=True):
                     p.copy_(value)
             term = functools.partial(penalty, name, w=w, c=c, c_k=c_k[k], h_k=h_k[k])
-            y, K = local_training(net, data, term, k, t, decay=a if name == "feddyn" else 0.0)
+            y, far = local_training(net, sim, term, k, t)
             replies.append(y)
             if name in ("scaffold", "feddc"):
-                new = [ck - cc + (q - p) / (K * eta) for ck, cc, q, p in zip(c_k[k], c, w, y, strict=True)]
+                new = [ck - cc + (q - p) / far for ck, cc, q, p in zip(c_k[k], c, w, y, strict=True)]
                 changes.append([n - o for n, o in zip(new, c_k[k], strict=True)])
                 c_k[k] = new
             if name in ("feddyn", "feddc"):
                 h_k[k] = [d + p - q for d, p, q in zip(h_k[k], y, w, strict=True)]
-        sizes = [len(data.parts[k]) if name in ("fedavg", "fedprox") else 1 for k in S]
+        sizes = [len(sim.data.parts[k]) if name in ("fedavg", "fedprox") else 1 for k in S]
         mean = [sum(n * y[i] for n, y in zip(sizes, replies, strict=True)) / sum(sizes) for i in range(len(w))]
         if changes:
             c = [cc + sum(change[i] for change in changes) / N for i, cc in enumerate(c)]
@@ -98,11 +108,14 @@ def reference(name: str, net: nn.Module, data: Federation, sim: Simulation, roun
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "feddyn", "feddc"])
 @pytest.mark.parametrize("atoms", [None, 4])
-def test_the_engine_computes_what_the_paper_says(name: str, atoms: int | None) -> None:
-    data, net = clients_of((4, 7, 11, 6)), small_net(atoms=atoms)
-    sim = Simulation(net, data, algorithm(name), training=TRAINING, fraction=0.5)
+@pytest.mark.parametrize("clip", [1e9, 0.3])
+def test_the_engine_computes_what_the_paper_says(name: str, atoms: int | None, clip: float) -> None:
+    """With clients of unequal size, a decaying rate, weight decay, momentum, clipping, and clients that fail."""
+    net, training = small_net(atoms=atoms), TRAINING._replace(momentum=0.8, clip=clip)
+    sim = Simulation(net, clients_of((4, 7, 11, 6)), algorithm(name), training=training, fraction=0.75, failures=0.3)
+    assert any(select(sim, t)[0] != select(sim, t)[1] for t in range(4))
     ours = play(sim, 4).server.params
-    theirs = reference(name, copy.deepcopy(net), data, sim, 4)
+    theirs = reference(name, copy.deepcopy(net), sim, 4)
     names = [leaf for leaf, _ in net.named_parameters()]
     assert difference({leaf: ours[leaf] for leaf in names}, dict(zip(names, theirs, strict=True))) < 1e-11
 
@@ -184,5 +197,5 @@ def test_a_simulation_refuses_what_it_cannot_do(changes: dict[str, object], word
     "make", [lambda: feddyn(0.0), lambda: fedavgm(1.0), lambda: fedprox(-1.0), lambda: scaffold(0.0)]
 )
 def test_hyper_parameters_out_of_range_are_refused(make: Callable[[], Algorithm]) -> None:
-    with pytest.raises(ValueError, match="is not between"):
+    with pytest.raises(ValueError, match="is not a strength between"):
         make()

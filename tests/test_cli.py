@@ -85,7 +85,7 @@ class Evil:
         (["--momentum", "1"], ["--momentum 1"]),
         (["--algorithm", "fedprx"], ["'fedprx'", "'fedprox'"]),
         (["--strength", "0.1"], ["strength", "fedavg"]),
-        (["--algorithm", "feddyn", "--strength", "0"], ["strength=0"]),
+        (["--algorithm", "feddyn", "--strength", "0"], ["a=0", "strength"]),
         (["--dataset", "cifar"], ["'cifar'", "'cifar10'"]),
         (["--model", "lennet"], ["'lennet'", "'lenet'"]),
         (["--model", "lenet"], ["(1, 8, 8)"]),
@@ -101,6 +101,10 @@ class Evil:
         (["--where", "nothing", "--parametrisation", "atoms"], ["no convolution"]),
         (["--device", "gpu"], ["--device gpu", "--device cpu"]),
         (["--name", "a/b"], ["--name a/b", "--out"]),
+        (["--name", " "], ["--name"]),
+        (["--out", ""], ["--out"]),
+        (["--threads", "9999"], ["--threads 9999", "cores"]),
+        (["--beta", "1/2", "--slow-local", "freeze", "--fast", "atoms"], ["nothing to train"]),
         (["--atms", "3"], ["--atms", "--atoms"]),
         (["fedavgg"], ["preset 'fedavgg'", "'fedavg'"]),
         (["missing.json"], ["missing.json"]),
@@ -152,12 +156,14 @@ def test_cifar_runs_from_its_official_files() -> None:
 def test_nan_in_the_loss_names_client_round_and_step_and_keeps_the_checkpoint(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ["run", *QUICK, "--lr", "1e20", "--clip", "0", "--name", "x", "--rounds", "30"]
-    assert main(words) == 2
+    words = ["run", *QUICK, "--lr", "0.1", "--lr-decay", "1e6", "--clip", "0", "--name", "x", "--rounds", "30"]
+    assert main([*words, "--checkpoint-every", "1"]) == 2  # the rate explodes after the first round
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and all(word in line for word in ("client", "round", "step", "--lr"))
-    words = ["run", *QUICK, "--name", "y", "--rounds", "1"]
-    assert main(words) == 0
+    done = max(int(path.stem) for path in Path("runs/x/checkpoint").glob("*.json"))
+    assert f"round {done}, " in line and done >= 1
+    assert main(["run", "--resume", "runs/x"]) == 2  # the checkpoint is whole: the same round fails again
+    assert f"round {done}, " in capsys.readouterr().err
 
 
 def test_no_space_left_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +190,9 @@ def test_run_resume_and_saved_experiments(capsys: pytest.CaptureFixture[str]) ->
     assert main(["run", "--resume", "runs/first", "--rounds", "3"]) == 0
     assert len(Path("runs/first/rounds.jsonl").read_text().splitlines()) == 3
     assert main(["run", "runs/first/experiment.json", "--name", "second", "--rounds=1"]) == 0
+    assert main(["run", "--resume", "runs/first", "--name", "other"]) == 0  # a run keeps its folder
+    capsys.readouterr()
+    assert "--resume runs/first" in mistake(["run", "runs/first"], capsys)
     assert "--epochs cannot change" in mistake(["run", "--resume", "runs/first", "--epochs", "2"], capsys)
     assert "already holds a run" in mistake(["run", *QUICK, "--name", "first"], capsys)
 
@@ -223,6 +232,7 @@ def test_compare_prints_one_table_and_runs_nothing_twice(capsys: pytest.CaptureF
 
 def test_a_mistake_in_the_last_experiment_costs_no_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'fedavgx'" in mistake(["compare", "--algorithm", "fedavg,fedavgx", *QUICK], capsys)
+    assert "--plot" in mistake(["compare", "--algorithm", "fedavg,feddc", "--plot", "x.xyz"], capsys)
     assert "--name" in mistake(["compare", "--algorithm", "fedavg,feddc", "--name", "x"], capsys)
 
 

@@ -1,6 +1,7 @@
 """Laws of the engine, over the whole table of algorithms, exchanges and parametrisations."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from fedatoms import server, trees
 from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.exchange import FAST, SLOW, Exchange, check_covers, every_round, fast_slow
+from fedatoms.functional import uniform
 from fedatoms.local import Training
 from fedatoms.simulate import Simulation, advance, begin, select
 
@@ -275,3 +277,42 @@ def test_a_group_that_is_neither_sent_nor_personal_is_an_error() -> None:
 def test_bad_schedules_are_refused(fast: frozenset, slow: frozenset, period: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         fast_slow(fast, slow, period)
+
+
+def test_batch_norm_takes_a_batch_of_one_in_both_maps() -> None:
+    """torch's BatchNorm refuses a single value per channel; a client of one sample must not end a run."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
+    sims = [simulation(model=net, data=clients_of((1, 11, 4)), map=map) for map in ("one_by_one", "vectorised")]
+    assert difference(*(play(sim, 2).server.params for sim in sims)) < 1e-10
+
+
+def test_frozen_slow_groups_leave_personal_ones_free() -> None:
+    exchange = Exchange(fast_slow({"head"}, SLOW, 2), personal=frozenset({"atoms"}), slow_local="freeze")
+    sim = simulation(exchange=exchange)
+    slow, fast = (play(sim, t).clients.rows[1].own for t in (1, 2))
+    moved = {name for name in slow if not torch.equal(slow[name], fast[name])}
+    assert moved == {name for name, group in sim.labels.items() if group == "atoms"}
+
+
+@pytest.mark.parametrize("name", ["feddyn", "feddc"])
+def test_selected_is_the_mean_of_what_was_reported_and_not_the_servers(name: str) -> None:
+    state = play(simulation(name, data=clients_of((5, 5))), 1)
+    mean = trees.apply(lambda *leaves: sum(leaves) / 2, *(row.last for row in state.clients.rows.values()))
+    assert difference(mean, {leaf: state.selected[leaf] for leaf in mean}) < 1e-12
+    assert difference(mean, {leaf: state.server.params[leaf] for leaf in mean}) > 1e-6
+
+
+def test_dropout_differs_from_step_to_step_and_from_client_to_client() -> None:
+    key = torch.tensor(2**62)
+    masks = [uniform(key + s, (64, 9)) < 0.5 for s in range(3)] + [uniform(torch.tensor(7), (64, 9)) < 0.5]
+    for one, other in itertools.combinations(masks, 2):
+        assert 0.35 < float((one == other).float().mean()) < 0.65
+    assert abs(float(uniform(key, (1000, 100)).mean()) - 0.5) < 0.01
+
+
+def test_nothing_to_train_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing to train"):
+        begin(simulation(model=small_net().requires_grad_(False)))
+    exchange = Exchange(fast_slow({"atoms"}, {"head", *SLOW}, 2), slow_local="freeze")
+    with pytest.raises(ValueError, match="nothing to train"):  # a plain network has no atoms
+        play(simulation(model=small_net(), exchange=exchange), 2)

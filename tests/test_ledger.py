@@ -10,11 +10,10 @@ from torch import Tensor
 from fedatoms import server as server_side
 from fedatoms import trees
 from fedatoms.algorithms import ALGORITHMS, Server, algorithm
-from fedatoms.data.batches import plan
 from fedatoms.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.local import Job, Learner, Training, local_round
 from fedatoms.models import build
-from fedatoms.simulate import Simulation, advance, begin, select
+from fedatoms.simulate import Simulation, _job, advance, batches_of, begin, learner_of, select
 
 Message = dict[str, dict[str, Tensor]]
 
@@ -44,10 +43,7 @@ class Node:
         sent = {kind: tree for kind, tree in message.items() if kind != "params"}
         heard = Server(trees.restrict(self.cache, learner.travelling), sent)
         memory = {kind: trees.restrict(tree, learner.travelling) for kind, tree in self.memory.items()}
-        drawn = plan(
-            sim.data.parts[self.number], batch_size=sim.training.batch_size, epochs=sim.training.epochs,
-            recipe=sim.data.recipe, seed=sim.seed, client=self.number, round=t,
-        )  # fmt: skip
+        drawn = batches_of(sim, self.number, t)
         reply = local_round(learner, heard, Job({**self.cache, **sim.network.constants}, memory, drawn))
         self.memory = {kind: {**tree, **reply.memory[kind]} for kind, tree in self.memory.items()}
         return reply.upload
@@ -122,6 +118,42 @@ def test_keep_goes_on_from_the_clients_own_slow_part_until_the_server_has_a_new_
     discard = dataclasses.replace(sim, exchange=sim.exchange._replace(slow_local="discard"))
     assert identical(play(discard, 2).server.params, fast.server.params)
     assert not identical(play(discard, 3).server.params, play(sim, 3).server.params)  # round 2 starts from its own
+
+
+def test_a_client_that_fails_is_sent_its_part_again() -> None:
+    """Its download is counted, there is no upload, and the server does not believe that it holds anything."""
+    sim = Simulation(small_net(atoms=4), clients_of((4, 4, 4)), failures=0.5, exchange=Exchange(fast_slow(period=9)))
+    state, holders, failed = begin(sim), set(), 0
+    whole = trees.nbytes(trees.restrict(state.server.params, sim.labels))
+    fast = trees.nbytes({leaf: state.server.params[leaf] for leaf, group in sim.labels.items() if group in FAST})
+    for t in range(6):
+        chosen, present = select(sim, t)
+        state, record = advance(sim, state)
+        known = [k for k in chosen if k in holders]
+        assert sum(record.down.values()) == len(known) * fast + (len(chosen) - len(known)) * whole
+        assert sum(record.up.values()) == len(present) * (whole if t == 0 else fast)
+        holders = holders | set(present) if t else set()  # what round 0 made is new to all
+        failed += len(chosen) - len(present)
+    assert failed > 0
+
+
+def test_what_a_client_kept_ends_with_the_servers_next_version() -> None:
+    """A client that was away in a slow round starts from the server's slow part, not from its own old one."""
+    sim = Simulation(
+        small_net(atoms=4), clients_of((4, 4, 4)), fraction=0.67, seed=3,
+        exchange=Exchange(fast_slow(period=2), slow_local="keep"), training=Training(batch_size=5),
+    )  # fmt: skip
+    seen = set()
+    for t in range(2, 12):
+        state = play(sim, t)
+        for k in select(sim, t)[1]:
+            row, job = state.clients.rows.get(k), _job(sim, state, learner_of(sim, t), k)
+            if row is not None and row.own:
+                stale = "rest" in server_side.lacking(state.versions, state.held[k])
+                source = state.server.params if stale else row.own
+                assert torch.equal(job.params["fc1.weight"], source["fc1.weight"])
+                seen.add(stale)
+    assert seen == {True, False}
 
 
 def test_beta_one_fifth_on_the_lenet_saves_what_the_paper_says() -> None:

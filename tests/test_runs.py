@@ -178,9 +178,69 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(damage: str
         tensors.unlink()
     said: list[str] = []
     resume(tmp_path / "run", {}, say=said.append)
-    assert len(said) == 1 and said[0].startswith("checkpoint 000004 is damaged (")
+    assert said[0].startswith("checkpoint 000004 is damaged (") and said[1:] == [
+        "going on from checkpoint 000002 instead"
+    ]
     run(replace(experiment, name="whole"))
     assert result_without_time(tmp_path / "run") == result_without_time(tmp_path / "whole")
+
+
+def test_a_changed_model_leaves_its_checkpoints_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    code = "from torch import nn\ndef net(classes):\n    "
+    code += "return nn.Sequential(nn.Flatten(), nn.Linear(64, {}), nn.Linear({}, classes))\n"
+    Path("changing.py").write_text(code.format(5, 5))
+    run(replace(TINY, model="changing:net", out=str(tmp_path), name="run", rounds=2))
+    for width, error in ((6, "other shapes"), (5, None)):
+        Path("changing.py").write_text(code.format(width, width))
+        sys.modules.pop("changing", None)
+        if error:
+            with pytest.raises(ValueError, match=error):
+                resume(tmp_path / "run", {"rounds": 3})
+        else:
+            resume(tmp_path / "run", {"rounds": 3})
+
+
+def test_shared_and_tied_layers_survive_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tied.py").write_text(
+        "from torch import nn\n"
+        "def net(classes):\n"
+        "    conv = nn.Conv2d(4, 4, 3, padding=1)\n"
+        "    return nn.Sequential(nn.Conv2d(1, 4, 3), conv, nn.ReLU(), conv, nn.Flatten(), nn.Linear(144, classes))\n"
+    )
+    for parametrisation in ("plain", "atoms"):
+        result = run(replace(TINY, model="tied:net", parametrisation=parametrisation, out=str(tmp_path), rounds=2))
+        model = fedatoms.load_model(result.folder)
+        assert model[1] is model[3]
+        assert not any(torch.equal(leaf, torch.zeros_like(leaf)) for leaf in model.state_dict().values())
+
+
+@pytest.mark.parametrize("what", ["manifest", "rounds"])
+def test_a_record_that_was_tampered_with_is_noticed(what: str, tmp_path: Path) -> None:
+    run(replace(TINY, out=str(tmp_path), name="run", rounds=4))
+    folder = tmp_path / "run"
+    if what == "manifest":
+        path = folder / "checkpoint" / "000004.json"
+        path.write_text(path.read_text().replace('"round": 4', '"round": 3'))
+        said: list[str] = []
+        resume(folder, {"rounds": 5}, say=said.append)
+        assert "manifest does not match" in said[0]
+    else:
+        lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+        (folder / "rounds.jsonl").write_text("".join(lines[:1] + lines[2:]))
+        with pytest.raises(ValueError, match="lacks some of the 4 rounds"):
+            resume(folder, {"rounds": 5})
+
+
+def test_a_result_without_checkpoints_is_not_run_again(tmp_path: Path) -> None:
+    import shutil
+
+    run(replace(TINY, out=str(tmp_path), name="run", rounds=1))
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    with pytest.raises(ValueError, match="has a result but no checkpoint"):
+        resume(tmp_path / "run", {"rounds": 2})
 
 
 def test_a_checkpoint_of_another_experiment_is_refused(tmp_path: Path) -> None:
@@ -289,6 +349,21 @@ def test_a_comparison_runs_only_what_is_missing(tmp_path: Path) -> None:
         assert line.accuracy["all"].mean == pytest.approx(sum(headlines) / 2)
 
 
+def test_a_comparison_refuses_repeats_and_other_experiments(tmp_path: Path) -> None:
+    from contextlib import nullcontext
+
+    def watching(label: str, rounds: int) -> nullcontext:
+        return nullcontext(lambda progress: None)
+
+    experiment = replace(TINY, out=str(tmp_path), rounds=1)
+    with pytest.raises(ValueError, match="comes twice"):
+        run_missing([experiment, replace(experiment, map="vectorised")], watching)
+    run_missing([experiment], watching)
+    resume(tmp_path / run_name(experiment), {"rounds": 2})
+    with pytest.raises(ValueError, match="holds another experiment"):
+        run_missing([experiment], watching)
+
+
 def test_experiments_survive_their_files() -> None:
     experiment = Experiment(beta=0.2, strength=0.1, name="x")
     again = from_json(json.loads(json.dumps(to_json(experiment))))
@@ -305,7 +380,7 @@ def test_ten_thousand_clients_keep_their_states_on_disk(tmp_path: Path) -> None:
     from conftest import clients_of, play, small_net
 
     from fedatoms.algorithms.scaffold import scaffold
-    from fedatoms.clients import Stored
+    from fedatoms.files import Stored
     from fedatoms.simulate import Simulation
 
     sim = Simulation(

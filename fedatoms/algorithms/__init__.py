@@ -1,5 +1,6 @@
 """Federated algorithms, one file per paper. A new one is its file, a line in ``ALGORITHMS`` and a card in the docs."""
 
+import inspect
 from collections.abc import Callable
 
 from fedatoms.algorithms.base import Algorithm, Server, Work
@@ -31,12 +32,8 @@ def algorithm(name: str, strength: float | None = None) -> Algorithm:
     factory = find(name, ALGORITHMS, "algorithm")
     if strength is None:
         return factory()
-    if name == "fedavg":
-        raise ValueError(
-            f"strength={strength}, but fedavg has no strength. Leave it out, or use fedprox, feddyn or feddc."
-        )
-    if not strength > 0:
-        raise ValueError(f"strength={strength} is not positive. Leave it out for the authors' default of {name}.")
+    if not inspect.signature(factory).parameters:
+        raise ValueError(f"strength={strength}, but {name} has none. Leave it out, or use another algorithm.")
     return factory(strength)
 
 

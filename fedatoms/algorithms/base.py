@@ -80,13 +80,13 @@ class Algorithm(NamedTuple):
     sends: tuple[str, ...] = ()  # server memory that also goes down, and is counted
 
 
-def require(value: float, name: str, *, above: float = 0.0, below: float = float("inf")) -> None:
-    """Refuses a hyper-parameter outside of its range.
+def require(value: float, name: str, *, below: float = float("inf"), or_zero: bool = False) -> None:
+    """Refuses a strength that is not positive or too large.
 
     >>> require(-1.0, "a")
     Traceback (most recent call last):
     ...
-    ValueError: a=-1.0 is not between 0.0 and inf. Leave it out for the default.
+    ValueError: a=-1.0 is not a strength between 0 and inf. Leave it out for the default.
     """
-    if not above < value < below:
-        raise ValueError(f"{name}={value} is not between {above} and {below}. Leave it out for the default.")
+    if not (0 < value < below or (or_zero and value == 0)):
+        raise ValueError(f"{name}={value} is not a strength between 0 and {below}. Leave it out for the default.")

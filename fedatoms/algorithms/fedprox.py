@@ -13,7 +13,7 @@ def fedprox(mu: float = 1e-4) -> Algorithm:
     >>> fedprox(mu=0.5).correct({"w": tensor(1.0)}, {"w": tensor(3.0)}, heard, {})
     {'w': tensor(2.)}
     """
-    require(mu, "mu", above=-1e-300)  # 0 is FedAvg
+    require(mu, "mu", or_zero=True)  # 0 is FedAvg
 
     def correct(gradient: Params, params: Params, server: Server, memory: Memory) -> Params:
         return trees.apply(lambda g, w, start: g + mu * (w - start), gradient, params, server.params)

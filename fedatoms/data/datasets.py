@@ -190,7 +190,7 @@ def _jpeg(path: Path) -> _Pixels:
     try:
         from PIL import Image  # only Tiny-ImageNet needs it
     except ImportError:
-        raise ImportError(
+        raise ValueError(
             'Tiny-ImageNet is made of JPEG files, which Pillow reads: pip install "fedatoms[images]"'
         ) from None
     try:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence, Sized
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -10,7 +12,8 @@ from torch.utils.data import Dataset
 from fedatoms.data.datasets import Images, Recipe
 from fedatoms.data.partitions import Split
 
-Samples = tuple[Tensor, Tensor] | Dataset[object]  # a pair (x, y), or a map-style data set of such pairs
+Array = Tensor | npt.NDArray[np.generic]
+Samples = tuple[Array, Array] | Dataset[object]  # a pair (x, y), or a map-style data set of such pairs
 
 
 class Federation(NamedTuple):
@@ -77,9 +80,9 @@ def _seen(labels: Sequence[Tensor], test_y: Tensor) -> list[Tensor]:
 
 def _pair(samples: Samples, name: str) -> tuple[Tensor, Tensor]:
     pair = _materialise(samples, name) if isinstance(samples, Dataset) else samples
-    if not isinstance(pair, tuple | list) or [isinstance(one, Tensor) for one in pair] != [True, True]:
+    if not isinstance(pair, tuple | list) or [isinstance(one, Tensor | np.ndarray) for one in pair] != [True, True]:
         raise ValueError(f"{name}: {type(pair).__name__} is not a pair of tensors. Pass (x, y) or a map-style Dataset.")
-    x, y = pair
+    x, y = (torch.as_tensor(one) for one in pair)
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
         raise ValueError(
             f"{name}: x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)} do not pair up: each sample needs a "

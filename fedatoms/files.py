@@ -1,0 +1,47 @@
+"""Files that are never changed: written at once, named with a checksum, read as memory maps."""
+
+import os
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from fedatoms.trees import Params
+
+
+class Stored(NamedTuple):
+    """A file of tensors, and its checksum."""
+
+    path: Path
+    checksum: int
+
+
+def write_file(path: Path, tree: Params) -> Stored:
+    """Writes a tree to a new file at once: readers see the whole file or none."""
+    from safetensors.torch import save
+
+    data = save({name: leaf.detach().cpu().contiguous() for name, leaf in tree.items()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, data, sync=False)  # the checksum tells if a power cut lost it
+    return Stored(path, zlib.crc32(data))
+
+
+def read_file(stored: Stored) -> Params:
+    """Reads a file that ``write_file`` wrote, as a memory map."""
+    from safetensors.torch import load_file
+
+    return load_file(stored.path)
+
+
+def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Puts ``data`` at ``path`` in one step; a failure leaves what was there and no rest."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
