@@ -184,8 +184,8 @@ def displacement(steps: Tensor, rate: float, momentum: float) -> Tensor:
 def check_finite(reply: Reply, clients: list[int], t: int) -> None:
     """Refuses a block of replies with a loss or a model that is not finite, and names client, round and step."""
     # a sum is finite only if all its terms are, and costs one pass
-    sums = [leaf.flatten(1).sum(1, dtype=torch.float64) for leaf in reply.upload["params"].values()]
-    losses = torch.cat([reply.losses.double(), torch.stack(sums).sum(0)[:, None]], 1)
+    sums = [leaf.flatten(1).sum(1) for leaf in reply.upload["params"].values()]
+    losses = torch.cat([reply.losses, torch.stack(sums).sum(0)[:, None]], 1)
     bad = (~torch.isfinite(losses)).nonzero().tolist()
     if not bad:
         return

@@ -1,6 +1,6 @@
 """The server's side of a round: what goes down, and what the mean of the uploads does to the model."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import torch
@@ -54,14 +54,9 @@ def gather(total: Total, uploads: Memory, weights: Tensor) -> Total:
     >>> mean_of(total, like={"w": torch.tensor(0.0)})
     {'params': {'w': tensor(2.)}}
     """
-    weights = weights.double()
-    added = {
-        kind: trees.apply(lambda leaf: torch.tensordot(weights.to(leaf.device), leaf.double(), dims=1), tree)
-        for kind, tree in uploads.items()
-    }
-    if total.weight:
-        added = {kind: trees.add(total.uploads[kind], tree) for kind, tree in added.items()}
-    return Total(added, total.weight + float(weights.sum()))
+    before = total.uploads if total.weight else {kind: trees.apply(_nothing, tree) for kind, tree in uploads.items()}
+    added = {kind: trees.apply(_plus(weights), before[kind], tree) for kind, tree in uploads.items()}
+    return Total(added, total.weight + float(weights.double().sum()))
 
 
 def mean_of(total: Total, like: Params) -> Memory:
@@ -85,3 +80,16 @@ def settle(server: Server, algorithm: Algorithm, mean: Memory, participation: fl
     new = algorithm.aggregate(Server(trees.restrict(server.params, travelling), memory), mean, participation)
     params = {**server.params, **new.params, **mean["statistics"]}
     return Server(params, {name: {**tree, **new.memory[name]} for name, tree in server.memory.items()})
+
+
+def _plus(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    def plus(total: Tensor, leaf: Tensor) -> Tensor:
+        if len(weights) == 1:
+            return torch.add(total, leaf[0], alpha=float(weights))  # one pass, without a float64 copy of the leaf
+        return torch.add(total, torch.tensordot(weights.to(total), leaf.double(), dims=1))
+
+    return plus
+
+
+def _nothing(leaf: Tensor) -> Tensor:
+    return leaf.new_zeros(leaf.shape[1:], dtype=torch.float64)
