@@ -136,8 +136,8 @@ def load_model(folder: Path | str) -> nn.Module:
             f"{path} is missing: the run is not finished. Finish it with `fedatoms run --resume {folder}`."
         )
     with safe_open(path, "pt") as file:
-        shape = file.metadata()
-    model = network_of(experiment, int(shape["classes"]), tuple(json.loads(shape["shape"])))
+        images = json.loads(file.metadata()["images"])
+    model = network_of(experiment, images["classes"], tuple(images["shape"]))
     return with_params(model, load_file(path))
 
 
@@ -194,9 +194,11 @@ def _finish(experiment: Experiment, sim: Simulation, loaded: Loaded, folder: Pat
         raise
     save_state()
     result = _result(experiment, sim, folder, before + time.perf_counter() - began, source)
-    shape = {"classes": str(sim.data.classes), "shape": json.dumps(list(sim.data.x.shape[1:]))}
+    images = json.dumps({"classes": sim.data.classes, "shape": list(sim.data.x.shape[1:])})
     tensors = {name: leaf.cpu().contiguous() for name, leaf in state.server.params.items()}  # tied ones once
-    replace_file(folder / "model.safetensors", save(tensors, metadata=shape))
+    replace_file(
+        folder / "model.safetensors", save(tensors, metadata={"images": images})
+    )  # one key: their order is random
     return _write(result)
 
 

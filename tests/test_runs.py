@@ -98,6 +98,7 @@ def test_stop_and_resume_equals_no_stop_to_the_bit(name: str, place: str, tmp_pa
     resume(tmp_path / "broken", {})
     whole, broken = (load_file(tmp_path / each / "model.safetensors") for each in ("whole", "broken"))
     assert identical(whole, broken)
+    assert len({(tmp_path / each / "model.safetensors").read_bytes() for each in ("whole", "broken")}) == 1
     assert result_without_time(tmp_path / "whole") == result_without_time(tmp_path / "broken")
     for path in (tmp_path / "whole" / "checkpoint" / "clients").glob("000004-*"):
         assert path.read_bytes() == (tmp_path / "broken" / "checkpoint" / "clients" / path.name).read_bytes()
