@@ -140,6 +140,7 @@ def configure(experiment: Experiment) -> None:
     torch.set_num_threads(experiment.threads or few)
     torch.set_float32_matmul_precision("highest" if experiment.precision == "float32" else "high")
     torch.backends.cudnn.allow_tf32 = experiment.precision != "float32"
+    torch.backends.cudnn.benchmark = not experiment.deterministic  # a step has the same shapes each time
     if experiment.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
