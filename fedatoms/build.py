@@ -13,7 +13,7 @@ from fedatoms.clients import Place
 from fedatoms.data.datasets import Images, load
 from fedatoms.data.federation import partition
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
-from fedatoms.decompose import GROUPS, Group, decompose
+from fedatoms.decompose import GROUPS, Group, Init, decompose
 from fedatoms.exchange import Exchange, SlowLocal, every_round, fast_slow
 from fedatoms.experiment import Experiment, check, period_of, scored_models
 from fedatoms.local import Precision, Training
@@ -81,7 +81,7 @@ def network_of(experiment: Experiment, classes: int, shape: tuple[int, ...]) -> 
         model,
         experiment.atoms,
         where=where,
-        init=experiment.init,  # type: ignore[arg-type]
+        init=cast(Init, experiment.init),
         generator=generator(experiment.seed, "decompose"),
     )
 

@@ -185,8 +185,9 @@ def _drops(layer: nn.Module) -> bool:
 
 
 def _with_addressed_dropout(model: nn.Module) -> nn.Module:
-    drops = [layer for layer in model.modules() if type(layer) in _DROPOUTS]
-    return swap(model, {layer: AddressedDropout(float(layer.p), _DROPOUTS[type(layer)]) for layer in drops})  # type: ignore[arg-type]
+    known = [layer for layer in model.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)]
+    drops = [layer for layer in known if type(layer) in _DROPOUTS]
+    return swap(model, {layer: AddressedDropout(layer.p, _DROPOUTS[type(layer)]) for layer in drops})
 
 
 def _with_masked_norm(model: nn.Module) -> nn.Module:

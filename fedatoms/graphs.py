@@ -27,9 +27,12 @@ class Buffers(NamedTuple):
     rate: Tensor
 
 
+Program = tuple[Buffers, Callable[[], None]]  # the buffers, and one step over them
+
+
 def compiled(block: int) -> MapClients:
     """Trains ``block`` clients at once; a shorter block is filled up with clients that have nothing to do."""
-    programs: dict[object, tuple[Buffers, Callable[[], None]]] = {}
+    programs: dict[object, Program | None] = {}  # None: the compiler refused
 
     def map_clients(learner: Learner, heard: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
         rest = iter(jobs)
@@ -37,14 +40,13 @@ def compiled(block: int) -> MapClients:
             idle = some[0]._replace(plan=some[0].plan._replace(real=torch.zeros_like(some[0].plan.real)))
             inputs = stack(some + [idle] * (block - len(some)), steps=_most_steps(learner))
             kind = (learner.trained, learner.travelling)  # of a fast or a slow round
-            try:
-                buffers, replay = programs.get(kind) or _record(learner, heard, inputs)
-            except torch._dynamo.exc.TorchDynamoException as error:
-                reason = str(error).strip().splitlines()[0]
-                warnings.warn(f"the step cannot be compiled ({reason}): training without the compiler", stacklevel=2)
+            if kind not in programs:
+                programs[kind] = _record_if_possible(learner, heard, inputs)
+            program = programs[kind]
+            if program is None:
                 yield from vectorised(block)(learner, heard, itertools.chain(some, rest))
                 return
-            programs[kind] = buffers, replay
+            buffers, replay = program
             _fill(buffers, heard, inputs, learner)
             steps = max(int(job.plan.rows.shape[0]) for job in some)
             for _ in range(steps):
@@ -60,7 +62,16 @@ def _most_steps(learner: Learner) -> int:
     return learner.training.epochs * -(-largest // learner.training.batch_size)
 
 
-def _record(learner: Learner, heard: Server, jobs: Job) -> tuple[Buffers, Callable[[], None]]:
+def _record_if_possible(learner: Learner, heard: Server, jobs: Job) -> Program | None:
+    try:
+        return _record(learner, heard, jobs)
+    except torch._dynamo.exc.TorchDynamoException as error:
+        reason = str(error).strip().splitlines()[0]
+        warnings.warn(f"the step cannot be compiled ({reason}): training without the compiler", stacklevel=2)
+        return None
+
+
+def _record(learner: Learner, heard: Server, jobs: Job) -> Program:
     """Compiles a step and, on a GPU, keeps it as a graph that reads and writes the same buffers each time."""
     carry = begin(learner, jobs)
     device = jobs.plan.rows.device

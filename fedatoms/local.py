@@ -108,10 +108,8 @@ def local_round(learner: Learner, heard: Server, job: Job) -> Reply:
 
 def local_rounds(learner: Learner, heard: Server, jobs: Job) -> Reply:
     """Trains a block of clients at once: the same steps, each vectorised over the leading client axis."""
-    step, rate = (
-        block_step(learner),
-        torch.tensor(learner.rate, dtype=learner.network.dtype, device=jobs.plan.rows.device),
-    )
+    step = block_step(learner)
+    rate = torch.tensor(learner.rate, dtype=learner.network.dtype, device=jobs.plan.rows.device)
     carry, losses = begin(learner, jobs), []
     for s in range(jobs.plan.rows.shape[1]):
         carry, loss = step(carry, jobs.memory, jobs.plan, torch.tensor([s], device=rate.device), heard, rate)
@@ -170,6 +168,22 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
     return step
 
 
+def begin(learner: Learner, job: Job) -> Carry:
+    """Returns what the first step starts from."""
+    momentum = learner.training.momentum
+    return Carry(job.params, trees.zeros_like(trees.restrict(job.params, learner.trained)) if momentum else {})
+
+
+def finish(learner: Learner, heard: Server, job: Job, carry: Carry, losses: Tensor) -> Reply:
+    """Makes the reply of one client."""
+    steps = job.plan.real.any(-1).sum(-1)
+    far = displacement(steps.to(losses.dtype), learner.rate, learner.training.momentum)
+    work = Work(trees.restrict(job.params, learner.travelling), steps, far)
+    upload, memory = learner.algorithm.report(trees.restrict(carry.params, learner.travelling), heard, job.memory, work)
+    averaged = trees.restrict(carry.params, learner.statistics)
+    return Reply(carry.params, {**upload, "statistics": averaged}, memory, losses, steps)
+
+
 def displacement(steps: Tensor, rate: float, momentum: float) -> Tensor:
     """Says how far K unit gradients move a parameter: ``rate`` times the sum over j <= K of (1 - b^j) / (1 - b).
 
@@ -205,33 +219,16 @@ def _descend(weights: Params, moves: Params, rate: float | Tensor) -> Params:
 
 
 def _fetch(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[Tensor, Tensor]:
-    data = learner.data
-    dtype = learner.network.dtype
+    data, dtype = learner.data, learner.network.dtype
     return fetch(
         data.x, data.y, plan.rows[at], recipe=data.recipe, dtype=dtype, flip=plan.flip[at], shift=plan.shift[at]
     )
 
 
-def begin(learner: Learner, job: Job) -> Carry:
-    """Returns what the first step starts from."""
-    momentum = learner.training.momentum
-    return Carry(job.params, trees.zeros_like(trees.restrict(job.params, learner.trained)) if momentum else {})
-
-
-def finish(learner: Learner, heard: Server, job: Job, carry: Carry, losses: Tensor) -> Reply:
-    """Makes the reply of one client."""
-    steps = job.plan.real.any(-1).sum(-1)
-    far = displacement(steps.to(losses.dtype), learner.rate, learner.training.momentum)
-    work = Work(trees.restrict(job.params, learner.travelling), steps, far)
-    upload, memory = learner.algorithm.report(trees.restrict(carry.params, learner.travelling), heard, job.memory, work)
-    averaged = trees.restrict(carry.params, learner.statistics)
-    return Reply(carry.params, {**upload, "statistics": averaged}, memory, losses, steps)
-
-
 def _loss(learner: Learner, params: Params, batch: Batch) -> tuple[Tensor, Params]:
     with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=learner.precision == "bf16"):
         logits, buffers = learner.network.train(params, batch.x, batch.real, batch.key)
-    logits = logits.to(params[next(iter(learner.trained))].dtype)
+    logits = logits.to(learner.network.dtype)
     if batch.real is None:
         return F.cross_entropy(logits, batch.y), buffers
     each = F.cross_entropy(logits, batch.y, reduction="none")
