@@ -7,8 +7,10 @@ from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from fedatoms import convolutions
 from fedatoms.algorithms.base import Server
 from fedatoms.local import Carry, Job, Learner, Reply, begin, block_step, finish_block
 from fedatoms.maps import MapClients, stack, vectorised
@@ -72,35 +74,42 @@ def _record_if_possible(learner: Learner, heard: Server, jobs: Job) -> Program |
 
 
 def _record(learner: Learner, heard: Server, jobs: Job) -> Program:
-    """Compiles a step and, on a GPU, keeps it as a graph that reads and writes the same buffers each time."""
+    """Traces and compiles a step over fixed buffers and, on a GPU, keeps it as a graph."""
     carry = begin(learner, jobs)
     device = jobs.plan.rows.device
     losses = torch.zeros(jobs.plan.real.shape[:2], dtype=learner.network.dtype, device=device)
     first, rate = torch.zeros(1, dtype=torch.int64, device=device), torch.zeros((), dtype=losses.dtype, device=device)
     buffers = _map(torch.clone, Buffers(heard, jobs, carry, losses, first, rate))
-    step = torch.compile(block_step(learner), fullgraph=True, dynamic=False)
-
-    def once() -> None:
-        new, loss = step(
-            buffers.carry, buffers.jobs.memory, buffers.jobs.plan, buffers.step, buffers.heard, buffers.rate
-        )
-        _copy(buffers.carry, new)
-        buffers.losses.index_copy_(1, buffers.step, loss[:, None])
-        buffers.step.add_(1).remainder_(buffers.losses.shape[1])  # never out of range, also when trying it out
-
+    # The tracer sees what vmap and grad made of the step, so a convolution of many clients can be exchanged here.
+    table = {} if learner.precision == "float32" else convolutions.TABLE
+    traced = make_fx(_stepper(learner), decomposition_table=table)(_map(torch.clone, buffers))
+    step = torch.compile(traced, fullgraph=True, dynamic=False)
     if device.type != "cuda":
-        once()  # compiles
-        return buffers, once
+        step(buffers)  # compiles
+        return buffers, lambda: step(buffers)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(2):  # compiles, and lets libraries choose their kernels
-            once()
+            step(buffers)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        once()
+        step(buffers)
     return buffers, graph.replay
+
+
+def _stepper(learner: Learner) -> Callable[[Buffers], None]:
+    step = block_step(learner)
+
+    def once(buffers: Buffers) -> None:
+        heard, jobs, carry, losses, number, rate = buffers
+        new, loss = step(carry, jobs.memory, jobs.plan, number, heard, rate)
+        _copy(carry, new)
+        losses.index_copy_(1, number, loss[:, None])
+        number.add_(1).remainder_(losses.shape[1])  # never out of range, also when trying it out
+
+    return once
 
 
 def _fill(buffers: Buffers, heard: Server, jobs: Job, learner: Learner) -> None:
