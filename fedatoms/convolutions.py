@@ -1,133 +1,292 @@
-"""What vmap makes of a convolution, many groups in one, as products that a GPU is fast at.
+"""Convolutions of many clients, each with its own filters, as products that a GPU is fast at.
 
-A map over clients turns a convolution of C clients into one with C groups, for which cuDNN runs one slow kernel after
-another. ``TABLE`` says, for a tracer, what to do instead; where it does not apply, the convolution stays.
+vmap turns the convolutions of C clients into one with C groups, for which cuDNN runs one slow kernel after another.
+Inside ``Products()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 2)`` become operators that have a client
+axis of their own; a convolution that they do not cover stays what it is.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-aten = torch.ops.aten
-Sizes = Sequence[int]
+Pair = tuple[int, int]
+_DEAD = 4  # stands for the place of the largest pixel in a window of 2 x 2 where ReLU is off
 
 
 @torch.library.custom_op("fedatoms::convolve", mutates_args=())
 def convolve(x: Tensor, filters: Tensor) -> Tensor:
     """Convolves images (C, B, H, W, I) with each client's filters (C, O, K, K, I), without padding."""
-    clients, out = filters.shape[:2]
-    y = F.conv2d(_as_groups(x), filters.permute(0, 1, 4, 2, 3).flatten(0, 1), groups=clients)
-    return _as_clients(y, clients).contiguous()
+    if x.is_cuda:
+        from fedatoms import kernels  # triton comes with torch's CUDA builds only
+
+        return kernels.convolve(x, filters)
+    each = [F.conv2d(_first(a), _first(f)) for a, f in zip(x, filters, strict=True)]
+    return torch.stack(each).permute(0, 1, 3, 4, 2).contiguous()
+
+
+@torch.library.custom_op("fedatoms::convolve_pool", mutates_args=())
+def convolve_pool(x: Tensor, filters: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Convolves, adds a bias (C, O), applies ReLU and takes the largest of each 2 x 2; also says which it was."""
+    if x.is_cuda:
+        from fedatoms import kernels
+
+        return kernels.convolve_pool(x, filters, bias)
+    y = convolve(x, filters) + bias[:, None, None, None]
+    windows = torch.stack(
+        [y[:, :, i : _even(y.shape[2]) : 2, j : _even(y.shape[3]) : 2] for i in (0, 1) for j in (0, 1)]
+    )
+    largest, which = windows.max(0)
+    return largest.relu(), torch.where(largest > 0, which, _DEAD).to(torch.uint8)
 
 
 @torch.library.custom_op("fedatoms::correlate", mutates_args=())
-def correlate(x: Tensor, dy: Tensor, tall: int, wide: int) -> Tensor:
-    """Returns the gradient of the filters, (C, K, K, I, O), of a convolution whose result has gradient ``dy``."""
-    clients, channels, out = len(x), x.shape[-1], dy.shape[-1]
-    shape = (clients * out, channels, tall, wide)
-    dw = torch.nn.grad.conv2d_weight(_as_groups(x), shape, _as_groups(dy), groups=clients)
-    return dw.view(clients, out, channels, tall, wide).permute(0, 3, 4, 2, 1).contiguous()
+def correlate(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int) -> Tensor:
+    """Returns the gradient of the filters, (C, K, K, I, O), given that of the result (with ``which``: the pooled one)."""
+    if x.is_cuda:
+        from fedatoms import kernels
+
+        return kernels.correlate(x, dy, which, tall, wide)
+    if which is not None:
+        full = (x.shape[2] - tall + 1, x.shape[3] - wide + 1)
+        dy = torch.stack([_unpool(a, b, full) for a, b in zip(dy, which, strict=True)])
+    shape = (dy.shape[-1], x.shape[-1], tall, wide)
+    each = [torch.nn.grad.conv2d_weight(_first(a), shape, _first(b)) for a, b in zip(x, dy, strict=True)]
+    return torch.stack(each).permute(0, 3, 4, 2, 1).contiguous()
 
 
-@convolve.register_kernel("cuda")
-def _(x: Tensor, filters: Tensor) -> Tensor:
-    from fedatoms import kernels  # triton comes with torch's CUDA builds only
+class Products(TorchFunctionMode):
+    """While it is active, convolutions run as the operators above where these apply."""
 
-    return kernels.convolve(x, filters)
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[int, _Made] = {}  # by the identity of the tensor, which it holds and so keeps unique
+
+    def __torch_function__(
+        self,
+        function: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        if function is torch.conv2d:
+            return self._convolve(_Conv2d(*args, **kwargs))
+        made = self._made.get(id(args[0])) if args else None
+        if made is not None and function in _POOLS and made.relu and _halves(*args[1:], **kwargs):
+            return _Pooled.apply(made.x, made.weight, made.bias, made.padding)[0]
+        result = function(*args, **kwargs)
+        if made is not None and function in _RELUS:
+            self._made[id(result)] = made._replace(result=result, relu=True)
+        elif _changes_its_input(function, kwargs):
+            self._made.clear()
+        return result
+
+    def _convolve(self, call: "_Conv2d") -> Tensor:
+        if not _suits(call):
+            return torch.conv2d(*call)
+        x, weight = _cast(call.input), _cast(call.weight)
+        padding = _pair(call.padding)
+        bias = weight.new_zeros(len(weight)) if call.bias is None else _cast(call.bias)
+        y = _Convolution.apply(x, weight, padding) + bias[:, None, None]
+        self._made[id(y)] = _Made(y, x, weight, bias, padding, False)
+        return y
 
 
-@correlate.register_kernel("cuda")
-def _(x: Tensor, dy: Tensor, tall: int, wide: int) -> Tensor:
-    from fedatoms import kernels
+class _Conv2d(NamedTuple):
+    """The arguments of ``torch.conv2d``."""
 
-    return kernels.correlate(x, dy, tall, wide)
+    input: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+    stride: int | Sequence[int] = 1
+    padding: int | Sequence[int] | str = 0
+    dilation: int | Sequence[int] = 1
+    groups: int = 1
+
+
+class _Made(NamedTuple):
+    """How a tensor came about: by a convolution, perhaps with ReLU."""
+
+    result: Tensor
+    x: Tensor
+    weight: Tensor
+    bias: Tensor
+    padding: Pair
+    relu: bool
+
+
+class _Convolution(torch.autograd.Function):
+    """``conv2d(x, weight, padding=padding)`` with gradients by the operators."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, padding: Pair) -> Tensor:
+        return _first(convolve(_last(_pad(x, padding))[None], _last(weight)[None])[0])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        x, weight, ctx.padding = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    @torch.no_grad()  # first derivatives only
+    def backward(ctx, dy):
+        x, weight = ctx.saved_tensors
+        dx = _to_images(_last(dy), weight, ctx.padding) if ctx.needs_input_grad[0] else None
+        return dx, _to_filters(x, _last(dy), None, weight, ctx.padding), None
+
+
+class _Pooled(torch.autograd.Function):
+    """``max_pool2d(relu(conv2d(x, weight, bias, padding=padding)), 2)``, and which pixel of each window it took."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, padding: Pair) -> tuple[Tensor, Tensor]:
+        y, which = convolve_pool(_last(_pad(x, padding))[None], _last(weight)[None], bias[None])
+        return _first(y[0]), which[0]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        x, weight, _, ctx.padding = inputs
+        ctx.save_for_backward(x, weight, output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    @torch.no_grad()  # first derivatives only
+    def backward(ctx, dy, _):
+        x, weight, which = ctx.saved_tensors
+        slopes, dx = _last(dy), None
+        if ctx.needs_input_grad[0]:
+            full = [size + 2 * p - k + 1 for size, p, k in zip(x.shape[2:], ctx.padding, weight.shape[2:], strict=True)]
+            dx = _to_images(_unpool(slopes, which, full), weight, ctx.padding)
+        bias = torch.where(which == _DEAD, 0, slopes).sum((0, 1, 2))
+        return dx, _to_filters(x, slopes, which, weight, ctx.padding), bias, None
+
+
+def _to_images(dy: Tensor, weight: Tensor, padding: Pair) -> Tensor:
+    """Returns the gradient of the images: the slopes, padded, convolved with the filters turned round."""
+    around = _pad(_first(dy), (weight.shape[2] - 1 - padding[0], weight.shape[3] - 1 - padding[1]))
+    turned = weight.permute(1, 2, 3, 0).flip(1, 2)
+    return _first(convolve(_last(around)[None], turned[None])[0])
+
+
+def _to_filters(x: Tensor, dy: Tensor, which: Tensor | None, weight: Tensor, padding: Pair) -> Tensor:
+    chosen = None if which is None else which[None]
+    slopes = correlate(_last(_pad(x, padding))[None], dy[None], chosen, weight.shape[2], weight.shape[3])
+    return slopes[0].permute(3, 2, 0, 1)
+
+
+def _unpool(dy: Tensor, which: Tensor, full: Sequence[int]) -> Tensor:
+    """Puts the slopes of pooled pixels, (B, H, W, O), where they come from in images of ``full`` height and width."""
+    place = torch.arange(4, device=dy.device).view(2, 1, 2, 1)
+    windows = torch.where(which[:, :, None, :, None] == place, dy[:, :, None, :, None], 0)
+    dense = windows.flatten(3, 4).flatten(1, 2)
+    return F.pad(dense, (0, 0, 0, full[1] - dense.shape[2], 0, full[0] - dense.shape[1]))
+
+
+_POOLS = (F.max_pool2d, torch.max_pool2d)
+_RELUS = (F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_)
+
+
+def _suits(call: _Conv2d) -> bool:
+    """Says whether the operators cover a convolution and are faster: whole steps, and enough filters for a tile."""
+    if isinstance(call.padding, str) or call.groups != 1 or call.input.dim() != 4:
+        return False
+    steps = {*_pair(call.stride), *_pair(call.dilation)} == {1}
+    inside = all(p < k for p, k in zip(_pair(call.padding), call.weight.shape[2:], strict=True))
+    return (
+        steps and inside and len(call.weight) >= 16 and not (call.input.is_cuda and call.input.dtype == torch.float64)
+    )
+
+
+def _halves(
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> bool:
+    """Says whether these arguments of ``max_pool2d`` mean windows of 2 x 2 side by side."""
+    windows = {*_pair(kernel_size), *_pair(stride or kernel_size)} == {2}
+    return windows and {*_pair(padding)} == {0} and {*_pair(dilation)} == {1} and not (ceil_mode or return_indices)
+
+
+def _changes_its_input(function: Callable[..., object], kwargs: dict[str, object]) -> bool:
+    name = getattr(function, "__name__", "")
+    return "out" in kwargs or (name.endswith("_") and name != "__get__")
+
+
+def _cast(x: Tensor) -> Tensor:
+    """Does what autocast does with the arguments of a convolution."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+def _pad(x: Tensor, padding: Sequence[int]) -> Tensor:
+    return F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
+
+
+def _pair(size: int | Sequence[int]) -> Pair:
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+def _even(size: int) -> int:
+    return size // 2 * 2
+
+
+def _last(x: Tensor) -> Tensor:
+    """Channels from the second place to the last."""
+    return x.permute(0, 2, 3, 1)
+
+
+def _first(x: Tensor) -> Tensor:
+    """Channels from the last place to the second."""
+    return x.permute(0, 3, 1, 2)
 
 
 @convolve.register_fake
 def _(x: Tensor, filters: Tensor) -> Tensor:
-    clients, batch, height, width, _ = x.shape
-    return x.new_empty(clients, batch, height - filters.shape[2] + 1, width - filters.shape[3] + 1, filters.shape[1])
+    rows, columns = (size - kernel + 1 for size, kernel in zip(x.shape[2:4], filters.shape[2:4], strict=True))
+    return x.new_empty(*x.shape[:2], rows, columns, filters.shape[1])
+
+
+@convolve_pool.register_fake
+def _(x: Tensor, filters: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    rows, columns = ((size - kernel + 1) // 2 for size, kernel in zip(x.shape[2:4], filters.shape[2:4], strict=True))
+    y = x.new_empty(*x.shape[:2], rows, columns, filters.shape[1])
+    return y, torch.empty_like(y, dtype=torch.uint8)
 
 
 @correlate.register_fake
-def _(x: Tensor, dy: Tensor, tall: int, wide: int) -> Tensor:
+def _(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int) -> Tensor:
     return x.new_empty(len(x), tall, wide, x.shape[-1], dy.shape[-1])
 
 
-def _forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    transposed: bool,
-    output_padding: Sizes,
-    groups: int,
-) -> Tensor:
-    if not _suits(x, weight, stride, padding, dilation, transposed, groups):
-        return NotImplemented
-    filters = weight.unflatten(0, (groups, -1)).permute(0, 1, 3, 4, 2)
-    y = _as_groups(convolve(_padded(x, groups, padding[0], padding[1]), filters.contiguous()))
-    return y if bias is None else y + bias[:, None, None]
+def _over_clients(operator: Callable[..., Tensor | tuple[Tensor, Tensor]]) -> Callable[..., object]:
+    """Makes a rule for vmap: its axis joins the client axis."""
+
+    def rule(info, in_dims: Sequence[int | None], *args: object) -> object:
+        def join(value: object, axis: int | None) -> object:
+            if not isinstance(value, Tensor):
+                return value
+            each = value.expand(info.batch_size, *value.shape) if axis is None else value.movedim(axis, 0)
+            return each.flatten(0, 1).contiguous()
+
+        result = operator(*(join(value, axis) for value, axis in zip(args, in_dims, strict=True)))
+        if isinstance(result, Tensor):
+            return result.unflatten(0, (info.batch_size, -1)), 0
+        return tuple(each.unflatten(0, (info.batch_size, -1)) for each in result), (0, 0)
+
+    return rule
 
 
-def _backward(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias_sizes: Sizes | None,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    transposed: bool,
-    output_padding: Sizes,
-    groups: int,
-    output_mask: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    if not _suits(x, weight, stride, padding, dilation, transposed, groups):
-        return NotImplemented
-    dx = dw = db = None
-    tall, wide = weight.shape[2:]
-    if output_mask[0]:  # a convolution of the padded slopes with the filters turned round, from outputs to inputs
-        turned = weight.unflatten(0, (groups, -1)).permute(0, 2, 3, 4, 1).flip(2, 3)
-        around = _padded(dy, groups, tall - 1 - padding[0], wide - 1 - padding[1])
-        dx = _as_groups(convolve(around, turned.contiguous()))
-    if output_mask[1]:
-        slopes = correlate(_padded(x, groups, padding[0], padding[1]), _padded(dy, groups, 0, 0), tall, wide)
-        dw = slopes.permute(0, 4, 3, 1, 2).flatten(0, 1)
-    if output_mask[2]:
-        db = dy.sum((0, 2, 3))
-    return dx, dw, db
-
-
-TABLE: dict[object, Callable[..., object]] = {
-    aten.convolution.default: _forward,
-    aten.convolution_backward.default: _backward,
-}
-
-
-def _suits(
-    x: Tensor, weight: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes, transposed: bool, groups: int
-) -> bool:
-    """Says whether our products are the better ones: images, whole steps, many groups, and enough filters in each."""
-    plain = not transposed and x.dim() == 4 and set(stride) == {1} and set(dilation) == {1}
-    inside = plain and all(p < k for p, k in zip(padding, weight.shape[2:], strict=True))
-    return inside and x.dtype != torch.float64 and groups > 1 and len(weight) >= 16 * groups
-
-
-def _padded(x: Tensor, groups: int, rows: int, columns: int) -> Tensor:
-    around = F.pad(x, (columns, columns, rows, rows)) if rows or columns else x
-    return _as_clients(around, groups).contiguous()
-
-
-def _as_clients(x: Tensor, groups: int) -> Tensor:
-    """(B, C I, H, W) to (C, B, H, W, I)."""
-    return x.unflatten(1, (groups, -1)).permute(1, 0, 3, 4, 2)
-
-
-def _as_groups(x: Tensor) -> Tensor:
-    """(C, B, H, W, I) to (B, C I, H, W)."""
-    return x.permute(1, 0, 4, 2, 3).flatten(1, 2)
+for _operator in (convolve, convolve_pool, correlate):
+    _operator.register_vmap(_over_clients(_operator))

@@ -7,6 +7,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from typing import Literal, get_args
 
 import torch
@@ -71,7 +72,11 @@ class AtomConv(nn.Module):
         >>> decompose(nn.Conv2d(3, 8, 5)).filter().shape
         torch.Size([8, 3, 5, 5])
         """
-        theta = self.coefficients @ self.atoms.flatten(1)
+        # One product per output channel: the gradient of the atoms, a sum over all filters, then runs in parallel, and
+        # outside of autocast it is summed in float32.
+        kind = self.atoms.device.type
+        with nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False):
+            theta = torch.bmm(self.coefficients, self.atoms.flatten(1).expand(len(self.coefficients), -1, -1))
         return theta.reshape(*self.coefficients.shape[:2], *self.atoms.shape[1:])
 
     def forward(self, x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from typing import NamedTuple, TypeVar, cast
 
 import torch
@@ -10,8 +11,8 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from fedatoms import convolutions
 from fedatoms.algorithms.base import Server
+from fedatoms.convolutions import Products
 from fedatoms.local import Carry, Job, Learner, Reply, begin, block_step, finish_block
 from fedatoms.maps import MapClients, stack, vectorised
 
@@ -80,9 +81,8 @@ def _record(learner: Learner, heard: Server, jobs: Job) -> Program:
     losses = torch.zeros(jobs.plan.real.shape[:2], dtype=learner.network.dtype, device=device)
     first, rate = torch.zeros(1, dtype=torch.int64, device=device), torch.zeros((), dtype=losses.dtype, device=device)
     buffers = _map(torch.clone, Buffers(heard, jobs, carry, losses, first, rate))
-    # The tracer sees what vmap and grad made of the step, so a convolution of many clients can be exchanged here.
-    table = {} if learner.precision == "float32" else convolutions.TABLE
-    traced = make_fx(_stepper(learner), decomposition_table=table)(_map(torch.clone, buffers))
+    with nullcontext() if learner.precision == "float32" else Products():
+        traced = make_fx(_stepper(learner))(_map(torch.clone, buffers))
     step = torch.compile(traced, fullgraph=True, dynamic=False)
     if device.type != "cuda":
         step(buffers)  # compiles

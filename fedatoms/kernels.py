@@ -1,7 +1,9 @@
 """Triton kernels for many small convolutions at once, each client with its own filters; only CUDA needs this file.
 
 Both are matrix products whose left factor, the patches of the images, is never written down: images lie in memory as
-(C, B, H, W, I), so that one row of a patch is one run of ``K * I`` numbers, and a patch is ``K`` such runs.
+(C, B, H, W, I), so that one row of a patch is one run of ``K * I`` numbers, and a patch is ``K`` such runs. With
+``pool``, the pixels of a window of 2 x 2 follow each other, and only the largest of each four leaves the kernel. Sums
+have a fixed order (no atomic additions) and tiles a fixed size (no tuning at run time): the same bits each time.
 """
 
 import torch
@@ -10,52 +12,94 @@ import triton.language as tl
 from torch import Tensor
 
 _PROGRAMS = 264  # twice the multiprocessors of a large GPU: fewer leave it idle
+DEAD = tl.constexpr(4)  # stands for the place of the largest pixel where ReLU is off
 
 
 def convolve(x: Tensor, filters: Tensor) -> Tensor:
-    """Convolves (C, B, H, W, I) with (C, O, K, K, I), without padding: (C, B, H - K + 1, W - K + 1, O)."""
-    clients, batch, height, width, channels = x.shape
-    out, tall, wide = filters.shape[1:4]
-    rows, columns = height - tall + 1, width - wide + 1
-    y = x.new_empty(clients, batch, rows, columns, out)
-    pixels, tile_o = batch * rows * columns, _tile(out, 128)
-    tile_p = 128 if clients * triton.cdiv(pixels, 128) * triton.cdiv(out, tile_o) >= _PROGRAMS else 64
-    grid = (triton.cdiv(pixels, tile_p), triton.cdiv(out, tile_o), clients)
-    sizes = (pixels, rows, columns, height, width * channels, channels, out, tall * wide * channels, wide * channels)
-    _convolve[grid](x, filters, y, *sizes, tile_p, tile_o, 128 // x.element_size(), num_warps=4, num_stages=4)
+    """Convolves images (C, B, H, W, I) with filters (C, O, K, K, I), without padding."""
+    rows, columns = (size - kernel + 1 for size, kernel in zip(x.shape[2:4], filters.shape[2:4], strict=True))
+    y = x.new_empty(*x.shape[:2], rows, columns, filters.shape[1])
+    _launch_convolve(x, filters, None, y, None)
     return y
 
 
-def correlate(x: Tensor, dy: Tensor, tall: int, wide: int) -> Tensor:
-    """Returns the gradient of the filters, (C, K, K, I, O), from images and the gradient of the convolution's result."""
-    clients, batch, height, width, channels = x.shape
+def convolve_pool(x: Tensor, filters: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Convolves, adds a bias (C, O), applies ReLU and takes the largest of each 2 x 2; also says which it was."""
+    rows, columns = ((size - kernel + 1) // 2 for size, kernel in zip(x.shape[2:4], filters.shape[2:4], strict=True))
+    y = x.new_empty(*x.shape[:2], rows, columns, filters.shape[1])
+    which = torch.empty_like(y, dtype=torch.uint8)
+    _launch_convolve(x, filters, bias, y, which)
+    return y, which
+
+
+def correlate(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int) -> Tensor:
+    """Returns the gradient of the filters, (C, K, K, I, O), given that of the result (with ``which``: the pooled one)."""
+    clients, _, height, width, channels = x.shape
     rows, columns, out = dy.shape[2:]
-    pixels, patch = batch * rows * columns, tall * wide * channels
-    tile_k, tile_o, tile_p = 128, _tile(out, 128), 128 // x.element_size()
+    pool = which is not None
+    pixels, patch = dy[0, ..., 0].numel() * (4 if pool else 1), tall * wide * channels
+    tile_k, tile_o, tile_p, warps, stages = _correlate_tiles(x, out)
     tiles = triton.cdiv(patch, tile_k) * triton.cdiv(out, tile_o)
-    parts = max(min(triton.cdiv(2 * _PROGRAMS, tiles * clients), triton.cdiv(pixels, 4 * tile_p)), 1)
+    parts = max(min(triton.cdiv(2 * _PROGRAMS, tiles * clients), triton.cdiv(pixels, 8 * tile_p)), 1)
     share = triton.cdiv(triton.cdiv(pixels, parts), tile_p) * tile_p
     sums = x.new_empty(parts, clients, patch, out, dtype=torch.float32)
-    grid = (tiles, parts, clients)
-    sizes = (share, pixels, rows, columns, height, width * channels, channels, out, patch, wide * channels)
-    _correlate[grid](x, dy, sums, *sizes, tile_k, tile_o, tile_p, num_warps=4, num_stages=4)
-    return sums.sum(0).to(x.dtype).view(clients, tall, wide, channels, out)  # in a fixed order: no atomic additions
+    sizes = (share, pixels, x[0].numel(), rows, columns, height * width * channels, width * channels, channels)
+    _correlate[(tiles, parts, clients)](
+        x, dy, which, sums, *sizes, out, patch, wide * channels, pool, tile_k, tile_o, tile_p,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    return sums.sum(0).to(x.dtype).view(clients, tall, wide, channels, out)
+
+
+def _launch_convolve(x: Tensor, filters: Tensor, bias: Tensor | None, y: Tensor, which: Tensor | None) -> None:
+    clients, _, height, width, channels = x.shape
+    out, tall, wide = filters.shape[1:4]
+    pool = which is not None
+    pixels = y[0, ..., 0].numel() * (4 if pool else 1)
+    tile_p, tile_o, tile_k, warps, stages = _convolve_tiles(x, pixels, out)
+    grid = (triton.cdiv(pixels, tile_p), triton.cdiv(out, tile_o), clients)
+    sizes = (pixels, x[0].numel(), *y.shape[2:4], height * width * channels, width * channels, channels)
+    _convolve[grid](
+        x, filters, bias, y, which, *sizes, out, tall * wide * channels, wide * channels, pool, tile_p, tile_o, tile_k,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+
+
+def _convolve_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, int, int]:
+    tile_o = _tile(out)
+    tile_p = 128 if len(x) * triton.cdiv(pixels, 128) * triton.cdiv(out, tile_o) >= _PROGRAMS else 64
+    tile_k = (64 if x.shape[-1] % 16 == 0 else 32) // x.element_size() * 2  # short patches waste a large tile
+    return tile_p, tile_o, tile_k, 4, 4
+
+
+def _correlate_tiles(x: Tensor, out: int) -> tuple[int, int, int, int, int]:
+    if x.dtype == torch.float32:  # two warps choose the older matrix units, which read float32 in either order
+        return 64, min(_tile(out), 64), 32, 2, 3
+    return 128, _tile(out), 64 if x.shape[-1] % 16 == 0 else 32, 4, 3
+
+
+def _tile(size: int) -> int:
+    return max(min(triton.next_power_of_2(size), 128), 16)
 
 
 @triton.jit
 def _convolve(
     x,
     filters,
+    bias,
     y,
+    which,
     pixels,
+    images,
     rows: tl.constexpr,
     columns: tl.constexpr,
-    height: tl.constexpr,
+    image: tl.constexpr,
     line: tl.constexpr,
     channels: tl.constexpr,
     out: tl.constexpr,
     patch: tl.constexpr,
     run: tl.constexpr,
+    pool: tl.constexpr,
     tile_p: tl.constexpr,
     tile_o: tl.constexpr,
     tile_k: tl.constexpr,
@@ -63,35 +107,48 @@ def _convolve(
     client = tl.program_id(2).to(tl.int64)
     p = tl.program_id(0) * tile_p + tl.arange(0, tile_p)
     o = tl.program_id(1) * tile_o + tl.arange(0, tile_o)
-    x += client * (pixels // (rows * columns)) * height * line
+    x += client * images
     filters += client * out * patch
-    corner = _corner(p, rows, columns, height, line, channels)
+    corner = _corner(p, rows, columns, image, line, channels, pool)
     total = tl.zeros((tile_p, tile_o), tl.float32)
     for first in range(0, patch, tile_k):
         k = first + tl.arange(0, tile_k)
         place = _place(k, line, run, channels)
-        images = tl.load(x + corner[:, None] + place[None, :], (p < pixels)[:, None] & (k < patch)[None, :], 0.0)
+        patches = tl.load(x + corner[:, None] + place[None, :], (p < pixels)[:, None] & (k < patch)[None, :], 0.0)
         weights = tl.load(filters + o[None, :] * patch + k[:, None], (k < patch)[:, None] & (o < out)[None, :], 0.0)
-        total = tl.dot(images, weights, total, input_precision="tf32")
-    y += (client * pixels + p)[:, None] * out + o[None, :]
-    tl.store(y, total.to(y.dtype.element_ty), (p < pixels)[:, None] & (o < out)[None, :])
+        total = tl.dot(patches, weights, total, input_precision="tf32")
+    if pool:
+        total += tl.load(bias + client * out + o, o < out, 0.0).to(tl.float32)[None, :]
+        total, largest = tl.max(tl.reshape(total, (tile_p // 4, 4, tile_o)), 1, return_indices=True)
+        largest = tl.where(total > 0, largest, DEAD)
+        total = tl.maximum(total, 0.0)
+        pixels = pixels // 4
+        p = tl.program_id(0) * (tile_p // 4) + tl.arange(0, tile_p // 4)
+    at = (client * pixels + p)[:, None] * out + o[None, :]
+    inside = (p < pixels)[:, None] & (o < out)[None, :]
+    tl.store(y + at, total.to(y.dtype.element_ty), inside)
+    if pool:
+        tl.store(which + at, largest.to(tl.uint8), inside)
 
 
 @triton.jit
 def _correlate(
     x,
     dy,
+    which,
     sums,
     share,
     pixels,
+    images,
     rows: tl.constexpr,
     columns: tl.constexpr,
-    height: tl.constexpr,
+    image: tl.constexpr,
     line: tl.constexpr,
     channels: tl.constexpr,
     out: tl.constexpr,
     patch: tl.constexpr,
     run: tl.constexpr,
+    pool: tl.constexpr,
     tile_k: tl.constexpr,
     tile_o: tl.constexpr,
     tile_p: tl.constexpr,
@@ -101,24 +158,42 @@ def _correlate(
     across = tl.cdiv(out, tile_o)
     k = tl.program_id(0) // across * tile_k + tl.arange(0, tile_k)
     o = tl.program_id(0) % across * tile_o + tl.arange(0, tile_o)
-    x += client * (pixels // (rows * columns)) * height * line
-    dy += client * pixels * out
+    x += client * images
     place = _place(k, line, run, channels)
     total = tl.zeros((tile_k, tile_o), tl.float32)
     for first in range(part * share, tl.minimum(part * share + share, pixels), tile_p):
         p = first + tl.arange(0, tile_p)
-        corner = _corner(p, rows, columns, height, line, channels)
-        images = tl.load(x + corner[None, :] + place[:, None], (p < pixels)[None, :] & (k < patch)[:, None], 0.0)
-        slopes = tl.load(dy + p[:, None] * out + o[None, :], (p < pixels)[:, None] & (o < out)[None, :], 0.0)
-        total = tl.dot(images, slopes, total, input_precision="tf32")
+        corner = _corner(p, rows, columns, image, line, channels, pool)
+        patches = tl.load(x + corner[None, :] + place[:, None], (p < pixels)[None, :] & (k < patch)[:, None], 0.0)
+        inside = (p < pixels)[:, None] & (o < out)[None, :]
+        if pool:
+            at = (client * (pixels // 4) + p // 4)[:, None] * out + o[None, :]
+            slopes = tl.load(dy + at, inside, 0.0)
+            slopes = tl.where(tl.load(which + at, inside, 0) == (p % 4)[:, None], slopes, 0.0)
+        else:
+            slopes = tl.load(dy + (client * pixels + p)[:, None] * out + o[None, :], inside, 0.0)
+        total = tl.dot(patches, slopes, total, input_precision="tf32")
     sums += ((part * tl.num_programs(2) + client) * patch + k)[:, None] * out + o[None, :]
     tl.store(sums, total, (k < patch)[:, None] & (o < out)[None, :])
 
 
 @triton.jit
-def _corner(p, rows: tl.constexpr, columns: tl.constexpr, height: tl.constexpr, line: tl.constexpr, step: tl.constexpr):
-    """Where the patch of output pixel ``p`` begins."""
-    return p // (rows * columns) * (height * line) + p // columns % rows * line + p % columns * step
+def _corner(
+    p,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+    image: tl.constexpr,
+    line: tl.constexpr,
+    channels: tl.constexpr,
+    pool: tl.constexpr,
+):
+    """Where the patch of output pixel ``p`` begins; rows and columns are those of the (pooled) result."""
+    if pool:
+        within, p = p % 4, p // 4
+        row, column = p // columns % rows * 2 + within // 2, p % columns * 2 + within % 2
+    else:
+        row, column = p // columns % rows, p % columns
+    return p // (rows * columns) * image + row * line + column * channels
 
 
 @triton.jit
@@ -128,7 +203,3 @@ def _place(k, line: tl.constexpr, run: tl.constexpr, channels: tl.constexpr):
     if channels % 16 == 0:  # sixteen numbers in a row then lie in a row: let them be read in wide words
         place = tl.max_contiguous(tl.multiple_of(place, 16), 16)
     return place
-
-
-def _tile(size: int, largest: int) -> int:
-    return max(min(triton.next_power_of_2(size), largest), 16)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedatoms import trees
 from fedatoms.algorithms.base import Algorithm, Server, Work
-from fedatoms.data.batches import Plan, fetch
+from fedatoms.data.batches import Plan, fetch, move
 from fedatoms.data.federation import Federation
 from fedatoms.functional import Network
 from fedatoms.trees import Memory, Params
@@ -57,7 +57,7 @@ class Job(NamedTuple):
 
     params: Params  # the whole model it starts from
     memory: Memory
-    plan: Plan
+    plan: Plan  # of one client on the host, of a block on the device
 
 
 class Reply(NamedTuple):
@@ -68,6 +68,14 @@ class Reply(NamedTuple):
     memory: Memory
     losses: Tensor  # (S,) mean loss of each step, 0 where the step is padding
     steps: Tensor  # real steps
+
+
+class Traces(NamedTuple):
+    """What a block of clients leaves to see whether all went well."""
+
+    clients: list[int]
+    values: Tensor  # (C, S + 1): the losses, and a sum over the model
+    steps: Tensor  # (C,)
 
 
 class Batch(NamedTuple):
@@ -95,8 +103,10 @@ Differentiate = Callable[[Loss, Params], tuple[Params, Tensor, Params]]
 def local_round(learner: Learner, heard: Server, job: Job) -> Reply:
     """Trains one client: a plain loop over its steps, on its real rows only."""
     step = local_step(learner, _by_autograd)
+    counts = job.plan.real.sum(-1).tolist()
+    job = job._replace(plan=move(job.plan, learner.data.x.device))
     carry, losses = begin(learner, job), []
-    for s, count in enumerate(job.plan.real.sum(-1).tolist()):
+    for s, count in enumerate(counts):
         x, y = _fetch(learner, job.plan, (s, slice(count)))
         # torch's BatchNorm refuses a single row; ours, which knows of padding, does not
         batch = Batch(x, y, job.plan.real[s, :1] if count == 1 else None, job.plan.key + s)
@@ -195,20 +205,25 @@ def displacement(steps: Tensor, rate: float, momentum: float) -> Tensor:
     return torch.where(far > 0, far, torch.inf)  # no step at all: no estimate of a gradient
 
 
-def check_finite(reply: Reply, clients: list[int], t: int) -> None:
-    """Refuses a block of replies with a loss or a model that is not finite, and names client, round and step."""
+def traces_of(reply: Reply, clients: list[int]) -> Traces:
+    """Reads off a block of replies what ``check_finite`` looks at, without waiting for it."""
     # a sum is finite only if all its terms are, and costs one pass
     sums = [leaf.flatten(1).sum(1) for leaf in reply.upload["params"].values()]
-    losses = torch.cat([reply.losses, torch.stack(sums).sum(0)[:, None]], 1)
-    bad = (~torch.isfinite(losses)).nonzero().tolist()
+    return Traces(clients, torch.cat([reply.losses, torch.stack(sums).sum(0)[:, None]], 1), reply.steps)
+
+
+def check_finite(traces: Traces, t: int) -> list[float]:
+    """Returns each client's mean loss; refuses one, or a model, that is not finite, and names client, round and step."""
+    values, steps = traces.values.cpu(), traces.steps.tolist()
+    bad = (~torch.isfinite(values)).nonzero().tolist()
     if not bad:
-        return
+        return [float(row[:-1].sum()) / max(count, 1) for row, count in zip(values, steps, strict=True)]
     place, step = bad[0]
-    trained = step < reply.losses.shape[1]
-    what = f"loss is {float(losses[place, step])}" if trained else "the trained model is not finite"
-    step = step if trained else int(reply.steps[place]) - 1
+    trained = step < values.shape[1] - 1
+    what = f"loss is {float(values[place, step])}" if trained else "the trained model is not finite"
+    step = step if trained else int(steps[place]) - 1
     raise FloatingPointError(
-        f"client {clients[place]}, round {t}, step {step}: {what}. Lower --lr, set --clip 10, or look at its data."
+        f"client {traces.clients[place]}, round {t}, step {step}: {what}. Lower --lr, set --clip 10, or look at its data."
     )
 
 

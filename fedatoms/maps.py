@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedatoms import trees
 from fedatoms.algorithms.base import Server
-from fedatoms.data.batches import pad_steps
+from fedatoms.data.batches import move, pad_steps
 from fedatoms.local import Job, Learner, Reply, local_round, local_rounds
 from fedatoms.trees import Memory, Params
 
@@ -49,8 +49,10 @@ def vectorised(block: int) -> MapClients:
 
 def stack(jobs: list[Job], steps: int = 0) -> Job:
     """Stacks jobs along a leading client axis, padded to the longest or to ``steps`` steps."""
+    params = trees.stack([job.params for job in jobs])
     memory = {kind: trees.stack([job.memory[kind] for job in jobs]) for kind in jobs[0].memory}
-    return Job(trees.stack([job.params for job in jobs]), memory, pad_steps([job.plan for job in jobs], steps))
+    plan = pad_steps([job.plan for job in jobs], steps)
+    return Job(params, memory, move(plan, next(iter(params.values())).device))
 
 
 def _lead(tree: Mapping[str, Tensor]) -> Params:

@@ -55,7 +55,9 @@ def gather(total: Total, uploads: Memory, weights: Tensor) -> Total:
     {'params': {'w': tensor(2.)}}
     """
     before = total.uploads if total.weight else {kind: trees.apply(_nothing, tree) for kind, tree in uploads.items()}
-    added = {kind: trees.apply(_plus(weights), before[kind], tree) for kind, tree in uploads.items()}
+    device = next((leaf.device for tree in before.values() for leaf in tree.values()), weights.device)
+    plus = _plus(weights.tolist(), weights.to(device, torch.float64))
+    added = {kind: trees.apply(plus, before[kind], tree) for kind, tree in uploads.items()}
     return Total(added, total.weight + float(weights.double().sum()))
 
 
@@ -82,11 +84,11 @@ def settle(server: Server, algorithm: Algorithm, mean: Memory, participation: fl
     return Server(params, {name: {**tree, **new.memory[name]} for name, tree in server.memory.items()})
 
 
-def _plus(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+def _plus(weights: list[float], on_device: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     def plus(total: Tensor, leaf: Tensor) -> Tensor:
         if len(weights) == 1:
-            return torch.add(total, leaf[0], alpha=float(weights))  # one pass, without a float64 copy of the leaf
-        return torch.add(total, torch.tensordot(weights.to(total), leaf.double(), dims=1))
+            return torch.add(total, leaf[0], alpha=weights[0])  # one pass, without a float64 copy of the leaf
+        return torch.add(total, torch.tensordot(on_device, leaf.double(), dims=1))
 
     return plus
 

@@ -3,9 +3,9 @@
 import copy
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -23,7 +23,7 @@ from fedatoms.exchange import Exchange, bytes_of, check_covers, every_round
 from fedatoms.files import Stored
 from fedatoms.functional import Network, network, why_not_vectorised
 from fedatoms.graphs import compiled
-from fedatoms.local import PRECISIONS, Job, Learner, Precision, Reply, Training, check_finite
+from fedatoms.local import PRECISIONS, Job, Learner, Precision, Reply, Traces, Training, check_finite, traces_of
 from fedatoms.maps import MapClients, one_by_one, vectorised
 from fedatoms.names import unknown
 from fedatoms.randomness import generator
@@ -34,6 +34,7 @@ Map = Literal["auto", "one_by_one", "vectorised"]
 MODELS: tuple[Scored, ...] = get_args(Scored)
 MAPS: tuple[Map, ...] = get_args(Map)
 Bytes = dict[Group, int]
+_AHEAD = 32  # clients whose batches are drawn before their round
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,11 @@ class Simulation:
         data, device = self.data, self.device
         test_x, test_y = data.test_x.to(device), data.test_y.to(device)
         return data._replace(x=data.x.to(device), y=data.y.to(device), test_x=test_x, test_y=test_y)
+
+    @cached_property
+    def batches(self) -> Callable[[int, int], Plan]:
+        """The batches of a client in a round, on the host; the last ones are remembered."""
+        return lru_cache(2 * _AHEAD)(lambda client, t: batches_of(self, client, t))
 
     @cached_property
     def map_clients(self) -> MapClients:
@@ -196,14 +202,15 @@ def advance(sim: Simulation, state: State) -> tuple[State, Record]:
     learner = learner_of(sim, state.round)
     heard = server_side.heard(state.server, sim.algorithm, learner.travelling)
     jobs = (_job(sim, state, learner, client) for client in present)
-    waiting, got = iter(present), _Collected(server_side.NOTHING_YET, {}, state.last_sum, 0.0, {})
+    waiting, got = iter(present), _Collected(server_side.NOTHING_YET, {}, state.last_sum, {}, [])
     for reply in sim.map_clients(learner, heard, jobs):
-        block = [next(waiting) for _ in reply.steps]
-        check_finite(reply, block, state.round)
-        got = _collect(sim, state, got, block, reply)
+        got = _collect(sim, state, got, [next(waiting) for _ in reply.steps], reply)
     new = _settle(sim, state, present, got) if present else state._replace(round=state.round + 1, selected=None)
-    loss = got.losses / len(present) if present else float("nan")
     down = _bytes_down(sim, state, learner, chosen)
+    _look_ahead(sim, state.round + 1)
+    # Nothing above waits for a GPU: it works on while the host does its part of the round.
+    losses = [mean for traces in got.traces for mean in check_finite(traces, state.round)]
+    loss = sum(losses) / len(losses) if losses else float("nan")
     record = Record(state.round, loss, len(present), len(chosen) - len(present), got.up, down, 0.0)
     return new, record._replace(seconds=time.perf_counter() - began)
 
@@ -230,8 +237,8 @@ class _Collected(NamedTuple):
     total: server_side.Total
     rows: Mapping[int, Client | Stored]
     last_sum: Params | None
-    losses: float
     up: Bytes
+    traces: list[Traces]  # of each block
 
 
 def _travelling(sim: Simulation, t: int) -> frozenset[Group]:
@@ -256,28 +263,36 @@ def _job(sim: Simulation, state: State, learner: Learner, client: int) -> Job:
     row = _row(sim, state, client)
     lost = _lost(sim, state, client)
     own = {name: leaf for name, leaf in row.own.items() if sim.labels[name] not in lost}
-    batches = batches_of(sim, client, state.round)
     memory = {kind: trees.restrict(tree, learner.travelling) for kind, tree in row.memory.items()}
-    return Job({**state.server.params, **own}, memory, Plan(*(leaf.to(sim.device) for leaf in batches)))
+    return Job({**state.server.params, **own}, memory, sim.batches(client, state.round))
+
+
+def _look_ahead(sim: Simulation, t: int) -> None:
+    """Draws the first batches of the next round, while a GPU still works on this one."""
+    for client in select(sim, t)[1][:_AHEAD]:
+        sim.batches(client, t)
 
 
 def _collect(sim: Simulation, state: State, got: _Collected, block: list[int], reply: Reply) -> _Collected:
     uniform = sim.algorithm.weighting == "uniform"
     weights = torch.tensor([1.0 if uniform else float(len(sim.data.parts[client])) for client in block])
     total = server_side.gather(got.total, reply.upload, weights)
-    losses = float((reply.losses.sum(1) / reply.steps.clamp(min=1)).sum())
     up = {group: got.up.get(group, 0) + count for group, count in bytes_of(reply.upload, sim.labels).items()}
-    rows, last_sum = dict(got.rows), got.last_sum
-    for i, client in enumerate(block):
-        old = _row(sim, state, client)
-        new = _kept(sim, state, old, reply, i)
-        if last_sum is not None:
-            last_sum = {
-                name: leaf + (new.last[name].double() - _last(sim, old, name)) for name, leaf in last_sum.items()
-            }
-        if any(new):
-            rows[client] = state.clients.keep(client, new, state.round + 1)
-    return _Collected(total, rows, last_sum, got.losses + losses, up)
+    before = [_row(sim, state, client) for client in block]
+    after = [_kept(sim, state, old, reply, i) for i, old in enumerate(before)]
+    rows = {
+        client: state.clients.keep(client, new, state.round + 1)
+        for client, new in zip(block, after, strict=True)
+        if any(new)
+    }
+    last_sum = got.last_sum
+    if last_sum is not None:
+        old, new = (
+            {name: torch.stack([_last(sim, row, name) for row in kept]) for name in last_sum}
+            for kept in (before, after)
+        )
+        last_sum = trees.apply(lambda total, new, old: total + (new.double() - old).sum(0), last_sum, new, old)
+    return _Collected(total, {**got.rows, **rows}, last_sum, up, [*got.traces, traces_of(reply, block)])
 
 
 def _kept(sim: Simulation, state: State, old: Client, reply: Reply, i: int) -> Client:

@@ -60,6 +60,11 @@ def pad_steps(plans: Sequence[Plan], steps: int = 0) -> Plan:
     return Plan(*(torch.stack(leaf) for leaf in (rows, real, flip, shift, key)))
 
 
+def move(plan: Plan, device: torch.device) -> Plan:
+    """Returns a plan on a device."""
+    return Plan(*(leaf.to(device) for leaf in plan))
+
+
 def fetch(
     x: Tensor, y: Tensor, rows: Tensor, recipe: Recipe | None, dtype: torch.dtype, flip: Tensor, shift: Tensor
 ) -> tuple[Tensor, Tensor]:
