@@ -34,7 +34,7 @@ def in_blocks(make: MakeMap, choose: ChooseSize, otherwise: MapClients | None = 
 
     def map_clients(learner: Learner, heard: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
         nonlocal size, train, instead
-        rest, replies = iter(jobs), list[Reply]()
+        rest = iter(jobs)
         # jobs are drawn outside of the try: what fails in making them would fail again, and lose those after it
         while instead is None and (some := list(itertools.islice(rest, max(size, 1)))):
             try:
@@ -42,7 +42,7 @@ def in_blocks(make: MakeMap, choose: ChooseSize, otherwise: MapClients | None = 
                     train = train or make(size)
                     replies = list(train(learner, heard, some))
                 else:
-                    size, rest = choose(learner, heard, some[0]), itertools.chain(some, rest)
+                    size, rest, replies = choose(learner, heard, some[0]), itertools.chain(some, rest), []
             except Exception as error:
                 full = _is_out_of_memory(error)
                 if not full and otherwise is None:
@@ -50,7 +50,6 @@ def in_blocks(make: MakeMap, choose: ChooseSize, otherwise: MapClients | None = 
                 reason = why(error)
             else:
                 yield from replies  # a block is whole before any of it is yielded
-                replies = []
                 continue
             # after the handler, whose traceback holds the memory of what failed
             train, rest = None, itertools.chain(some, rest)
@@ -127,8 +126,8 @@ def _smaller(size: int) -> int:
 
 
 def _trying(way: MapClients, reason: str, learner: Learner, heard: Server, jobs: Iterator[Job]) -> Iterator[Reply]:
-    """Yields the first reply, and only then warns: an error that the model has in any map is not a reason."""
-    yield next(way(learner, heard, itertools.islice(jobs, 1)))
+    """Trains the first client, and only then warns: an error that the model has in any map is not a reason."""
+    yield from way(learner, heard, [next(jobs)])
     warnings.warn(f"this model cannot be vectorised ({reason}): training client after client", stacklevel=3)
 
 
