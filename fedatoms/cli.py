@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -59,11 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[0] not in commands:
             raise unknown(words[0], commands, "command")
         signal.signal(signal.SIGTERM, _interrupt)  # a cluster's "time is up" saves a checkpoint too
-        return commands[words[0]](words[1:])
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *where: _say(str(message))
+            return commands[words[0]](words[1:])
     except KeyboardInterrupt:
         print("fedatoms: stopped.", file=sys.stderr)
         return 130
-    except (ValueError, OSError, FloatingPointError) as error:
+    except (ValueError, OSError, FloatingPointError, MemoryError) as error:
         if os.environ.get("FEDATOMS_DEBUG"):
             raise
         print(f"fedatoms: {_one_line(error)}", file=sys.stderr)
@@ -259,6 +262,10 @@ def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}. Choose another --out or --data-dir, or mend that path."
     return " ".join(str(error).split())
+
+
+def _say(text: str) -> None:
+    print(f"fedatoms: {' '.join(text.split())}", file=sys.stderr)
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -102,9 +102,9 @@ class Experiment:
     threads: int = 0
     """CPU threads; 0 takes one for digits (they are too small for more), else torch's choice."""
     map: str = "auto"
-    """How to train the clients of a round: one_by_one, vectorised, or auto (the faster one on the device)."""
+    """How to train the clients of a round: one_by_one, vectorised, or auto (what suits device and model)."""
     block: int = 0
-    """Clients trained at once when vectorised; 0 chooses."""
+    """Clients trained at once when vectorised; 0 takes as many as fit into a GPU's free memory."""
     precision: str = "tf32"
     """Products on a GPU: float32, tf32 (float32 with shorter factors) or bf16; a CPU uses float32 but for bf16."""
     client_state: str = "device"

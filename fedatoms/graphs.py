@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from fedatoms.algorithms.base import Server
 from fedatoms.convolutions import Products
 from fedatoms.local import Carry, Job, Learner, Reply, begin, block_step, finish_block
-from fedatoms.maps import MapClients, stack, vectorised
+from fedatoms.maps import MapClients, naming_refusals, stack, vectorised
 
 T = TypeVar("T")
 
@@ -44,7 +44,8 @@ def compiled(block: int) -> MapClients:
             inputs = stack(some + [idle] * (block - len(some)), steps=_most_steps(learner))
             kind = (learner.trained, learner.travelling)  # of a fast or a slow round
             if kind not in programs:
-                programs[kind] = _record_if_possible(learner, heard, inputs)
+                with naming_refusals():
+                    programs[kind] = _record_if_possible(learner, heard, inputs)
             program = programs[kind]
             if program is None:
                 yield from vectorised(block)(learner, heard, itertools.chain(some, rest))

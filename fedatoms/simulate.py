@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedatoms import server as server_side
 from fedatoms import trees
 from fedatoms.algorithms.base import Algorithm, Server
+from fedatoms.blocks import UNMEASURED, even_blocks, in_blocks, room
 from fedatoms.clients import PLACES, Client, Clients, Place
 from fedatoms.data.batches import Plan, normalise, plan
 from fedatoms.data.federation import Federation
@@ -24,7 +25,7 @@ from fedatoms.files import Stored
 from fedatoms.functional import Network, network, why_not_vectorised
 from fedatoms.graphs import compiled
 from fedatoms.local import PRECISIONS, Job, Learner, Precision, Reply, Traces, Training, check_finite, traces_of
-from fedatoms.maps import MapClients, one_by_one, vectorised
+from fedatoms.maps import MapClients, NotVectorisable, one_by_one, refusing, vectorised
 from fedatoms.names import unknown
 from fedatoms.randomness import generator
 from fedatoms.trees import Params
@@ -52,7 +53,7 @@ class Simulation:
     seed: int = 0
     device: str = "cpu"
     map: Map = "auto"
-    block: int = 0  # clients trained at once when vectorised; 0 chooses
+    block: int = 0  # clients trained at once when vectorised; 0 takes what fits
     precision: Precision = "tf32"  # of products on a GPU
     client_state: Place = "device"
     folder: Path | None = None  # of client states on disk
@@ -106,11 +107,19 @@ class Simulation:
         """The map that is asked for, or the faster one on the device: on a CPU a plain loop beats vmap."""
         why_not = why_not_vectorised(self.model)
         if self.map == "vectorised" and why_not:
-            raise ValueError(f"map=vectorised: {why_not}. Use map=one_by_one.")
-        if self.map == "one_by_one" or (self.map == "auto" and (self.device == "cpu" or why_not)):
+            raise NotVectorisable(why_not)
+        if self.map == "one_by_one" or (self.map == "auto" and self.device == "cpu"):
             return one_by_one
-        block = self.block or min(_sampled(self), 32)
-        return compiled(block) if self.device.startswith("cuda") else vectorised(block)
+        if why_not:
+            return in_blocks(lambda size: refusing(why_not), lambda *first: 1, one_by_one)
+        make = compiled if self.device.startswith("cuda") else vectorised
+        return in_blocks(make, self._size_of_blocks, one_by_one if self.map == "auto" else None)
+
+    def _size_of_blocks(self, learner: Learner, heard: Server, job: Job) -> int:
+        if self.block:
+            return self.block
+        fits = room(learner, heard, job) if self.device.startswith("cuda") else UNMEASURED
+        return even_blocks(_sampled(self), fits)
 
 
 class State(NamedTuple):

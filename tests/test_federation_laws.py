@@ -12,9 +12,12 @@ from torch import nn
 
 from fedatoms import server, trees
 from fedatoms.algorithms import ALGORITHMS, algorithm
+from fedatoms.data.federation import federation
+from fedatoms.decompose import decompose
 from fedatoms.exchange import FAST, SLOW, Exchange, check_covers, every_round, fast_slow
 from fedatoms.functional import uniform
 from fedatoms.local import Training
+from fedatoms.models import build
 from fedatoms.simulate import Simulation, advance, begin, select
 
 EXCHANGES = {
@@ -70,6 +73,45 @@ def test_padding_and_blocks_do_not_matter(sizes: list[int], batch: int, epochs: 
     loop = play(dataclasses.replace(sim, map="one_by_one"), 2)
     fast = play(dataclasses.replace(sim, map="vectorised", block=block), 2)
     assert difference(loop.server.params, fast.server.params) < 1e-10
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet18-gn"])
+@pytest.mark.parametrize("atoms", [None, 4])
+def test_a_resnet_of_64_pixels_is_vectorised_as_it_is(name: str, atoms: int | None) -> None:
+    """BatchNorm or GroupNorm, a strided stem and shortcuts; the smaller client's batch has a padded row."""
+    draws = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(7, 3, 64, 64, dtype=torch.float64, generator=draws), torch.arange(7) % 3
+    parts = [(images[rows], labels[rows]) for rows in torch.arange(7).split([2, 3, 2])]
+    net = build(name, classes=3).double()
+    sim = Simulation(
+        net if atoms is None else decompose(net, atoms),
+        federation(parts[:2], test=parts[2]),
+        training=Training(batch_size=3, lr=0.1),
+        score=("server",),
+    )
+    loop, fast = (play(dataclasses.replace(sim, map=map), 1).server.params for map in ("one_by_one", "vectorised"))
+    assert difference(loop, fast) < 1e-9
+    assert difference(loop, begin(sim).server.params) > 1e-3
+
+
+def test_a_thousand_clients_with_states_of_their_own_are_vectorised_as_they_are() -> None:
+    """Head and control variates stay on clients; 50 are sampled, in blocks of 16, and some of them again and again."""
+    sim = simulation(
+        "scaffold",
+        data=clients_of((2,) * 1000),
+        exchange=EXCHANGES["personal head"],
+        fraction=0.05,
+        score=("server",),
+        block=16,
+    )
+    loop, fast = (play(dataclasses.replace(sim, map=map), 4) for map in ("one_by_one", "vectorised"))
+    rows = loop.clients.rows
+    assert 100 < len(rows) < 200 and rows.keys() == fast.clients.rows.keys()  # less than 4 x 50: some were there twice
+    assert difference(loop.server.params, fast.server.params) < 1e-10
+    for client, row in rows.items():
+        other = fast.clients.rows[client]
+        assert difference(row.own, other.own) < 1e-10
+        assert difference(row.memory["control"], other.memory["control"]) < 1e-10
 
 
 def test_batch_norm_counts_real_rows_only() -> None:
