@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
 from fedatoms.compare import Accuracy, Line
 from fedatoms.runs import WINDOW
@@ -97,30 +98,19 @@ def benchmarks(ratios: Sequence[Ratio]) -> Table:
     table = Table("measured", "value", "bar", "", "detail", title="fedatoms bench", title_justify="left")
     for ratio in ratios:
         bar = "-" if ratio.bar is None else f"{'>= ' if ratio.at_least else ''}{ratio.bar}"
-        table.add_row(ratio.name, f"{ratio.value:.3f}", bar, _judged(ratio), ratio.detail)
+        table.add_row(ratio.name, f"{ratio.value:.3f}", bar, ratio.verdict, ratio.detail)
     return table
 
 
 def contest(rows: Sequence[Row]) -> Table:
-    """Makes the table of the contest on a GPU."""
+    """Makes the table of the contest on a GPU; it fits 80 columns."""
     table = Table(title=f"one card, {rows[0].precision}", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("contestant", overflow="fold", min_width=12)
-    for head in (
-        "clients\nx batch",
-        "ms a\nround",
-        "ms a\nstep",
-        "client-\nsteps/s",
-        "%\nFLOP",
-        "%\nbytes",
-        "first\ns",
-        "MB",
-    ):
+    heads = ("clients\nx batch", "ms a\nround", "ms a\nstep", "client-\nsteps/s", "% of\nFLOP/s", "% of\nbytes/s")
+    for head in (*heads, "first\nround, s", "peak,\nMB"):
         table.add_column(head, justify="right", no_wrap=True)
     for row in rows:
-        shares = f"{100 * row.arithmetic:.1f}", f"{100 * row.bandwidth:.1f}"
-        memory = "-" if row.memory is None else f"{row.memory:.0f}"
-        times = f"{row.ms_round:.1f}", f"{row.ms_step:.2f}", f"{row.client_steps:,.0f}"
-        table.add_row(row.contestant, f"{row.clients} x {row.batch}", *times, *shares, f"{row.first_round:.1f}", memory)
+        table.add_row(*cells(row))
     return table
 
 
@@ -134,12 +124,8 @@ def news(event: Event) -> str:
         where = f"{event.clients} clients x {event.batch}"
         return f"{where}: {event.contestant}, {event.ms_round:.1f} ms a round, {event.client_steps:,.0f} client-steps/s"
     if isinstance(event, Ratio):
-        return f"{event.name}: {event.value:.3f} {_judged(event)}".rstrip()
+        return f"{event.name}: {event.value:.3f} {event.verdict}".rstrip()
     return f"{event.name}: not measured ({event.reason})" if isinstance(event, Gap) else event
-
-
-def _judged(ratio: Ratio) -> str:
-    return "" if ratio.met is None else "met" if ratio.met else "missed"
 
 
 def _spread(accuracy: Accuracy) -> str:

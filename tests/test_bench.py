@@ -1,6 +1,7 @@
 """The benchmark measures what it says, on any device; no test here asserts a time."""
 
 import re
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,14 @@ from fedatoms.bench.contest import Timing, compete
 from fedatoms.bench.contestants import Cell, Contestant, by_hand, cell_clients, eager_round
 from fedatoms.bench.gpu import measure
 from fedatoms.bench.limits import need
+from fedatoms.bench.report import block, content
 from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, collect, machine, read, write
 from fedatoms.cli import main
 from fedatoms.display import benchmarks, contest, news
 from fedatoms.local import Training
 from fedatoms.simulate import advance, batches_of, begin
 
+ROOT = Path(__file__).parent.parent
 TINY = Bench(
     threads=1,
     repeats=2,
@@ -154,3 +157,22 @@ def test_the_jax_twin_trains_the_same_model(batch: int) -> None:
     eager_round(sim, sim.model, 0)
     ours = dict(sim.model.state_dict())
     assert difference(ours, {name: torch.tensor(np.asarray(leaf)) for name, leaf in theirs.items()}) < 1e-4
+
+
+def test_the_page_is_made_from_the_results(events: list[Event], tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "report.py"))
+    source, page, picture = tmp_path / "results.json", tmp_path / "performance.md", tmp_path / "performance.png"
+    results = collect(replace(TINY, out=str(source)), events, machine("cpu"))
+    write(results)
+    page.write_text((ROOT / "docs" / "performance.md").read_text())
+    for _ in range(2):  # twice equals once
+        script["report"](source, page, picture)
+        assert content(page.read_text()) == block(results, picture.name)
+    assert picture.stat().st_size > 10_000
+    assert all(f"| {row.ms_round:.1f} |" in page.read_text() for row in results.rows)
+
+
+def test_the_page_shows_the_results_that_are_kept() -> None:
+    shown = content((ROOT / "docs" / "performance.md").read_text())
+    kept = ROOT / "benchmarks" / "results" / "h200.json"
+    assert shown == (block(read(kept), "performance.png") if kept.exists() else "")

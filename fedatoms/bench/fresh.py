@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,14 +15,14 @@ LONGEST = 300  # seconds
 
 
 def ask(module: str, *words: str, env: Mapping[str, str] | None = None) -> dict[str, object]:
-    """Runs a module and reads the last line that it prints; an error carries the last line of its complaint."""
+    """Runs a module and reads the last line that it prints; a failure carries its last error message."""
     command = [sys.executable, "-m", module, *words]
     ran = subprocess.run(
         command, capture_output=True, text=True, timeout=LONGEST, env={**os.environ, **(env or {})}, check=False
     )
     if ran.returncode:
         lines = ran.stderr.strip().splitlines() or [f"exit status {ran.returncode}"]
-        raise RuntimeError(lines[-1])
+        raise RuntimeError(([line for line in lines if re.match(r"[\w.]+(Error|Exception):", line)] or lines)[-1])
     answer: dict[str, object] = json.loads(ran.stdout.strip().splitlines()[-1])
     return answer
 

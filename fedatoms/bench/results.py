@@ -63,15 +63,15 @@ class Ratio(NamedTuple):
     at_least: bool = False
 
     @property
-    def met(self) -> bool | None:
-        """Whether the bar is met; None without a bar.
+    def verdict(self) -> str:
+        """Whether the bar is met, in a word; empty without a bar.
 
-        >>> Ratio("twice as fast", 2.1, 2.0, "", at_least=True).met
-        True
+        >>> Ratio("twice as fast", 2.1, 2.0, "", at_least=True).verdict
+        'met'
         """
         if self.bar is None:
-            return None
-        return self.value >= self.bar if self.at_least else self.value <= self.bar
+            return ""
+        return "met" if (self.value >= self.bar if self.at_least else self.value <= self.bar) else "missed"
 
 
 class Row(NamedTuple):
