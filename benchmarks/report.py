@@ -18,7 +18,8 @@ def report(source: Path = RESULTS, page: Path = PAGE, picture: Path = PICTURE) -
     """Fills the page's block and draws its picture."""
     results = read(source)
     page.write_text(fill(page.read_text(), block(results, picture.name)))
-    contest_plot(results.rows, picture, f"{results.provenance['device']}, {results.settings['precision']}")
+    title = f"{results.provenance['device']}, {results.settings['precision']}: clients x images a step"
+    contest_plot(results.rows, picture, title)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def accuracy_plot(lines: Sequence[Line], path: Path, title: str) -> None:
 
 
 def contest_plot(rows: Sequence[Row], path: Path, title: str) -> None:
-    """Draws client-steps per second of every contestant in every cell of the grid, as bars on a logarithmic axis."""
+    """Draws client-steps per second of every contestant in every cell of the grid, as bars."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -58,12 +58,11 @@ def contest_plot(rows: Sequence[Row], path: Path, title: str) -> None:
     names = list(dict.fromkeys(row.contestant for row in rows))
     colours = dict(zip(names, COLOURS + GREYS, strict=False))
     figure, axes = pyplot.subplots(figsize=(7.2, 1.2 + 0.26 * len(rows)), dpi=150)
-    ordered = sorted(rows, key=lambda row: (row.clients, row.batch))
-    places = [place + 0.8 * cell for place, cell in enumerate(_cell_numbers(ordered))]
-    bars = axes.barh(places, [row.client_steps for row in ordered], color=[colours[row.contestant] for row in ordered])
-    axes.bar_label(bars, [f"{row.client_steps:,.0f}" for row in ordered], padding=3, fontsize=7)
-    axes.set_yticks(places, [f"{row.contestant}, {row.clients} x {row.batch}" for row in ordered], fontsize=7)
-    axes.set(xscale="log", xlabel="client-steps per second (more is better)", title=title)
+    places = [place + 0.8 * cell for place, cell in enumerate(_cell_numbers(rows))]
+    bars = axes.barh(places, [row.client_steps for row in rows], color=[colours[row.contestant] for row in rows])
+    axes.bar_label(bars, [f"{row.client_steps:,.0f}" for row in rows], padding=3, fontsize=7)
+    axes.set_yticks(places, [f"{row.contestant}, {row.clients} x {row.batch}" for row in rows], fontsize=7)
+    axes.set(xlabel="client-steps per second (more is better)", title=title)
     axes.margins(x=0.12, y=0.01)
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)

@@ -74,6 +74,7 @@ def _all_parts(contest: Contest, chosen: Sequence[str]) -> Iterator[Event]:
     }
     for name in chosen:
         clean(contest.settings.device)
+        _set_up(contest.settings, precision)
         yield from _guarded(name, parts[name](contest))
 
 
@@ -156,7 +157,6 @@ def _rounds(contest: Contest) -> Iterator[Event]:
         ms = 1e3 * _seconds_with_evaluation(replace(sim, score=MODELS), settings.rounds)
         detail = f"{settings.rounds} rounds, {_where(cell)} of {10 * cell.clients}, 3 models scored every 10 rounds"
         yield Ratio(f"round with evaluation, ms, {precision}", ms, 45.0, detail)
-    _set_up(settings, settings.precision)
 
 
 def _seconds_with_evaluation(sim: Simulation, count: int) -> float:

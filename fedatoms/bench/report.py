@@ -15,7 +15,7 @@ HEADS = [
 def block(results: Results, picture: str) -> str:
     """Makes the whole block: where the numbers come from, the picture, the tables and what is missing."""
     alt = "client-steps per second by contestant"
-    rows = _table(HEADS, [cells(row) for row in results.rows])
+    rows = _table(HEADS, [cells(row) for row in results.rows], align="---:")
     parts = [_origin(results), f"![{alt}]({picture})", rows, _ratios(results.results)]
     return "\n\n".join([*parts, *_remarks(results.rows, results.gaps)])
 
@@ -67,7 +67,7 @@ def _origin(results: Results) -> str:
     versions = [f"{name} {origin[name]}" for name in ("torch", "triton", "cuda", "driver", "jax") if origin.get(name)]
     return (
         f"{origin['device']}, {settings['precision']}, {', '.join(versions)}; fedatoms {origin['fedatoms']}, commit "
-        f"{origin['commit']}, {str(origin['time'])[:10]}. Medians of {settings['repeats']} rounds, 3 of the loops."
+        f"{origin['commit']}, {str(origin['time'])[:10]}. Medians of {settings['repeats']} rounds, of 3 for the loops."
     )
 
 
@@ -86,6 +86,6 @@ def _remarks(rows: Sequence[Row], gaps: Sequence[Gap]) -> list[str]:
     return ["\n".join(notes)] if notes else []
 
 
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rule = ["---"] + ["---:"] * (len(heads) - 1)
+def _table(heads: Sequence[str], lines: Sequence[Sequence[str]], align: str = "---") -> str:
+    rule = ["---"] + [align] * (len(heads) - 1)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *lines))

@@ -114,14 +114,14 @@ class Results(NamedTuple):
 
 
 def collect(settings: Bench, events: Iterable[Event], machine: dict[str, object]) -> Results:
-    """Sorts events by kind.
+    """Sorts events by kind, and rows by cell.
 
     >>> collect(Bench(), ["hello", Gap("JAX", "not installed")], {}).gaps
     [Gap(name='JAX', reason='not installed')]
     """
     events = list(events)
     ratios = [event for event in events if isinstance(event, Ratio)]
-    rows = [event for event in events if isinstance(event, Row)]
+    rows = sorted((event for event in events if isinstance(event, Row)), key=lambda row: (row.clients, row.batch))
     return Results(asdict(settings), ratios, rows, [event for event in events if isinstance(event, Gap)], machine)
 
 
