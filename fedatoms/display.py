@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedatoms.bench import Ratio
+from fedatoms.bench.report import cells
+from fedatoms.bench.results import Event, Gap, Ratio, Row
 from fedatoms.compare import Accuracy, Line
 from fedatoms.runs import WINDOW
 from fedatoms.scoring import Progress as RoundDone
@@ -96,9 +97,35 @@ def benchmarks(ratios: Sequence[Ratio]) -> Table:
     """Makes the table of a benchmark, with each bar met or missed."""
     table = Table("measured", "value", "bar", "", "detail", title="fedatoms bench", title_justify="left")
     for ratio in ratios:
-        met = "" if ratio.bar is None else "met" if ratio.value <= ratio.bar else "missed"
-        table.add_row(ratio.name, f"{ratio.value:.3f}", "-" if ratio.bar is None else f"{ratio.bar}", met, ratio.detail)
+        bar = "-" if ratio.bar is None else f"{'>= ' if ratio.at_least else ''}{ratio.bar}"
+        table.add_row(ratio.name, f"{ratio.value:.3f}", bar, ratio.verdict, ratio.detail)
     return table
+
+
+def contest(rows: Sequence[Row]) -> Table:
+    """Makes the table of the contest on a GPU; it fits 80 columns."""
+    table = Table(title=f"one card, {rows[0].precision}", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("contestant", overflow="fold", min_width=12)
+    heads = ("clients\nx batch", "ms a\nround", "ms a\nstep", "client-\nsteps/s", "% of\nFLOP/s", "% of\nbytes/s")
+    for head in (*heads, "first\nround, s", "peak,\nMB"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*cells(row))
+    return table
+
+
+def news(event: Event) -> str:
+    """Says in a line what the benchmark just measured.
+
+    >>> news(Gap("JAX", "not installed."))
+    'JAX: not measured (not installed.)'
+    """
+    if isinstance(event, Row):
+        where = f"{event.clients} clients x {event.batch}"
+        return f"{where}: {event.contestant}, {event.ms_round:.1f} ms a round, {event.client_steps:,.0f} client-steps/s"
+    if isinstance(event, Ratio):
+        return f"{event.name}: {event.value:.3f} {event.verdict}".rstrip()
+    return f"{event.name}: not measured ({event.reason})" if isinstance(event, Gap) else event
 
 
 def _spread(accuracy: Accuracy) -> str:

@@ -53,7 +53,7 @@ def test_the_engine_imports_with_torch_and_numpy_alone() -> None:
 
     blocked = ["rich", "tyro", "sklearn", "safetensors", "matplotlib", "PIL", "tensorboard"]
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}));"
-    code += "import fedatoms.train, fedatoms.models, fedatoms.data"
+    code += "import fedatoms.train, fedatoms.models, fedatoms.data, fedatoms.bench.gpu, fedatoms.bench.jax_twin"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 

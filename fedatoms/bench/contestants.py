@@ -1,0 +1,161 @@
+"""Who takes part: fedatoms, and a round of FedAvg written by hand over the same clients and batches."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedatoms.bench.results import Bench
+from fedatoms.data.batches import Plan, fetch
+from fedatoms.data.datasets import Recipe
+from fedatoms.data.federation import Federation
+from fedatoms.decompose import decompose
+from fedatoms.local import Precision, Training
+from fedatoms.models import build
+from fedatoms.simulate import Simulation, advance, batches_of, begin, select
+
+ATOMS = 9
+TABLE1_BATCH = 50  # smaller batches stand for the personal regime, which has momentum
+OURS, PLAIN = "fedatoms, decomposed", "fedatoms, plain"
+EAGER, EAGER_PLAIN = "eager loop, decomposed", "eager loop, plain"
+COMPILED, COMPILED_PLAIN = "compiled loop, decomposed", "compiled loop, plain"
+JAX = "JAX vmap + scan, plain"
+Round = Callable[[], object]
+
+
+class Cell(NamedTuple):
+    """A place in the grid."""
+
+    clients: int
+    batch: int
+
+
+class Contestant(NamedTuple):
+    """A name, how to get ready for rounds (the first compiles), and how many rounds to measure."""
+
+    name: str
+    start: Callable[[], Round]
+    turns: int
+
+
+def contestants(settings: Bench, sim: Simulation, *, baselines: bool) -> list[Contestant]:
+    """Lists who takes part in a cell: fedatoms with atoms, and all others that run on torch if asked for.
+
+    The loops are slow and steady: three rounds of them are enough.
+    """
+    plain, few = replace(sim, model=build("lenet", classes=10)), min(3, settings.repeats)
+    first = Contestant(OURS, lambda: ours(sim), settings.repeats)
+    if not baselines:
+        return [first]
+    return [
+        first,
+        Contestant(PLAIN, lambda: ours(plain), settings.repeats),
+        Contestant(EAGER, lambda: by_hand(sim), few),
+        Contestant(EAGER_PLAIN, lambda: by_hand(plain), few),
+        Contestant(COMPILED, lambda: by_hand(sim, settings.backend), few),
+        Contestant(COMPILED_PLAIN, lambda: by_hand(plain, settings.backend), few),
+    ]
+
+
+def ours(sim: Simulation) -> Round:
+    """Gets a simulation ready: each call runs its next round."""
+    state = begin(sim)
+
+    def work() -> None:
+        nonlocal state
+        state, _ = advance(sim, state)
+
+    return work
+
+
+def by_hand(sim: Simulation, backend: str | None = None) -> Round:
+    """Gets the hand-written loop ready, its forward and backward pass compiled if a backend is named."""
+    model, t = copy.deepcopy(sim.model).to(sim.device), -1
+    forward = torch.compile(model, backend=backend, dynamic=False) if backend else model
+
+    def work() -> None:
+        nonlocal t
+        t += 1
+        eager_round(sim, model, t, forward)
+
+    return work
+
+
+def eager_round(sim: Simulation, model: nn.Module, t: int, forward: Callable[[Tensor], Tensor] | None = None) -> None:
+    """A round of FedAvg as one would write it by hand; ``forward`` is the model itself, or its compiled form."""
+    data = sim.data
+    start = {name: leaf.clone() for name, leaf in model.state_dict().items()}
+    _, clients = select(sim, t)
+    samples = sum(len(data.parts[client]) for client in clients)
+    mean = {name: torch.zeros_like(leaf) for name, leaf in start.items()}
+    for client in clients:
+        model.load_state_dict(start)
+        _train(sim, model, forward or model, client, t)
+        with torch.no_grad():
+            for name, leaf in model.state_dict().items():
+                mean[name] += leaf * (len(data.parts[client]) / samples)
+    model.load_state_dict(mean)
+
+
+def lenet_clients(
+    clients: int, samples: int, sampled: int, *, training: Training | None = None, tested: int = 10
+) -> Simulation:
+    """LeNet on random pictures: the work of a round does not depend on what they show."""
+    draws = torch.Generator().manual_seed(0)
+    n = clients * samples
+    x = torch.randint(256, (n + tested, 3, 32, 32), dtype=torch.uint8, generator=draws)
+    y = torch.randint(10, (n + tested,), generator=draws)
+    recipe = Recipe(255.0, (0.5,) * 3, (0.25,) * 3, flip=True, pad=4, crop=0.5, fill="zero")
+    parts = list(torch.arange(n).split(samples))
+    data = Federation(x[:n], y[:n], parts, x[n:], y[n:], [y[:0]] * clients, 10, recipe)
+    return Simulation(
+        build("lenet", classes=10),
+        data,
+        training=training or Training(1, min(samples, 50), 0.01, weight_decay=1e-3, clip=10.0),
+        fraction=sampled / clients,
+        score=("server",),
+        device="cpu",
+    )
+
+
+def cell_clients(settings: Bench, cell: Cell, *, population: int = 0, precision: Precision | None = None) -> Simulation:
+    """Makes the decomposed simulation of a cell, data on the device; of ``population`` clients the cell's train."""
+    sim = lenet_clients(
+        population or cell.clients,
+        settings.samples,
+        cell.clients,
+        training=training_of(settings, cell.batch),
+        tested=settings.tested,
+    )
+    sim = replace(sim, model=decompose(sim.model, ATOMS), device=settings.device, map="vectorised")
+    return replace(sim, data=sim.pool, precision=precision or settings.precision)
+
+
+def training_of(settings: Bench, batch: int) -> Training:
+    """Returns the regime of a batch size; the learning rate costs nothing, and random labels allow no large one.
+
+    >>> training_of(Bench(), 10).momentum, training_of(Bench(), 50).epochs
+    (0.9, 5)
+    """
+    epochs = max((settings.steps or 50) * batch // settings.samples, 1)
+    momentum = 0.9 if batch < TABLE1_BATCH else 0.0
+    return Training(epochs, batch, 0.01, momentum=momentum, weight_decay=1e-3, clip=10.0)
+
+
+def _train(sim: Simulation, model: nn.Module, forward: Callable[[Tensor], Tensor], client: int, t: int) -> None:
+    data, training = sim.pool, sim.training
+    sgd = torch.optim.SGD(
+        model.parameters(), training.rate(t), momentum=training.momentum, weight_decay=training.weight_decay
+    )
+    batches = Plan(*(leaf.to(sim.device) for leaf in batches_of(sim, client, t)))
+    for rows, flip, shift in zip(batches.rows, batches.flip, batches.shift, strict=True):
+        x, y = fetch(data.x, data.y, rows, data.recipe, torch.float32, flip, shift)
+        sgd.zero_grad()
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=sim.precision == "bf16"):
+            logits = forward(x)
+        nn.functional.cross_entropy(logits.float(), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+        sgd.step()

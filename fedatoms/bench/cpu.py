@@ -1,0 +1,98 @@
+"""Ratios for any machine: measured side by side in one process, interleaved, medians."""
+
+import copy
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fedatoms.bench.contestants import eager_round, lenet_clients
+from fedatoms.bench.results import Bench, Ratio
+from fedatoms.decompose import decompose
+from fedatoms.simulate import State, advance, begin
+
+
+def measure(settings: Bench) -> list[Ratio]:
+    """Measures everything and returns it line by line."""
+    torch.set_num_threads(settings.threads)
+    return [*_rounds(settings), *_imports(settings), _memory()]
+
+
+def _rounds(settings: Bench) -> list[Ratio]:
+    sim = lenet_clients(10, 50 * (settings.steps or 5), 10)
+    loop, ours = replace(sim, map="one_by_one"), replace(sim, map="vectorised", block=10)
+    atoms = replace(loop, model=decompose(sim.model, 9))
+    hand = copy.deepcopy(sim.model)
+    starts: dict[str, State] = {name: begin(each) for name, each in (("loop", loop), ("vmap", ours), ("atoms", atoms))}
+    seconds = _interleaved(
+        {
+            "by hand": lambda: eager_round(sim, hand, 0),
+            "one_by_one": lambda: advance(loop, starts["loop"]),
+            "one_by_one, atoms": lambda: advance(atoms, starts["atoms"]),
+            "vectorised": lambda: advance(ours, starts["vmap"]),
+        },
+        settings.repeats,
+    )
+
+    def ratio(name: str, a: str, b: str, bar: float | None) -> Ratio:
+        pairs = [x / y for x, y in zip(seconds[a], seconds[b], strict=True)]
+        medians = f"{statistics.median(seconds[a]):.2f} s against {statistics.median(seconds[b]):.2f} s"
+        return Ratio(name, statistics.median(pairs), bar, f"{medians} a round, LeNet, 10 clients x 50")
+
+    return [
+        ratio("round / hand-written loop", "one_by_one", "by hand", 1.05),
+        ratio("decomposed / plain", "one_by_one, atoms", "one_by_one", 1.10),
+        ratio("vectorised / one_by_one", "vectorised", "one_by_one", None),
+    ]
+
+
+def _interleaved(contestants: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(repeats + 1):
+        for name, work in contestants.items():
+            began = time.perf_counter()
+            work()
+            if turn:  # the first is a warm-up
+                seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
+def _imports(settings: Bench) -> list[Ratio]:
+    probe = "import time, torch; t = time.perf_counter(); import fedatoms; print(time.perf_counter() - t)"
+    added = [float(_python(probe)) for _ in range(settings.repeats)]
+    asked = "import time, sys; t = time.perf_counter(); from fedatoms.cli import main; main(['--help']); "
+    asked += "print(); print(time.perf_counter() - t + 10 * ('torch' in sys.modules))"
+    helps = [float(_python(asked).split()[-1]) for _ in range(settings.repeats)]
+    return [
+        Ratio("import fedatoms after torch, seconds", statistics.median(added), 0.3, f"{settings.repeats} processes"),
+        Ratio("fedatoms --help, seconds", statistics.median(helps), 1.0, "plus 10 if it imports torch"),
+    ]
+
+
+def _memory() -> Ratio:
+    probe = "from fedatoms.bench.cpu import peak; print(peak({sampled}))"
+    few, many = (int(_python(probe.format(sampled=sampled))) for sampled in (50, 1000))
+    return Ratio(
+        "peak memory, 1,000 / 50 sampled", many / few, 1.2, f"{many / 1024:.0f} MB against {few / 1024:.0f} MB"
+    )
+
+
+def peak(sampled: int) -> int:
+    """Runs a round of FedAvg and returns the process's peak memory in kilobytes."""
+    sim = lenet_clients(1000, 2, sampled)
+    advance(sim, begin(sim))
+    status = Path("/proc/self/status")
+    if status.exists():  # Linux: ru_maxrss would start at the parent's peak
+        return int(re.findall(r"VmHWM:\s+(\d+)", status.read_text())[0])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()

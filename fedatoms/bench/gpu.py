@@ -1,0 +1,234 @@
+"""The contest on one CUDA card: fedatoms, eager and compiled loops and JAX on the same work, one after another.
+
+The code takes any device, so that a CPU can test it; numbers mean something on a GPU only.
+"""
+
+import importlib.util
+import json
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from fedatoms.algorithms import algorithm
+from fedatoms.bench import contestants as who
+from fedatoms.bench import fresh
+from fedatoms.bench.contest import Timing, compete, reason_of
+from fedatoms.bench.contestants import Cell, Contestant, cell_clients, contestants, ours, training_of
+from fedatoms.bench.jax_twin import Task
+from fedatoms.bench.limits import Limits, clean, limits, need, timed
+from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, find_row, numbers, paired, parts_of
+from fedatoms.build import configure, device_of
+from fedatoms.experiment import Experiment
+from fedatoms.local import Precision
+from fedatoms.scoring import rounds
+from fedatoms.simulate import MODELS, Simulation, begin
+
+EVALUATED_EVERY = 10
+ALGORITHMS = ("fedavg", "scaffold", "feddyn", "feddc")  # the first is what the others are held to
+
+
+class Contest(NamedTuple):
+    """What every part needs to know."""
+
+    settings: Bench
+    limits: Limits
+    cells: list[Cell]
+    special: Cell  # where the baselines and the algorithms run
+    so_far: Sequence[Event]
+
+
+def measure(settings: Bench) -> Iterator[Event]:
+    """Measures part by part and gives each result as it comes; a part that fails becomes a gap."""
+    contest = _contest(settings)
+    events: list[Event] = []
+    for event in _all_parts(contest._replace(so_far=events), parts_of(settings)):
+        events.append(event)
+        yield event
+
+
+def _contest(settings: Bench) -> Contest:
+    """Checks the settings and measures the limits of the card."""
+    device_of(Experiment(device=settings.device))
+    parts_of(settings)
+    clients, batches = numbers(settings.clients, "--clients"), numbers(settings.batch, "--batch")
+    _set_up(settings, settings.precision)
+    cells = [Cell(count, batch) for count in clients for batch in batches]
+    best = limits(settings.device, settings.precision)
+    return Contest(settings, best, cells, Cell(settings.against, max(batches)), [])
+
+
+def _all_parts(contest: Contest, chosen: Sequence[str]) -> Iterator[Event]:
+    precision = contest.settings.precision
+    yield Ratio(
+        "arithmetic limit, TFLOP/s", contest.limits.arithmetic / 1e12, None, f"a large matrix product, {precision}"
+    )
+    yield Ratio("bandwidth limit, TB/s", contest.limits.bandwidth / 1e12, None, "a large copy, bytes read and written")
+    parts: dict[str, Callable[[Contest], Iterator[Event]]] = {
+        "grid": _grid,
+        "jax": _jax,
+        "rounds": _rounds,
+        "algorithms": _algorithms,
+        "deterministic": _deterministic,
+        "cold": _cold,
+    }
+    for name in chosen:
+        clean(contest.settings.device)
+        _set_up(contest.settings, precision)
+        yield from _guarded(name, parts[name](contest))
+
+
+def _guarded(name: str, events: Iterator[Event]) -> Iterator[Event]:
+    """Passes events on; a failure (out of memory, a process that dies) must not end the benchmark."""
+    try:
+        yield from events
+    except Exception as error:
+        yield Gap(name, reason_of(error))
+
+
+def _grid(contest: Contest) -> Iterator[Event]:
+    for cell in contest.cells:
+        clean(contest.settings.device)
+        yield from _guarded(_where(cell), _cell(contest, cell))
+    yield from _compared(contest)
+
+
+def _cell(contest: Contest, cell: Cell) -> Iterator[Event]:
+    settings, sim = contest.settings, cell_clients(contest.settings, cell)
+    entered = contestants(settings, sim, baselines=cell.clients == settings.against)
+    for event in compete(settings.device, entered, _where(cell)):
+        yield _row(contest, cell, event) if isinstance(event, Timing) else event
+
+
+def _compared(contest: Contest) -> Iterator[Event]:
+    for name, over, under, bar, at_least in (
+        ("decomposed / plain", who.OURS, who.PLAIN, 1.05, False),
+        ("eager loop / fedatoms", who.EAGER, who.OURS, 22.0, True),
+        ("compiled loop / fedatoms", who.COMPILED, who.OURS, None, True),
+    ):
+        a, b = (find_row(contest.so_far, each, *contest.special) for each in (over, under))
+        if a and b:
+            yield paired(name, a.seconds, b.seconds, bar, _where(contest.special), at_least=at_least)
+        else:
+            yield Gap(name, f"{_where(contest.special)} was not measured for both")
+
+
+def _jax(contest: Contest) -> Iterator[Event]:
+    if importlib.util.find_spec("jax") is None:
+        yield Gap(who.JAX, 'not installed. Use pip install "jax[cuda12]".')
+        return
+    for cell in [cell for cell in contest.cells if cell.clients == contest.settings.against]:
+        yield from _guarded(f"{who.JAX}, {_where(cell)}", _jax_cell(contest, cell))
+
+
+def _jax_cell(contest: Contest, cell: Cell) -> Iterator[Event]:
+    """Runs the twin in its own process, with memory taken as needed; on a CUDA card it must be JAX for CUDA."""
+    settings, training = contest.settings, training_of(contest.settings, cell.batch)
+    task = Task(
+        clients=cell.clients,
+        samples=settings.samples,
+        batch=cell.batch,
+        epochs=training.epochs,
+        turns=settings.repeats,
+        lr=training.lr,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+        clip=training.clip,
+        precision=settings.precision,
+    )
+    env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": settings.device}
+    timing = _jax_timing(fresh.ask("fedatoms.bench.jax_twin", json.dumps(task._asdict()), env=env))
+    yield _row(contest, cell, timing)
+
+
+def _jax_timing(answer: dict[str, object]) -> Timing:
+    first, memory, seconds = (answer[name] for name in ("first", "memory", "seconds"))
+    assert isinstance(first, float) and isinstance(memory, float | None) and isinstance(seconds, list)
+    return Timing(who.JAX, first, memory, seconds, f"JAX {answer['jax']}, crop and flip included")
+
+
+def _rounds(contest: Contest) -> Iterator[Event]:
+    """Whole rounds as a run has them: a tenth of the clients, three models scored every ten rounds."""
+    settings, cell = contest.settings, contest.special
+    precisions: tuple[Precision, ...] = ("tf32", "bf16")
+    for precision in precisions:
+        _set_up(settings, precision)
+        sim = cell_clients(settings, cell, population=10 * cell.clients, precision=precision)
+        ms = 1e3 * _seconds_with_evaluation(replace(sim, score=MODELS), settings.rounds)
+        detail = f"{settings.rounds} rounds, {_where(cell)} of {10 * cell.clients}, 3 models scored every 10 rounds"
+        yield Ratio(f"round with evaluation, ms, {precision}", ms, 45.0, detail)
+
+
+def _seconds_with_evaluation(sim: Simulation, count: int) -> float:
+    state = begin(sim)
+    for progress in rounds(sim, state, 1):  # compiles
+        state = progress.state
+
+    def all_rounds() -> None:
+        for _ in rounds(sim, state, 1 + count, EVALUATED_EVERY):
+            pass
+
+    return timed(sim.device, all_rounds) / count
+
+
+def _algorithms(contest: Contest) -> Iterator[Event]:
+    settings, cell = contest.settings, contest.special
+    sim = cell_clients(settings, cell)
+    entered = [_entry(replace(sim, algorithm=algorithm(name)), name, settings.repeats) for name in ALGORITHMS]
+    timings: dict[str, list[float]] = {}
+    for event in compete(settings.device, entered, _where(cell)):
+        if isinstance(event, Timing):
+            timings[event.name] = event.seconds
+        else:
+            yield event
+    for name in ALGORITHMS[1:]:
+        if name in timings and "fedavg" in timings:
+            yield paired(f"{name} / fedavg", timings[name], timings["fedavg"], 1.25, _where(cell))
+
+
+def _entry(sim: Simulation, name: str, turns: int) -> Contestant:
+    return Contestant(name, lambda: ours(sim), turns)
+
+
+def _deterministic(contest: Contest) -> Iterator[Event]:
+    usual = find_row(contest.so_far, who.OURS, *contest.special)
+    if usual is None:
+        yield Gap("deterministic / usual", f"{_where(contest.special)} was not measured. Add grid to --parts.")
+        return
+    seconds = fresh.deterministic_rounds(contest.settings)
+    yield paired("deterministic / usual", seconds, usual.seconds, None, f"{_where(contest.special)}, own process")
+
+
+def _cold(contest: Contest) -> Iterator[Event]:
+    seconds = fresh.cold_start(contest.settings)
+    yield Ratio("start to end of first round, seconds", seconds, 20.0, f"{_where(contest.special)}, no compiler cache")
+
+
+def _row(contest: Contest, cell: Cell, timing: Timing) -> Row:
+    training = training_of(contest.settings, cell.batch)
+    steps = training.epochs * -(-contest.settings.samples // cell.batch)
+    seconds, least = statistics.median(timing.seconds), need(cell, training)
+    return Row(
+        contestant=timing.name,
+        clients=cell.clients,
+        batch=cell.batch,
+        steps=steps,
+        precision=contest.settings.precision,
+        ms_round=1e3 * seconds,
+        ms_step=1e3 * seconds / steps,
+        client_steps=cell.clients * steps / seconds,
+        arithmetic=least.flops * steps / seconds / contest.limits.arithmetic,
+        bandwidth=least.bytes * steps / seconds / contest.limits.bandwidth,
+        first_round=timing.first,
+        memory=timing.memory,
+        seconds=timing.seconds,
+        detail=timing.note,
+    )
+
+
+def _set_up(settings: Bench, precision: Precision) -> None:
+    configure(Experiment(dataset="cifar10", precision=precision, threads=settings.threads))
+
+
+def _where(cell: Cell) -> str:
+    return f"{cell.clients} clients x {cell.batch}"

@@ -1,0 +1,217 @@
+"""What a benchmark is asked and what it answers: settings, rows, ratios and gaps, and their file."""
+
+import importlib.metadata
+import json
+import statistics
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import torch
+
+from fedatoms.local import Precision
+from fedatoms.names import unknown
+from fedatoms.provenance import provenance
+
+Part = Literal["grid", "jax", "rounds", "algorithms", "deterministic", "cold"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Settings of the benchmark; those below ``out`` are for --device cuda."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    """cpu measures ratios that hold on any machine, cuda a contest on one card."""
+    threads: int = 2
+    """CPU threads of every contestant."""
+    repeats: int = 7
+    """Measurements of each; the median counts."""
+    steps: int = 0
+    """Local steps per client and round; 0 is 5 on a CPU (the fewer, the more a round's own cost shows), 50 on cuda."""
+    out: str = ""
+    """File for the results as JSON; empty writes none."""
+    clients: str = "10,50,100"
+    """Clients of a round, one column of the grid each."""
+    batch: str = "10,50"
+    """Images of a step: below 50 with momentum 0.9 (personal regime), else without (Table 1)."""
+    precision: Precision = "tf32"
+    """Of all contestants' products: float32, tf32 or bf16."""
+    rounds: int = 100
+    """Rounds of the line that counts evaluations too."""
+    against: int = 10
+    """Clients of the cells in which plain, eager, compiled and JAX run too; the algorithms run there as well."""
+    parts: str = ",".join(PARTS)
+    """What to measure, in this order."""
+    samples: int = 500
+    """Images per client."""
+    tested: int = 10_000
+    """Images of the test set."""
+    backend: str = "inductor"
+    """torch.compile's backend for the hand-written loop."""
+
+
+class Ratio(NamedTuple):
+    """A measured ratio (or number), and the bar that it should not pass, or should reach if ``at_least``."""
+
+    name: str
+    value: float
+    bar: float | None
+    detail: str
+    at_least: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """Whether the bar is met, in a word; empty without a bar.
+
+        >>> Ratio("twice as fast", 2.1, 2.0, "", at_least=True).verdict
+        'met'
+        """
+        if self.bar is None:
+            return ""
+        return "met" if (self.value >= self.bar if self.at_least else self.value <= self.bar) else "missed"
+
+
+class Row(NamedTuple):
+    """One contestant in one cell of the grid; shares are of the limits that were measured on the same card."""
+
+    contestant: str
+    clients: int
+    batch: int
+    steps: int  # of each client
+    precision: Precision
+    ms_round: float
+    ms_step: float  # of all clients together
+    client_steps: float  # per second
+    arithmetic: float  # share of the arithmetic limit
+    bandwidth: float  # share of the bandwidth limit
+    first_round: float  # seconds, with all compilation
+    memory: float | None  # peak on the device during the first round, in MB
+    seconds: list[float]  # of every measured round
+    detail: str = ""
+
+
+class Gap(NamedTuple):
+    """What could not be measured, and why."""
+
+    name: str
+    reason: str
+
+
+Event = str | Row | Ratio | Gap  # a string is news only
+
+
+class Results(NamedTuple):
+    """All that one run of the benchmark gave."""
+
+    settings: dict[str, object]
+    results: list[Ratio]
+    rows: list[Row]
+    gaps: list[Gap]
+    provenance: dict[str, object]
+
+
+def collect(settings: Bench, events: Iterable[Event], machine: dict[str, object]) -> Results:
+    """Sorts events by kind, and rows by cell.
+
+    >>> collect(Bench(), ["hello", Gap("JAX", "not installed")], {}).gaps
+    [Gap(name='JAX', reason='not installed')]
+    """
+    events = list(events)
+    ratios = [event for event in events if isinstance(event, Ratio)]
+    rows = sorted((event for event in events if isinstance(event, Row)), key=lambda row: (row.clients, row.batch))
+    return Results(asdict(settings), ratios, rows, [event for event in events if isinstance(event, Gap)], machine)
+
+
+def write(results: Results) -> None:
+    """Writes results to the file that their settings name, if any."""
+    if out := str(results.settings["out"]):
+        lists = {name: [line._asdict() for line in getattr(results, name)] for name in ("results", "rows", "gaps")}
+        whole = {**results._asdict(), **lists}
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        Path(out).write_text(json.dumps(whole, indent=2) + "\n")
+
+
+def read(path: Path) -> Results:
+    """Reads what ``write`` wrote."""
+    whole = json.loads(path.read_text())
+    ratios, rows, gaps = whole["results"], whole["rows"], whole["gaps"]
+    return Results(
+        whole["settings"],
+        [Ratio(**line) for line in ratios],
+        [Row(**line) for line in rows],
+        [Gap(**line) for line in gaps],
+        whole["provenance"],
+    )
+
+
+def machine(device: str) -> dict[str, object]:
+    """Describes machine and code, with what matters on a GPU."""
+    cuda = {"driver": _driver(), "cudnn": torch.backends.cudnn.version()} if device.startswith("cuda") else {}
+    return {**provenance(device), **cuda, "triton": version_of("triton"), "jax": version_of("jax")}
+
+
+def version_of(package: str) -> str | None:
+    """Returns the version of an installed package.
+
+    >>> version_of("no-such-package") is None
+    True
+    """
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def numbers(text: str, flag: str) -> list[int]:
+    """Reads a list of whole numbers.
+
+    >>> numbers("10,50", "--batch")
+    [10, 50]
+    """
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise ValueError(f"{flag} {text} is not a list of whole numbers above 0. Use for example {flag} 10,50.")
+    return found
+
+
+def parts_of(settings: Bench) -> list[str]:
+    """Reads which parts to measure."""
+    chosen = [part.strip() for part in settings.parts.split(",")]
+    for part in chosen:
+        if part not in PARTS:
+            raise unknown(part, PARTS, "part in --parts")
+    return [part for part in PARTS if part in chosen]
+
+
+def paired(
+    name: str, over: Sequence[float], under: Sequence[float], bar: float | None, where: str, *, at_least: bool = False
+) -> Ratio:
+    """Compares the seconds of two contestants turn by turn: the median of the ratios of neighbours in time.
+
+    >>> paired("a / b", [2.0, 2.2], [1.0, 1.1], None, "here")
+    Ratio(name='a / b', value=2.0, bar=None, detail='2100.0 ms against 1050.0 ms a round, here', at_least=False)
+    """
+    pairs = [a / b for a, b in zip(over, under, strict=False)]
+    medians = [f"{1e3 * statistics.median(each):.1f} ms" for each in (over, under)]
+    return Ratio(name, statistics.median(pairs), bar, f"{' against '.join(medians)} a round, {where}", at_least)
+
+
+def find_row(events: Sequence[Event], contestant: str, clients: int, batch: int) -> Row | None:
+    """Looks for a contestant's row among what was measured."""
+    rows = [event for event in events if isinstance(event, Row) and event.contestant == contestant]
+    return next((row for row in rows if (row.clients, row.batch) == (clients, batch)), None)
+
+
+def _driver() -> str | None:
+    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(ask, capture_output=True, text=True, timeout=30, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said[0] if said else None
