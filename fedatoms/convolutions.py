@@ -45,7 +45,7 @@ def convolve_pool(x: Tensor, filters: Tensor, bias: Tensor) -> tuple[Tensor, Ten
 
 @torch.library.custom_op("fedatoms::correlate", mutates_args=())
 def correlate(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int) -> Tensor:
-    """Returns the gradient of the filters, (C, K, K, I, O), given that of the result (with ``which``: the pooled one)."""
+    """Returns the gradient of the filters, (C, K, K, I, O), given the result's; with ``which``, the pooled result's."""
     if x.is_cuda:
         from fedatoms import kernels
 
@@ -162,10 +162,11 @@ class _Pooled(torch.autograd.Function):
     def backward(ctx, dy, _):
         x, weight, which = ctx.saved_tensors
         slopes, dx = _last(dy), None
-        if ctx.needs_input_grad[0]:
-            full = [size + 2 * p - k + 1 for size, p, k in zip(x.shape[2:], ctx.padding, weight.shape[2:], strict=True)]
-            dx = _to_images(_unpool(slopes, which, full), weight, ctx.padding)
         bias = torch.where(which == _DEAD, 0, slopes).sum((0, 1, 2))
+        if ctx.needs_input_grad[0]:  # then the slopes are spread out anyway, and a product reads them faster so
+            full = [size + 2 * p - k + 1 for size, p, k in zip(x.shape[2:], ctx.padding, weight.shape[2:], strict=True)]
+            slopes, which = _unpool(slopes, which, full), None
+            dx = _to_images(slopes, weight, ctx.padding)
         return dx, _to_filters(x, slopes, which, weight, ctx.padding), bias, None
 
 

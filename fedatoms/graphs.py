@@ -30,7 +30,12 @@ class Buffers(NamedTuple):
     rate: Tensor
 
 
-Program = tuple[Buffers, Callable[[], None]]  # the buffers, and one step over them
+class Program(NamedTuple):
+    """What is done over the buffers again and again; a reply holds until the next block begins."""
+
+    buffers: Buffers
+    step: Callable[[], None]
+    finish: Callable[[], Reply]
 
 
 def compiled(block: int) -> MapClients:
@@ -50,13 +55,10 @@ def compiled(block: int) -> MapClients:
             if program is None:
                 yield from vectorised(block)(learner, heard, itertools.chain(some, rest))
                 return
-            buffers, replay = program
-            _fill(buffers, heard, inputs, learner)
-            steps = max(int(job.plan.rows.shape[0]) for job in some)
-            for _ in range(steps):
-                replay()
-            reply = finish_block(learner, heard, inputs, buffers.carry, buffers.losses)
-            yield _map(lambda leaf: leaf[: len(some)].clone(), reply)
+            _fill(program.buffers, heard, inputs, learner)
+            for _ in range(max(len(job.plan.rows) for job in some)):
+                program.step()
+            yield _map(lambda leaf: leaf[: len(some)], program.finish())
 
     return map_clients
 
@@ -85,19 +87,35 @@ def _record(learner: Learner, heard: Server, jobs: Job) -> Program:
     with nullcontext() if learner.precision == "float32" else Products():
         traced = make_fx(_stepper(learner))(_map(torch.clone, buffers))
     step = torch.compile(traced, fullgraph=True, dynamic=False)
-    if device.type != "cuda":
-        step(buffers)  # compiles
-        return buffers, lambda: step(buffers)
+
+    def finish() -> Reply:
+        return finish_block(learner, buffers.heard, buffers.jobs, buffers.carry, buffers.losses, buffers.rate)
+
+    step(buffers)  # compiles
+    if device.type == "cpu":
+        return Program(buffers, lambda: step(buffers), finish)
+    replay_step, _ = _captured(lambda: step(buffers))
+    replay_finish, reply = _captured(finish)
+
+    def finish_again() -> Reply:
+        replay_finish()
+        return reply
+
+    return Program(buffers, replay_step, finish_again)
+
+
+def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:
+    """Keeps a function's work on the GPU as a graph; returns what replays it, and the tensors that it writes."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(2):  # compiles, and lets libraries choose their kernels
-            step(buffers)
+        for _ in range(2):  # lets libraries choose their kernels
+            function()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        step(buffers)
-    return buffers, graph.replay
+        result = function()
+    return graph.replay, result
 
 
 def _stepper(learner: Learner) -> Callable[[Buffers], None]:

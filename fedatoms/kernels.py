@@ -33,14 +33,14 @@ def convolve_pool(x: Tensor, filters: Tensor, bias: Tensor) -> tuple[Tensor, Ten
 
 
 def correlate(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int) -> Tensor:
-    """Returns the gradient of the filters, (C, K, K, I, O), given that of the result (with ``which``: the pooled one)."""
+    """Returns the gradient of the filters, (C, K, K, I, O), given the result's; with ``which``, the pooled result's."""
     clients, _, height, width, channels = x.shape
     rows, columns, out = dy.shape[2:]
     pool = which is not None
     pixels, patch = dy[0, ..., 0].numel() * (4 if pool else 1), tall * wide * channels
     tile_k, tile_o, tile_p, warps, stages = _correlate_tiles(x, out)
     tiles = triton.cdiv(patch, tile_k) * triton.cdiv(out, tile_o)
-    parts = max(min(triton.cdiv(2 * _PROGRAMS, tiles * clients), triton.cdiv(pixels, 8 * tile_p)), 1)
+    parts = max(min(triton.cdiv(2 * _PROGRAMS, tiles * clients), triton.cdiv(pixels, 128)), 1)
     share = triton.cdiv(triton.cdiv(pixels, parts), tile_p) * tile_p
     sums = x.new_empty(parts, clients, patch, out, dtype=torch.float32)
     sizes = (share, pixels, x[0].numel(), rows, columns, height * width * channels, width * channels, channels)
@@ -68,13 +68,14 @@ def _launch_convolve(x: Tensor, filters: Tensor, bias: Tensor | None, y: Tensor,
 def _convolve_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, int, int]:
     tile_o = _tile(out)
     tile_p = 128 if len(x) * triton.cdiv(pixels, 128) * triton.cdiv(out, tile_o) >= _PROGRAMS else 64
-    tile_k = (64 if x.shape[-1] % 16 == 0 else 32) // x.element_size() * 2  # short patches waste a large tile
-    return tile_p, tile_o, tile_k, 4, 4
+    if x.shape[-1] % 16:  # few channels: a patch is short, and a long tile would be half empty
+        return tile_p, tile_o, 16, 4, 3
+    return tile_p, tile_o, 128 // x.element_size(), 4, 4
 
 
 def _correlate_tiles(x: Tensor, out: int) -> tuple[int, int, int, int, int]:
     if x.dtype == torch.float32:  # two warps choose the older matrix units, which read float32 in either order
-        return 64, min(_tile(out), 64), 32, 2, 3
+        return 128, min(_tile(out), 64), 16, 2, 3
     return 128, _tile(out), 64 if x.shape[-1] % 16 == 0 else 32, 4, 3
 
 

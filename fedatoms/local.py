@@ -113,7 +113,7 @@ def local_round(learner: Learner, heard: Server, job: Job) -> Reply:
         with torch.no_grad():
             carry, loss = step(carry, job.memory, batch, heard, learner.rate)
         losses.append(loss)
-    return finish(learner, heard, job, carry, torch.stack(losses))
+    return finish(learner, heard, job, carry, torch.stack(losses), learner.rate)
 
 
 def local_rounds(learner: Learner, heard: Server, jobs: Job) -> Reply:
@@ -124,7 +124,7 @@ def local_rounds(learner: Learner, heard: Server, jobs: Job) -> Reply:
     for s in range(jobs.plan.rows.shape[1]):
         carry, loss = step(carry, jobs.memory, jobs.plan, torch.tensor([s], device=rate.device), heard, rate)
         losses.append(loss)
-    return finish_block(learner, heard, jobs, carry, torch.stack(losses, 1))
+    return finish_block(learner, heard, jobs, carry, torch.stack(losses, 1), rate)
 
 
 def block_step(learner: Learner) -> BlockStep:
@@ -149,9 +149,9 @@ def block_step(learner: Learner) -> BlockStep:
     return run
 
 
-def finish_block(learner: Learner, heard: Server, jobs: Job, carry: Carry, losses: Tensor) -> Reply:
+def finish_block(learner: Learner, heard: Server, jobs: Job, carry: Carry, losses: Tensor, rate: Tensor) -> Reply:
     """Makes the replies of a block of clients."""
-    return torch.vmap(lambda *job: finish(learner, heard, *job))(jobs, carry, losses)
+    return torch.vmap(lambda *job: finish(learner, heard, *job, rate))(jobs, carry, losses)
 
 
 def local_step(learner: Learner, differentiate: Differentiate) -> Step:
@@ -184,17 +184,17 @@ def begin(learner: Learner, job: Job) -> Carry:
     return Carry(job.params, trees.zeros_like(trees.restrict(job.params, learner.trained)) if momentum else {})
 
 
-def finish(learner: Learner, heard: Server, job: Job, carry: Carry, losses: Tensor) -> Reply:
+def finish(learner: Learner, heard: Server, job: Job, carry: Carry, losses: Tensor, rate: float | Tensor) -> Reply:
     """Makes the reply of one client."""
     steps = job.plan.real.any(-1).sum(-1)
-    far = displacement(steps.to(losses.dtype), learner.rate, learner.training.momentum)
+    far = displacement(steps.to(losses.dtype), rate, learner.training.momentum)
     work = Work(trees.restrict(job.params, learner.travelling), steps, far)
     upload, memory = learner.algorithm.report(trees.restrict(carry.params, learner.travelling), heard, job.memory, work)
     averaged = trees.restrict(carry.params, learner.statistics)
     return Reply(carry.params, {**upload, "statistics": averaged}, memory, losses, steps)
 
 
-def displacement(steps: Tensor, rate: float, momentum: float) -> Tensor:
+def displacement(steps: Tensor, rate: float | Tensor, momentum: float) -> Tensor:
     """Says how far K unit gradients move a parameter: ``rate`` times the sum over j <= K of (1 - b^j) / (1 - b).
 
     >>> displacement(torch.tensor(2.0), rate=0.1, momentum=0.5)  # 0.1 * (1 + 1.5)
@@ -209,11 +209,12 @@ def traces_of(reply: Reply, clients: list[int]) -> Traces:
     """Reads off a block of replies what ``check_finite`` looks at, without waiting for it."""
     # a sum is finite only if all its terms are, and costs one pass
     sums = [leaf.flatten(1).sum(1) for leaf in reply.upload["params"].values()]
-    return Traces(clients, torch.cat([reply.losses, torch.stack(sums).sum(0)[:, None]], 1), reply.steps)
+    values = torch.cat([reply.losses, torch.stack(sums).sum(0)[:, None]], 1)
+    return Traces(clients, values, reply.steps.clone())  # a graph writes the next reply where this one is
 
 
 def check_finite(traces: Traces, t: int) -> list[float]:
-    """Returns each client's mean loss; refuses one, or a model, that is not finite, and names client, round and step."""
+    """Returns each client's mean loss; refuses a loss or a model that is not finite: names client, round and step."""
     values, steps = traces.values.cpu(), traces.steps.tolist()
     bad = (~torch.isfinite(values)).nonzero().tolist()
     if not bad:
@@ -222,9 +223,8 @@ def check_finite(traces: Traces, t: int) -> list[float]:
     trained = step < values.shape[1] - 1
     what = f"loss is {float(values[place, step])}" if trained else "the trained model is not finite"
     step = step if trained else int(steps[place]) - 1
-    raise FloatingPointError(
-        f"client {traces.clients[place]}, round {t}, step {step}: {what}. Lower --lr, set --clip 10, or look at its data."
-    )
+    who = f"client {traces.clients[place]}, round {t}, step {step}"
+    raise FloatingPointError(f"{who}: {what}. Lower --lr, set --clip 10, or look at its data.")
 
 
 def _descend(weights: Params, moves: Params, rate: float | Tensor) -> Params:
