@@ -126,7 +126,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, padding: Pair) -> Tensor:
-        return _first(convolve(_last(_pad(x, padding))[None], _last(weight)[None])[0])
+        return _first(convolve(_rows(_pad(x, padding)), _rows(weight))[0])
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
@@ -148,7 +148,7 @@ class _Pooled(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor, padding: Pair) -> tuple[Tensor, Tensor]:
-        y, which = convolve_pool(_last(_pad(x, padding))[None], _last(weight)[None], bias[None])
+        y, which = convolve_pool(_rows(_pad(x, padding)), _rows(weight), bias[None])
         return _first(y[0]), which[0]
 
     @staticmethod
@@ -173,14 +173,13 @@ class _Pooled(torch.autograd.Function):
 def _to_images(dy: Tensor, weight: Tensor, padding: Pair) -> Tensor:
     """Returns the gradient of the images: the slopes, padded, convolved with the filters turned round."""
     around = _pad(_first(dy), (weight.shape[2] - 1 - padding[0], weight.shape[3] - 1 - padding[1]))
-    turned = weight.permute(1, 2, 3, 0).flip(1, 2)
-    return _first(convolve(_last(around)[None], turned[None])[0])
+    return _first(convolve(_rows(around), _rows(weight.transpose(0, 1).flip(2, 3)))[0])
 
 
 def _to_filters(x: Tensor, dy: Tensor, which: Tensor | None, weight: Tensor, padding: Pair) -> Tensor:
     chosen = None if which is None else which[None]
-    slopes = correlate(_last(_pad(x, padding))[None], dy[None], chosen, weight.shape[2], weight.shape[3])
-    return slopes[0].permute(3, 2, 0, 1)
+    slopes = correlate(_rows(_pad(x, padding)), dy[None], chosen, weight.shape[2], weight.shape[3])
+    return slopes[0, :, :, : weight.shape[1]].permute(3, 2, 0, 1)
 
 
 def _unpool(dy: Tensor, which: Tensor, full: Sequence[int]) -> Tensor:
@@ -241,6 +240,12 @@ def _pair(size: int | Sequence[int]) -> Pair:
 
 def _even(size: int) -> int:
     return size // 2 * 2
+
+
+def _rows(x: Tensor) -> Tensor:
+    """One client's images, or filters, for the operators; channels are filled up to read four at once."""
+    missing = -x.shape[1] % 4
+    return _last(F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x)[None]
 
 
 def _last(x: Tensor) -> Tensor:

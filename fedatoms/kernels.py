@@ -203,4 +203,6 @@ def _place(k, line: tl.constexpr, run: tl.constexpr, channels: tl.constexpr):
     place = k // run * line + k % run
     if channels % 16 == 0:  # sixteen numbers in a row then lie in a row: let them be read in wide words
         place = tl.max_contiguous(tl.multiple_of(place, 16), 16)
+    elif channels % 4 == 0:
+        place = tl.max_contiguous(tl.multiple_of(place, 4), 4)
     return place

@@ -56,7 +56,7 @@ def gather(total: Total, uploads: Memory, weights: Tensor) -> Total:
     """
     before = total.uploads if total.weight else {kind: trees.apply(_nothing, tree) for kind, tree in uploads.items()}
     device = next((leaf.device for tree in before.values() for leaf in tree.values()), weights.device)
-    plus = _plus(weights.tolist(), weights.to(device, torch.float64))
+    plus = _plus(weights.tolist(), trees.move(weights.double(), device))
     added = {kind: trees.apply(plus, before[kind], tree) for kind, tree in uploads.items()}
     return Total(added, total.weight + float(weights.double().sum()))
 

@@ -73,6 +73,17 @@ def unstack(tree: Mapping[str, Tensor], client: int) -> Params:
     return {name: leaf[client].clone() for name, leaf in tree.items()}
 
 
+def move(leaf: Tensor, device: torch.device) -> Tensor:
+    """Copies a tensor to a device; from the host to a GPU without waiting for the work that is under way there.
+
+    >>> move(torch.ones(1), torch.device("cpu"))
+    tensor([1.])
+    """
+    if device.type == "cuda" and leaf.device.type == "cpu":
+        return leaf.pin_memory().to(device, non_blocking=True)
+    return leaf.to(device)
+
+
 def nbytes(tree: Mapping[str, Tensor]) -> int:
     """Counts the bytes of all leaves.
 

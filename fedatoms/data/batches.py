@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad as pad_tensor
 
+from fedatoms import trees
 from fedatoms.data.datasets import Recipe
 from fedatoms.randomness import generator
 
@@ -62,7 +63,7 @@ def pad_steps(plans: Sequence[Plan], steps: int = 0) -> Plan:
 
 def move(plan: Plan, device: torch.device) -> Plan:
     """Returns a plan on a device."""
-    return Plan(*(leaf.to(device) for leaf in plan))
+    return Plan(*(trees.move(leaf, device) for leaf in plan))
 
 
 def fetch(
