@@ -100,11 +100,12 @@ def _peak_of_a_step(learner: Learner, heard: Server, job: Job) -> int:
     device = learner.data.x.device
     rows, real, flip, shift = (leaf[:1] for leaf in job.plan[:4])
     one = stack([job._replace(plan=job.plan._replace(rows=rows, real=real, flip=flip, shift=shift))])
-    for _ in range(2):  # the first lets libraries choose their kernels, with memory that no later step needs
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        with naming_refusals():
-            local_rounds(learner, heard, one)
+    cudnn = torch.backends.cudnn
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    # trying kernels out would take a second, and memory that no later step needs
+    with naming_refusals(), cudnn.flags(True, False, deterministic=cudnn.deterministic, allow_tf32=cudnn.allow_tf32):
+        local_rounds(learner, heard, one)
     return torch.cuda.max_memory_allocated(device) - before
 
 

@@ -6,11 +6,12 @@ axis of their own; a convolution that they do not cover stays what it is.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.grad import conv2d_weight
 from torch.overrides import TorchFunctionMode
 
 Pair = tuple[int, int]
@@ -54,7 +55,7 @@ def correlate(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int)
         full = (x.shape[2] - tall + 1, x.shape[3] - wide + 1)
         dy = torch.stack([_unpool(a, b, full) for a, b in zip(dy, which, strict=True)])
     shape = (dy.shape[-1], x.shape[-1], tall, wide)
-    each = [torch.nn.grad.conv2d_weight(_first(a), shape, _first(b)) for a, b in zip(x, dy, strict=True)]
+    each = [conv2d_weight(_first(a), shape, _first(b)) for a, b in zip(x, dy, strict=True)]
     return torch.stack(each).permute(0, 3, 4, 2, 1).contiguous()
 
 
@@ -67,32 +68,33 @@ class Products(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        function: Callable[..., object],
+        function: Callable[..., Tensor],
         types: object,
-        args: Sequence[object] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
+        args: tuple[Tensor, ...] = (),  # the first, that is; others may be anything
+        kwargs: dict[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Runs one of torch's functions, or what stands for it."""
         kwargs = kwargs or {}
         if function is torch.conv2d:
-            return self._convolve(_Conv2d(*args, **kwargs))
+            return self._convolve(_arguments(*args, **kwargs))
         made = self._made.get(id(args[0])) if args else None
-        if made is not None and function in _POOLS and made.relu and _halves(*args[1:], **kwargs):
-            return _Pooled.apply(made.x, made.weight, made.bias, made.padding)[0]
+        if made is not None and made.relu and function in _POOLS and _halves(*args[1:], **kwargs):
+            return _pooled(made.x, made.weight, made.bias, made.padding)[0]
         result = function(*args, **kwargs)
         if made is not None and function in _RELUS:
             self._made[id(result)] = made._replace(result=result, relu=True)
-        elif _changes_its_input(function, kwargs):
+        elif _may_change_its_input(function, kwargs):
             self._made.clear()
         return result
 
     def _convolve(self, call: "_Conv2d") -> Tensor:
-        if not _suits(call):
-            return torch.conv2d(*call)
+        padding = _padding_if_covered(call)
+        if padding is None:
+            return _conv2d(*call)
         x, weight = _cast(call.input), _cast(call.weight)
-        padding = _pair(call.padding)
         bias = weight.new_zeros(len(weight)) if call.bias is None else _cast(call.bias)
-        y = _Convolution.apply(x, weight, padding) + bias[:, None, None]
-        self._made[id(y)] = _Made(y, x, weight, bias, padding, False)
+        y = _convolution(x, weight, padding) + bias[:, None, None]
+        self._made[id(y)] = _Made(y, x, weight, bias, padding, relu=False)
         return y
 
 
@@ -119,6 +121,17 @@ class _Made(NamedTuple):
     relu: bool
 
 
+class _Context(Protocol):
+    """What torch hands from a forward to its backward."""
+
+    padding: Pair
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+
+    def save_for_backward(self, *tensors: Tensor) -> None: ...
+    def mark_non_differentiable(self, *tensors: Tensor) -> None: ...
+
+
 class _Convolution(torch.autograd.Function):
     """``conv2d(x, weight, padding=padding)`` with gradients by the operators."""
 
@@ -129,13 +142,13 @@ class _Convolution(torch.autograd.Function):
         return _first(convolve(_rows(_pad(x, padding)), _rows(weight))[0])
 
     @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
+    def setup_context(ctx: _Context, inputs: tuple[Tensor, Tensor, Pair], output: Tensor) -> None:
         x, weight, ctx.padding = inputs
         ctx.save_for_backward(x, weight)
 
     @staticmethod
     @torch.no_grad()  # first derivatives only
-    def backward(ctx, dy):
+    def backward(ctx: _Context, dy: Tensor) -> tuple[Tensor | None, Tensor, None]:
         x, weight = ctx.saved_tensors
         dx = _to_images(_last(dy), weight, ctx.padding) if ctx.needs_input_grad[0] else None
         return dx, _to_filters(x, _last(dy), None, weight, ctx.padding), None
@@ -152,22 +165,31 @@ class _Pooled(torch.autograd.Function):
         return _first(y[0]), which[0]
 
     @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
+    def setup_context(
+        ctx: _Context, inputs: tuple[Tensor, Tensor, Tensor, Pair], output: tuple[Tensor, Tensor]
+    ) -> None:
         x, weight, _, ctx.padding = inputs
         ctx.save_for_backward(x, weight, output[1])
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
     @torch.no_grad()  # first derivatives only
-    def backward(ctx, dy, _):
-        x, weight, which = ctx.saved_tensors
+    def backward(ctx: _Context, dy: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        x, weight, chosen = ctx.saved_tensors
+        which: Tensor | None = chosen
         slopes, dx = _last(dy), None
-        bias = torch.where(which == _DEAD, 0, slopes).sum((0, 1, 2))
+        bias = torch.where(chosen == _DEAD, 0, slopes).sum((0, 1, 2))
         if ctx.needs_input_grad[0]:  # then the slopes are spread out anyway, and a product reads them faster so
             full = [size + 2 * p - k + 1 for size, p, k in zip(x.shape[2:], ctx.padding, weight.shape[2:], strict=True)]
-            slopes, which = _unpool(slopes, which, full), None
+            slopes, which = _unpool(slopes, chosen, full), None
             dx = _to_images(slopes, weight, ctx.padding)
         return dx, _to_filters(x, slopes, which, weight, ctx.padding), bias, None
+
+
+_convolution: Callable[[Tensor, Tensor, Pair], Tensor] = _Convolution.apply
+_pooled: Callable[[Tensor, Tensor, Tensor, Pair], tuple[Tensor, Tensor]] = _Pooled.apply
+_conv2d: Callable[..., Tensor] = torch.conv2d
+_arguments: Callable[..., _Conv2d] = _Conv2d
 
 
 def _to_images(dy: Tensor, weight: Tensor, padding: Pair) -> Tensor:
@@ -178,7 +200,7 @@ def _to_images(dy: Tensor, weight: Tensor, padding: Pair) -> Tensor:
 
 def _to_filters(x: Tensor, dy: Tensor, which: Tensor | None, weight: Tensor, padding: Pair) -> Tensor:
     chosen = None if which is None else which[None]
-    slopes = correlate(_rows(_pad(x, padding)), dy[None], chosen, weight.shape[2], weight.shape[3])
+    slopes: Tensor = correlate(_rows(_pad(x, padding)), dy[None], chosen, weight.shape[2], weight.shape[3])
     return slopes[0, :, :, : weight.shape[1]].permute(3, 2, 0, 1)
 
 
@@ -194,18 +216,17 @@ _POOLS = (F.max_pool2d, torch.max_pool2d)
 _RELUS = (F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_)
 
 
-def _suits(call: _Conv2d) -> bool:
-    """Says whether the operators cover a convolution and are faster: whole steps, and enough filters for a tile."""
-    if isinstance(call.padding, str) or call.groups != 1 or call.input.dim() != 4:
-        return False
-    steps = {*_pair(call.stride), *_pair(call.dilation)} == {1}
-    inside = all(p < k for p, k in zip(_pair(call.padding), call.weight.shape[2:], strict=True))
-    return (
-        steps and inside and len(call.weight) >= 16 and not (call.input.is_cuda and call.input.dtype == torch.float64)
-    )
+def _padding_if_covered(call: _Conv2d) -> Pair | None:
+    """Returns the padding of a convolution that the operators cover and are faster at, else None."""
+    if isinstance(call.padding, str) or call.groups != 1 or call.input.dim() != 4 or len(call.weight) < 16:
+        return None  # fewer filters leave most of a tile empty
+    steps, padding = {*_pair(call.stride), *_pair(call.dilation)}, _pair(call.padding)
+    inside = all(p < k for p, k in zip(padding, call.weight.shape[2:], strict=True))
+    known = not (call.input.is_cuda and call.input.dtype == torch.float64)
+    return padding if steps == {1} and inside and known else None
 
 
-def _halves(
+def _windows_of_two(
     kernel_size: int | Sequence[int],
     stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
@@ -218,7 +239,10 @@ def _halves(
     return windows and {*_pair(padding)} == {0} and {*_pair(dilation)} == {1} and not (ceil_mode or return_indices)
 
 
-def _changes_its_input(function: Callable[..., object], kwargs: dict[str, object]) -> bool:
+_halves: Callable[..., bool] = _windows_of_two
+
+
+def _may_change_its_input(function: Callable[..., Tensor], kwargs: dict[str, Tensor]) -> bool:
     name = getattr(function, "__name__", "")
     return "out" in kwargs or (name.endswith("_") and name != "__get__")
 
@@ -276,20 +300,31 @@ def _(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int) -> Tens
     return x.new_empty(len(x), tall, wide, x.shape[-1], dy.shape[-1])
 
 
-def _over_clients(operator: Callable[..., Tensor | tuple[Tensor, Tensor]]) -> Callable[..., object]:
-    """Makes a rule for vmap: its axis joins the client axis."""
+class _Vmap(Protocol):
+    """What torch tells a rule for vmap."""
 
-    def rule(info, in_dims: Sequence[int | None], *args: object) -> object:
-        def join(value: object, axis: int | None) -> object:
+    batch_size: int
+
+
+Rule = Callable[..., tuple[Tensor, int] | tuple[tuple[Tensor, ...], tuple[int, ...]]]
+
+
+def _over_clients(operator: Callable[..., Tensor | tuple[Tensor, ...]]) -> Rule:
+    """Makes an operator's rule for vmap: the new axis joins the client axis."""
+
+    def rule(
+        info: _Vmap, axes: Sequence[int | None], *args: Tensor | int | None
+    ) -> tuple[Tensor, int] | tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        def join(value: Tensor | int | None, axis: int | None) -> Tensor | int | None:
             if not isinstance(value, Tensor):
                 return value
             each = value.expand(info.batch_size, *value.shape) if axis is None else value.movedim(axis, 0)
             return each.flatten(0, 1).contiguous()
 
-        result = operator(*(join(value, axis) for value, axis in zip(args, in_dims, strict=True)))
+        result = operator(*(join(value, axis) for value, axis in zip(args, axes, strict=True)))
         if isinstance(result, Tensor):
             return result.unflatten(0, (info.batch_size, -1)), 0
-        return tuple(each.unflatten(0, (info.batch_size, -1)) for each in result), (0, 0)
+        return tuple(each.unflatten(0, (info.batch_size, -1)) for each in result), (0,) * len(result)
 
     return rule
 

@@ -151,7 +151,8 @@ def block_step(learner: Learner) -> BlockStep:
 
 def finish_block(learner: Learner, heard: Server, jobs: Job, carry: Carry, losses: Tensor, rate: Tensor) -> Reply:
     """Makes the replies of a block of clients."""
-    return torch.vmap(lambda *job: finish(learner, heard, *job, rate))(jobs, carry, losses)
+    every_client = torch.vmap(lambda job, carry, losses: finish(learner, heard, job, carry, losses, rate))
+    return every_client(jobs, carry, losses)
 
 
 def local_step(learner: Learner, differentiate: Differentiate) -> Step:

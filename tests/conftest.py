@@ -14,6 +14,7 @@ settings.register_profile("fedatoms", deadline=None, derandomize=True)
 settings.load_profile("fedatoms")
 torch.set_num_threads(1)  # small tensors: a second thread only waits
 os.environ["COLUMNS"] = "200"
+os.environ["TRITON_INTERPRET"] = "1"  # runs the GPU's kernels on a CPU; read when triton is first imported
 
 SIZES = (1, 7, 23)  # with batches of 10: a single sample, less than a batch, and a last batch of 3
 

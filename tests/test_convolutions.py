@@ -1,0 +1,192 @@
+"""Convolutions as products over clients: the same results and gradients as torch's, where they apply and where not."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import clients_of, difference, play
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedatoms import convolutions, graphs
+from fedatoms.convolutions import Products, convolve, convolve_pool, correlate
+from fedatoms.decompose import decompose
+from fedatoms.simulate import Simulation
+
+Model = Callable[[Tensor, Tensor, Tensor], Tensor]  # of images, filters and bias
+FEW_CHANNELS = (3, 4, 7, 16)
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def gradients(model: Model, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Of the clients' losses with respect to all three tensors, whose leading axis is that of clients."""
+
+    def loss(*each: Tensor) -> Tensor:
+        return (model(*each) ** 2).sum()
+
+    return torch.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))(*tensors)
+
+
+def agree(model: Model, *tensors: Tensor) -> list[str]:
+    """Checks that products change nothing, and returns those that took part."""
+    plain = gradients(model, *tensors)
+    with Products():
+        traced = make_fx(lambda *each: gradients(model, *each))(*tensors)
+    traced.graph.eliminate_dead_code()
+    for expected, found in zip(plain, traced(*tensors), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9)
+    return [str(node.target) for node in traced.graph.nodes if "fedatoms" in str(node.target)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    clients=st.integers(1, 3),
+    channels=st.sampled_from(FEW_CHANNELS),
+    filters=st.integers(16, 20),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    more=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    pool=st.booleans(),
+    data=st.data(),
+)
+def test_products_are_convolutions(
+    clients: int,
+    channels: int,
+    filters: int,
+    kernel: tuple[int, int],
+    more: tuple[int, int],
+    pool: bool,
+    data: st.DataObject,
+) -> None:
+    padding = tuple(data.draw(st.integers(0, size - 1)) for size in kernel)
+
+    def model(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = F.conv2d(x, weight, bias, padding=padding)
+        return F.max_pool2d(F.relu(y), 2) if pool else y
+
+    size = (kernel[0] + more[0], kernel[1] + more[1])
+    used = agree(
+        model,
+        random(clients, 2, channels, *size),
+        random(clients, filters, channels, *kernel),
+        random(clients, filters),
+    )
+    assert ("fedatoms.convolve_pool.default" in used) == pool
+
+
+IMAGES, FILTERS, BIAS = random(2, 2, 3, 9, 9), random(2, 16, 3, 3, 3), random(2, 16)
+POOLED: dict[str, Model] = {
+    "modules": lambda x, w, b: nn.MaxPool2d(2)(nn.ReLU()(F.conv2d(x, w, b))),
+    "in place": lambda x, w, b: F.max_pool2d(nn.ReLU(inplace=True)(F.conv2d(x, w, b)), (2, 2), 2),
+    "methods": lambda x, w, b: torch.max_pool2d(torch.conv2d(input=x, weight=w, bias=b).relu(), kernel_size=2),
+    "without bias": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w)), 2) + b[:, None, None],
+    "layer after layer": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(F.conv2d(x, w, b)[:, :3], w, b)), 2),
+}
+NOT_POOLED: dict[str, Model] = {
+    "changed before": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b).add_(1)), 2),
+    "written to": lambda x, w, b: F.max_pool2d(F.relu(_cleared(F.conv2d(x, w, b))), 2),
+    "large windows": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 3),
+    "windows that overlap": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2, stride=1),
+    "padded windows": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2, padding=1),
+    "cut windows": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2, ceil_mode=True),
+    "no relu": lambda x, w, b: F.max_pool2d(F.conv2d(x, w, b), 2),
+    "something between": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b) + 1), 2),
+}
+PLAIN: dict[str, Model] = {
+    "strides": lambda x, w, b: F.conv2d(x, w, b, stride=2),
+    "dilation": lambda x, w, b: F.conv2d(x, w, b, dilation=2),
+    "groups": lambda x, w, b: F.conv2d(x, w[:, :1].repeat(3, 1, 1, 1)[:48], groups=3),
+    "padding by name": lambda x, w, b: F.conv2d(x, w, b, padding="same"),
+    "padding beyond the kernel": lambda x, w, b: F.conv2d(x, w, b, padding=3),
+    "few filters": lambda x, w, b: F.conv2d(x, w[:15], b[:15]),
+    "one image": lambda x, w, b: F.conv2d(x[0], w, b),
+}
+
+
+def _cleared(y: Tensor) -> Tensor:
+    y[:, 0] = 0
+    return y
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_relu_and_pooling_join_a_convolution(name: str) -> None:
+    assert "fedatoms.convolve_pool.default" in agree(POOLED[name], IMAGES, FILTERS, BIAS)
+
+
+@pytest.mark.parametrize("name", NOT_POOLED)
+def test_what_is_not_that_pattern_is_left_alone(name: str) -> None:
+    used = agree(NOT_POOLED[name], IMAGES, FILTERS, BIAS)
+    assert "fedatoms.convolve.default" in used and "fedatoms.convolve_pool.default" not in used
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_other_convolutions_stay(name: str) -> None:
+    assert not agree(PLAIN[name], IMAGES, FILTERS, BIAS)
+
+
+def test_autocast_casts_as_it_does_for_a_convolution() -> None:
+    x, weight, bias = (tensor[0].float() for tensor in (IMAGES, FILTERS, BIAS))
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = F.conv2d(x, weight, bias)
+        with Products():
+            found = F.conv2d(x, weight, bias)
+    assert found.dtype == plain.dtype == torch.bfloat16
+    assert torch.allclose(found, plain, rtol=0.02, atol=0.1)
+
+
+def test_operators_keep_what_they_promise_the_tracer() -> None:
+    x, filters, bias = random(2, 3, 8, 7, 4), random(2, 16, 3, 3, 4), random(2, 16)
+    _, which = convolve_pool(x, filters, bias)
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(convolve, (x, filters), test_utils=checks)
+    torch.library.opcheck(convolve_pool, (x, filters, bias), test_utils=checks)
+    torch.library.opcheck(correlate, (x, random(2, 3, 6, 5, 16), None, 3, 3), test_utils=checks)
+    torch.library.opcheck(correlate, (x, random(*which.shape), which, 3, 3), test_utils=checks)
+
+
+@pytest.mark.parametrize("atoms", [None, 4])
+def test_a_round_of_products_is_a_round(atoms: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the compiled map, without the compiler."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    layers = (nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 2, padding=1), nn.ReLU())
+    net = nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(3)).double()
+    clients = clients_of((3, 5, 4))
+    net(clients.x[:1].double())
+    sim = Simulation(net if atoms is None else decompose(net, atoms), clients)
+    other = Simulation(sim.model, clients)
+    other.__dict__["map_clients"] = graphs.compiled(2)
+    called: list[int] = []
+    real = convolutions._pooled
+    monkeypatch.setattr(convolutions, "_pooled", lambda *each: called.append(1) or real(*each))
+    assert difference(play(sim, 2).server.params, play(other, 2).server.params) < 1e-10
+    assert called
+
+
+SHAPES = [(2, 2, 8, 9, 4, 16, 3), (3, 1, 6, 6, 16, 20, 2), (1, 2, 9, 8, 7, 64, 5), (2, 1, 5, 5, 32, 130, 1)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...]) -> None:
+    """By Triton's interpreter: pixels, patches and filters that fill no tile, several tiles of each, unequal sides."""
+    pytest.importorskip("triton")
+    from fedatoms import kernels
+
+    clients, batch, height, width, channels, filters, kernel = shape
+    x, weights = random(clients, batch, height, width, channels), random(clients, filters, kernel, kernel, channels)
+    bias = random(clients, filters)
+    x, weights, bias = x.float(), weights.float(), bias.float()
+    y = kernels.convolve(x, weights)
+    assert torch.allclose(y, convolve(x, weights), atol=1e-3)
+    assert torch.allclose(
+        kernels.correlate(x, y, None, kernel, kernel), correlate(x, y, None, kernel, kernel), rtol=1e-3
+    )
+    pooled, which = kernels.convolve_pool(x, weights, bias)
+    expected, chosen = convolve_pool(x, weights, bias)
+    assert torch.allclose(pooled, expected, atol=1e-3) and torch.equal(which, chosen)
+    slopes = kernels.correlate(x, pooled, which, kernel, kernel)
+    assert torch.allclose(slopes, correlate(x, pooled, which, kernel, kernel), rtol=1e-3, atol=1e-3)
