@@ -50,6 +50,8 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
             experiment.momentum,
             experiment.weight_decay,
             experiment.clip,
+            experiment.atoms_lr,
+            experiment.atoms_decay,
         ),
         fraction=experiment.fraction,
         failures=experiment.failures,

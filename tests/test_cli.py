@@ -84,6 +84,8 @@ class Evil:
         (["--beta", "often"], ["--beta often"]),
         (["--failures", "1"], ["--failures 1"]),
         (["--momentum", "1"], ["--momentum 1"]),
+        (["--atoms-lr", "0"], ["--atoms-lr 0", "positive"]),
+        (["--atoms-decay", "-1"], ["--atoms-decay -1", "negative"]),
         (["--holdout", "1"], ["--holdout 1", "[0, 1)", "0.1"]),
         (["--holdout", "-0.1"], ["--holdout -0.1", "[0, 1)"]),
         (["--holdout", "nan"], ["--holdout nan"]),
