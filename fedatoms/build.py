@@ -11,7 +11,7 @@ from torch import nn
 from fedatoms.algorithms import algorithm
 from fedatoms.clients import Place
 from fedatoms.data.datasets import Images, load
-from fedatoms.data.federation import partition
+from fedatoms.data.federation import hold_out, partition
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
 from fedatoms.decompose import GROUPS, Group, Init, decompose
 from fedatoms.exchange import Exchange, SlowLocal, every_round, fast_slow
@@ -36,6 +36,7 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
     chosen = algorithm(experiment.algorithm, experiment.strength)
     device = device_of(experiment)
     images = load(experiment.dataset, experiment.data_dir, experiment.augment)
+    images = hold_out(images, experiment.holdout, experiment.seed)
     sim = Simulation(
         model=network_of(experiment, images.classes, tuple(images.x.shape[1:])),
         data=partition(images, split_of(experiment, images)),
@@ -49,6 +50,8 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
             experiment.momentum,
             experiment.weight_decay,
             experiment.clip,
+            experiment.atoms_lr,
+            experiment.atoms_decay,
         ),
         fraction=experiment.fraction,
         failures=experiment.failures,

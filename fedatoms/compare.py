@@ -88,6 +88,12 @@ def curve(result: Result) -> list[tuple[int, float]]:
     return [(t + 1, accuracy) for t, accuracy in list(curves.values())[-1]]
 
 
+def scored_on(lines: Sequence[Line]) -> str:
+    """Names the images that the runs of a comparison were scored on: test, held-out, or both."""
+    found = {"held-out" if line.results[0].experiment.holdout else "test" for line in lines}
+    return " or ".join(sorted(found, reverse=True))
+
+
 def labels(experiments: Sequence[Experiment]) -> list[str]:
     """Names experiments by what differs among them.
 

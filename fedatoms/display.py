@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
-from fedatoms.compare import Accuracy, Line
+from fedatoms.compare import Accuracy, Line, scored_on
 from fedatoms.runs import WINDOW
 from fedatoms.scoring import Progress as RoundDone
 from fedatoms.train import Watch
@@ -49,7 +49,8 @@ def comparison(lines: Sequence[Line], title: str) -> Table:
     """Makes the table of a comparison: a line for each run and scored model; it fits 80 columns."""
     seeds = "/".join(sorted({str(line.seeds) for line in lines}))
     window = min(WINDOW, *(line.results[0].experiment.rounds for line in lines), WINDOW)
-    note = f"accuracy: mean over the last {window} rounds, in %; ± standard deviation; seeds: {seeds}"
+    kind = scored_on(lines)
+    note = f"{kind} accuracy: mean over the last {window} rounds, in %; ± standard deviation; seeds: {seeds}"
     table = Table(
         title=title, title_justify="left", caption=note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )

@@ -37,6 +37,8 @@ class Experiment:
     """Folder that holds the data set's official files (digits needs none)."""
     augment: str = "feddc"
     """Normalisation and augmentation of which codebase: feddc, fedrep, or none (normalise only)."""
+    holdout: float = 0.0
+    """Share of the training images to hold out and score instead of the test set, to choose settings by; 0: none."""
     partition: str = "shards"
     """How data are spread over clients: iid, shards (a few classes each) or dirichlet."""
     clients: int = 20
@@ -61,6 +63,10 @@ class Experiment:
     """Initial atoms and coefficients: orthonormal, kaiming, or svd (of the model's own weights)."""
     where: str = ""
     """Regular expression: decompose only the convolutions whose name it matches; empty takes all spatial ones."""
+    atoms_lr: float = 1.0
+    """Factor on the learning rate of atoms and coefficients (parametrisation atoms)."""
+    atoms_decay: float = 1.0
+    """Factor on the weight decay of atoms and coefficients (parametrisation atoms)."""
     algorithm: str = "fedavg"
     """Algorithm: fedavg, fedprox, scaffold, feddyn, feddc, fedavgm or fedadam."""
     strength: float | None = None
@@ -153,10 +159,11 @@ def check(experiment: Experiment) -> None:
         "for example 0.1 to sample a tenth of the clients",
     )
     _require(experiment, "failures", lambda v: 0 <= v < 1, "not in [0, 1)", "for example 0.1, or 0 for none")
+    _require(experiment, "holdout", lambda v: 0 <= v < 1, "not in [0, 1)", "for example 0.1, or 0 for the test set")
     _require(experiment, "momentum", lambda v: 0 <= v < 1, "not in [0, 1)", "for example 0.9, or 0 for none")
-    for name in ("lr", "lr_decay", "dirichlet"):
+    for name in ("lr", "lr_decay", "dirichlet", "atoms_lr"):
         _require(experiment, name, lambda v: 0 < v < math.inf, "not a positive number", "for example 0.1")
-    for name in ("weight_decay", "clip", "unbalanced", "threads", "block"):
+    for name in ("weight_decay", "atoms_decay", "clip", "unbalanced", "threads", "block"):
         _require(experiment, name, lambda v: 0 <= v < math.inf, "negative or not finite", "0 or a positive number")
     if experiment.out == "":
         raise ValueError("--out is empty. Use for example --out runs.")

@@ -1,7 +1,7 @@
 """One client's round, a pure function: what it heard, its memory and its batches in; its upload and memory out."""
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from fedatoms.trees import Memory, Params
 
 Precision = Literal["float32", "tf32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+T = TypeVar("T")
 
 
 class Training(NamedTuple):
@@ -28,6 +29,8 @@ class Training(NamedTuple):
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip: float = 0.0  # largest norm of a gradient; 0 does not clip
+    atoms_lr: float = 1.0  # factor on the rate of atoms and coefficients
+    atoms_decay: float = 1.0  # factor on their weight decay
 
     def rate(self, round: int) -> float:
         """Returns the learning rate of a round.
@@ -50,6 +53,7 @@ class Learner(NamedTuple):
     statistics: frozenset[str]  # buffers that the server averages
     rate: float  # eta_t
     precision: Precision = "float32"
+    decomposed: frozenset[str] = frozenset()  # parameters that are atoms or coefficients
 
 
 class Job(NamedTuple):
@@ -168,12 +172,14 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
         scale = _clip_scale(gradient, training.clip)
         moves: Params = {}
         for name, g in gradient.items():
-            decay = training.weight_decay + (algorithm.decay if name in learner.travelling else 0.0)
+            decay = training.weight_decay * (training.atoms_decay if name in learner.decomposed else 1.0)
+            decay += algorithm.decay if name in learner.travelling else 0.0
             move = g if scale is None else g * scale
             move = torch.add(move, weights[name], alpha=decay) if decay else move
             b = training.momentum
             moves[name] = torch.add(move, carry.velocity[name], alpha=b) if b else move
-        new = _descend(weights, moves, rate)
+        rates = _rates(learner, weights, lambda factor: rate if factor == 1 else factor * rate)
+        new = _descend(weights, moves, rates)
         return Carry({**params, **buffers, **new}, moves if training.momentum else {}), loss
 
     return step
@@ -188,7 +194,8 @@ def begin(learner: Learner, job: Job) -> Carry:
 def finish(learner: Learner, heard: Server, job: Job, carry: Carry, losses: Tensor, rate: float | Tensor) -> Reply:
     """Makes the reply of one client."""
     steps = job.plan.real.any(-1).sum(-1)
-    far = displacement(steps.to(losses.dtype), rate, learner.training.momentum)
+    count, momentum = steps.to(losses.dtype), learner.training.momentum
+    far = _rates(learner, learner.travelling, lambda factor: displacement(count, factor * rate, momentum))
     work = Work(trees.restrict(job.params, learner.travelling), steps, far)
     upload, memory = learner.algorithm.report(trees.restrict(carry.params, learner.travelling), heard, job.memory, work)
     averaged = trees.restrict(carry.params, learner.statistics)
@@ -228,10 +235,21 @@ def check_finite(traces: Traces, t: int) -> list[float]:
     raise FloatingPointError(f"{who}: {what}. Lower --lr, set --clip 10, or look at its data.")
 
 
-def _descend(weights: Params, moves: Params, rate: float | Tensor) -> Params:
+def _rates(learner: Learner, names: Iterable[str], of_factor: Callable[[float], T]) -> dict[str, T]:
+    """Gives each parameter what follows from the factor on its rate, computed once for each factor."""
+    factor = learner.training.atoms_lr
+    values = {one: of_factor(one) for one in {1.0, factor}}
+    return {name: values[factor if name in learner.decomposed else 1.0] for name in names}
+
+
+def _descend(weights: Params, moves: Params, rates: Mapping[str, float | Tensor]) -> Params:
+    return {name: _down(weight, moves[name], rates[name]) for name, weight in weights.items()}
+
+
+def _down(weight: Tensor, move: Tensor, rate: float | Tensor) -> Tensor:
     if isinstance(rate, float):
-        return trees.add(weights, moves, -rate)  # one pass
-    return trees.apply(lambda w, m: w - rate * m, weights, moves)  # a tensor, so that a new rate compiles nothing
+        return torch.add(weight, move, alpha=-rate)  # one pass
+    return weight - rate * move  # a tensor, so that a new rate compiles nothing
 
 
 def _fetch(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[Tensor, Tensor]:

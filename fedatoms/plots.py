@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedatoms.bench.results import Row
-from fedatoms.compare import Line, curve
+from fedatoms.compare import Line, curve, scored_on
 from fedatoms.runs import accuracy_curves, read_rounds
 
 COLOURS = (
@@ -37,7 +37,7 @@ def accuracy_plot(lines: Sequence[Line], path: Path, title: str) -> None:
         axes.fill_between(
             t, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.15, linewidth=0
         )
-    axes.set(xlabel="round", ylabel=f"test accuracy of model '{scored}' (%)", title=title)
+    axes.set(xlabel="round", ylabel=f"{scored_on(lines)} accuracy of model '{scored}' (%)", title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

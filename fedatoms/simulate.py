@@ -188,6 +188,7 @@ def learner_of(sim: Simulation, t: int) -> Learner:
         statistics=travelling - parameters,
         rate=sim.training.rate(t),
         precision=sim.precision,
+        decomposed=_names(sim, {"atoms", "coefficients"}),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import clients_of, difference, play, small_net
+from conftest import clients_of, difference, identical, play, small_net
 from torch import Tensor, nn
 
 from examples.fedavg_by_hand import fedavg_by_hand
@@ -17,7 +17,7 @@ from fedatoms.algorithms.fedopt import fedavgm
 from fedatoms.algorithms.fedprox import fedprox
 from fedatoms.algorithms.scaffold import scaffold
 from fedatoms.local import Training, displacement
-from fedatoms.simulate import Simulation, batches_of, begin, select
+from fedatoms.simulate import Map, Simulation, batches_of, begin, select
 
 TRAINING = Training(epochs=2, batch_size=5, lr=0.05, lr_decay=0.9, weight_decay=1e-2)
 Vector = list[Tensor]
@@ -28,7 +28,7 @@ def dot(a: Vector, b: Vector) -> Tensor:
     return sum((x * y).sum() for x, y in zip(a, b, strict=True))
 
 
-def local_training(net: nn.Module, sim: Simulation, term: Term, k: int, t: int) -> tuple[Vector, float]:
+def local_training(net: nn.Module, sim: Simulation, term: Term, k: int, t: int) -> tuple[Vector, list[float]]:
     """Trains client k on F_k + term by hand: gradient with correction, clip, weight decay (FedDyn's too), momentum.
 
     Returns its parameters and how far as many unit gradients would have moved them.
@@ -36,7 +36,10 @@ def local_training(net: nn.Module, sim: Simulation, term: Term, k: int, t: int) 
     data, training, decay = sim.data, sim.training, sim.algorithm.decay
     model = copy.deepcopy(net)
     velocity = [torch.zeros_like(p) for p in model.parameters()]
-    drawn, far, pace = batches_of(sim, k, t), 0.0, 0.0
+    factors = [sim.labels[name] in ("atoms", "coefficients") for name, _ in model.named_parameters()]
+    rates = [training.rate(t) * (training.atoms_lr if one else 1) for one in factors]
+    decays = [training.weight_decay * (training.atoms_decay if one else 1) + decay for one in factors]
+    drawn, far, pace = batches_of(sim, k, t), [0.0] * len(rates), 0.0
     for rows, real in zip(drawn.rows, drawn.real, strict=True):
         loss = nn.functional.cross_entropy(model(data.x[rows[real]]), data.y[rows[real]])
         params = list(model.parameters())
@@ -45,11 +48,11 @@ def local_training(net: nn.Module, sim: Simulation, term: Term, k: int, t: int) 
         scale = min(1.0, training.clip / (float(norm) + 1e-6))
         with torch.no_grad():
             for place, (p, g) in enumerate(zip(params, gradient, strict=True)):
-                move = g * scale + (training.weight_decay + decay) * p
+                move = g * scale + decays[place] * p
                 velocity[place] = training.momentum * velocity[place] + move
-                p -= training.rate(t) * velocity[place]
+                p -= rates[place] * velocity[place]
         pace = training.momentum * pace + 1
-        far += training.rate(t) * pace
+        far = [way + rate * pace for way, rate in zip(far, rates, strict=True)]
     return [p.detach() for p in model.parameters()], far
 
 
@@ -88,7 +91,7 @@ def reference(name: str, net: nn.Module, sim: Simulation, rounds: int) -> Vector
             y, far = local_training(net, sim, term, k, t)
             replies.append(y)
             if name in ("scaffold", "feddc"):
-                new = [ck - cc + (q - p) / far for ck, cc, q, p in zip(c_k[k], c, w, y, strict=True)]
+                new = [ck - cc + (q - p) / d for ck, cc, q, p, d in zip(c_k[k], c, w, y, far, strict=True)]
                 changes.append([n - o for n, o in zip(new, c_k[k], strict=True)])
                 c_k[k] = new
             if name in ("feddyn", "feddc"):
@@ -107,11 +110,12 @@ def reference(name: str, net: nn.Module, sim: Simulation, rounds: int) -> Vector
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "feddyn", "feddc"])
-@pytest.mark.parametrize("atoms", [None, 4])
+@pytest.mark.parametrize(("atoms", "factor"), [(None, 1.0), (4, 1.0), (4, 2.0)])
 @pytest.mark.parametrize("clip", [1e9, 0.3])
-def test_the_engine_computes_what_the_paper_says(name: str, atoms: int | None, clip: float) -> None:
+def test_the_engine_computes_what_the_paper_says(name: str, atoms: int | None, factor: float, clip: float) -> None:
     """With clients of unequal size, a decaying rate, weight decay, momentum, clipping, and clients that fail."""
-    net, training = small_net(atoms=atoms), TRAINING._replace(momentum=0.8, clip=clip)
+    net = small_net(atoms=atoms)
+    training = TRAINING._replace(momentum=0.8, clip=clip, atoms_lr=factor, atoms_decay=3 * factor)
     sim = Simulation(net, clients_of((4, 7, 11, 6)), algorithm(name), training=training, fraction=0.75, failures=0.3)
     assert any(select(sim, t)[0] != select(sim, t)[1] for t in range(4))
     ours = play(sim, 4).server.params
@@ -154,6 +158,25 @@ def test_displacement_is_how_far_unit_gradients_move(momentum: float, steps: int
     assert torch.allclose(far, -weight.detach())
 
 
+@pytest.mark.parametrize("map", ["one_by_one", "vectorised"])
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_the_control_of_a_client_after_one_step_is_its_gradient(factor: float, map: Map) -> None:
+    net, data = small_net(atoms=4), clients_of((4, 7))
+    training = Training(batch_size=7, lr=0.05, atoms_lr=factor)
+    state = play(Simulation(net, data, scaffold(), training=training, map=map), 1)
+    for k, rows in enumerate(data.parts):
+        loss = nn.functional.cross_entropy(net(data.x[rows]), data.y[rows])
+        names, leaves = zip(*net.named_parameters(), strict=True)
+        gradient = dict(zip(names, torch.autograd.grad(loss, leaves), strict=True))
+        assert difference(state.clients.rows[k].memory["control"], gradient) < 1e-12
+
+
+def test_factors_on_atoms_leave_a_plain_network_alone() -> None:
+    plain = Simulation(small_net(), clients_of((4, 7)), training=TRAINING)
+    other = dataclasses.replace(plain, training=TRAINING._replace(atoms_lr=2.0, atoms_decay=0.0))
+    assert identical(play(plain, 2).server.params, play(other, 2).server.params)
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_bad_strengths_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="strength"):
@@ -172,7 +195,7 @@ def test_controls_measure_from_where_the_client_began(name: str) -> None:
     kind = {"scaffold": "control", "feddc": "gradient"}[name]
     memory = {"drift": {"w": 0 * one}, kind: {"w": 5 * one}}
     heard = Server({"w": 100 * one}, {kind: {"w": 2 * one}})
-    _, kept = algorithm(name).report({"w": 3 * one}, heard, memory, Work({"w": 4 * one}, one, 0.5 * one))
+    _, kept = algorithm(name).report({"w": 3 * one}, heard, memory, Work({"w": 4 * one}, one, {"w": 0.5 * one}))
     assert torch.equal(kept[kind]["w"], 5 * one - 2 * one + (4 * one - 3 * one) / 0.5)
 
 

@@ -4,7 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,11 @@ import pytest
 
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.cli import grid, main
-from fedatoms.data.datasets import DATASETS
-from fedatoms.experiment import Experiment
+from fedatoms.data.datasets import DATASETS, Images
+from fedatoms.experiment import Experiment, identity
 from fedatoms.models import MODELS
 from fedatoms.presets import PRESETS
+from fedatoms.runs import read_result
 
 QUICK = [
     "--clients",
@@ -83,6 +84,11 @@ class Evil:
         (["--beta", "often"], ["--beta often"]),
         (["--failures", "1"], ["--failures 1"]),
         (["--momentum", "1"], ["--momentum 1"]),
+        (["--atoms-lr", "0"], ["--atoms-lr 0", "positive"]),
+        (["--atoms-decay", "-1"], ["--atoms-decay -1", "negative"]),
+        (["--holdout", "1"], ["--holdout 1", "[0, 1)", "0.1"]),
+        (["--holdout", "-0.1"], ["--holdout -0.1", "[0, 1)"]),
+        (["--holdout", "nan"], ["--holdout nan"]),
         (["--algorithm", "fedprx"], ["'fedprx'", "'fedprox'"]),
         (["--strength", "0.1"], ["strength", "fedavg"]),
         (["--algorithm", "feddyn", "--strength", "0"], ["a=0", "strength"]),
@@ -151,6 +157,26 @@ def test_cifar_runs_from_its_official_files() -> None:
     words = ["run", "fedavg-atoms-cifar10-2", "--clients", "5", "--rounds", "1", "--epochs", "1", "--fraction", "1"]
     assert main([*words, "--name", "x", "--threads", "1"]) == 0
     assert Path("runs/x/result.json").exists()
+
+
+def test_a_holdout_is_scored_instead_of_the_test_set(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fedatoms.build
+
+    real = fedatoms.build.load
+
+    def without_a_test_set(*where: str) -> Images:
+        images = real(*where)
+        return images._replace(test_x=images.test_x[:0], test_y=images.test_y[:0])
+
+    assert main(["run", *QUICK, "--holdout", "0.1", "--name", "x"]) == 0
+    assert "held-out accuracy: mean" in capsys.readouterr().out
+    monkeypatch.setattr(fedatoms.build, "load", without_a_test_set)
+    assert main(["run", *QUICK, "--holdout", "0.1", "--name", "y"]) == 0
+    seen, unseen = (read_result(Path("runs") / name) for name in ("x", "y"))
+    assert seen.experiment.holdout == 0.1 and seen.accuracy == unseen.accuracy
+    assert identity(seen.experiment) != identity(replace(seen.experiment, holdout=0.0))
 
 
 def test_nan_in_the_loss_names_client_round_and_step_and_keeps_the_checkpoint(

@@ -40,11 +40,12 @@ def simulation(name: str = "fedavg", **changes: object) -> Simulation:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("exchange", EXCHANGES)
-@pytest.mark.parametrize("atoms", [None, 4])
-def test_vectorised_equals_one_by_one(name: str, exchange: str, atoms: int | None) -> None:
+@pytest.mark.parametrize(("atoms", "factor"), [(None, 1.0), (4, 1.0), (4, 2.0)])
+def test_vectorised_equals_one_by_one(name: str, exchange: str, atoms: int | None, factor: float) -> None:
     net = small_net(norm=True, dropout=True, atoms=atoms)
+    training = TRAINING._replace(atoms_lr=factor, atoms_decay=factor)
     loop, fast = (
-        play(simulation(name, model=net, exchange=EXCHANGES[exchange], map=map, block=2), 3)
+        play(simulation(name, model=net, exchange=EXCHANGES[exchange], training=training, map=map, block=2), 3)
         for map in ("one_by_one", "vectorised")
     )
     assert difference(loop.server.params, fast.server.params) < 1e-10

@@ -37,7 +37,7 @@ def test_buffers_and_idle_clients_do_not_matter(name: str, block: int, monkeypat
         clients_of((1, 7, 23, 4)),
         algorithm(name),
         exchange=Exchange(fast_slow(FAST, SLOW, 2)),
-        training=TRAINING,
+        training=TRAINING._replace(atoms_lr=2.0, atoms_decay=3.0),
         failures=0.3,
         score=("server", "all"),
     )

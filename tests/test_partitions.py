@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from fedatoms.data.datasets import Images, Recipe
-from fedatoms.data.federation import federation, partition
+from fedatoms.data.federation import federation, hold_out, partition
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
 
 
@@ -244,6 +244,56 @@ def test_a_partition_is_the_images_with_the_split() -> None:
     fed = partition(images, split)
     assert fed.x is images.x and fed.test_y is images.test_y and fed.classes == 10 and fed.recipe is recipe
     assert fed.parts is split.train and fed.test_parts is split.test
+
+
+def numbered(y: Tensor) -> Images:
+    """Training images that show their own number from 0 up, and a test set that shows negative ones."""
+    recipe = Recipe(1, (0.0,), (1.0,), flip=False, pad=0, crop=0.0, fill="zero")
+    x = torch.arange(len(y))[:, None, None, None]
+    return Images(x, y, -1 - x, y, int(y.max()) + 1, recipe)
+
+
+@given(
+    counts=st.lists(st.integers(1, 40), min_size=1, max_size=5).filter(lambda counts: max(counts) > 1),
+    share=st.floats(0, 1, exclude_min=True, exclude_max=True),
+    seed=st.integers(0, 99),
+)
+def test_held_out_and_kept_images_partition_the_training_set_class_by_class(
+    counts: list[int], share: float, seed: int
+) -> None:
+    y = torch.cat([torch.full((n,), label) for label, n in enumerate(counts)])
+    images = numbered(y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))])
+    some = hold_out(images, share, seed)
+    kept, held = some.x.flatten(), some.test_x.flatten()
+    assert torch.cat([kept, held]).sort().values.tolist() == list(range(len(y)))  # and no official test image
+    assert torch.equal(some.y, images.y[kept]) and torch.equal(some.test_y, images.y[held])
+    for label, n in enumerate(counts):
+        taken = int((some.test_y == label).sum())
+        assert taken == 0 if n == 1 else 1 <= taken <= n - 1
+        assert abs(taken - share * n) <= 0.5 or taken in (0, 1, n - 1)
+    assert some[4:] == images[4:]
+
+
+def test_the_seed_decides_what_is_held_out() -> None:
+    images = numbered(torch.arange(10).repeat(20))
+    first, again, other = (hold_out(images, 0.1, seed).test_x for seed in (0, 0, 1))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert hold_out(images, 0.0, seed=0) is images
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, math.nan])
+def test_a_share_that_cannot_be_held_out_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match=r"is not in \[0, 1\)\. Use for example 0\.1"):
+        hold_out(numbered(torch.arange(10).repeat(2)), share, seed=0)
+    with pytest.raises(ValueError, match=r"share=0\.5: no class has two training images.*Use 0"):
+        hold_out(numbered(torch.arange(10)), 0.5, seed=0)
+
+
+@pytest.mark.parametrize("per_client", [2, 5])
+def test_what_a_tenth_leaves_of_cifar10_still_makes_even_shards(per_client: int) -> None:
+    images = hold_out(numbered(torch.arange(10).repeat(5000)), 0.1, seed=0)
+    split = shards(images.y, images.test_y, 100, per_client, seed=0)
+    assert {len(part) for part in split.train} == {450} and {len(part) for part in split.test} == {50}
 
 
 class Pairs(Dataset[object]):

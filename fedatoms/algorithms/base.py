@@ -22,7 +22,7 @@ class Work(NamedTuple):
 
     start: Params  # the server's, but for what it kept of its own
     steps: Tensor
-    displacement: Tensor  # eta_t * sum over j <= K of (1 - b^j) / (1 - b), with momentum b
+    displacement: Params  # a number each: eta_t * sum over j <= K of (1 - b^j) / (1 - b), with momentum b
 
 
 Remember = Callable[[Params], Memory]

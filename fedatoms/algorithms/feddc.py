@@ -27,9 +27,8 @@ def feddc(a: float = 0.01) -> Algorithm:
 
     def report(params: Params, server: Server, memory: Memory, work: Work) -> tuple[Memory, Memory]:
         move = trees.subtract(params, server.params)
-        change = trees.apply(
-            lambda w, start, g: (start - w) / work.displacement - g, params, work.start, server.memory["gradient"]
-        )
+        gradient = server.memory["gradient"]
+        change = trees.apply(lambda w, s, g, far: (s - w) / far - g, params, work.start, gradient, work.displacement)
         kept = {"drift": trees.add(memory["drift"], move), "gradient": trees.add(memory["gradient"], change)}
         return {"params": params, "gradient": change}, kept
 

@@ -2,7 +2,7 @@
 
 from fedatoms.data.batches import Plan, fetch, normalise, pad_steps, plan
 from fedatoms.data.datasets import DATASETS, Fill, Images, Recipe, Source, load
-from fedatoms.data.federation import Federation, federation, partition
+from fedatoms.data.federation import Federation, federation, hold_out, partition
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "dirichlet",
     "federation",
     "fetch",
+    "hold_out",
     "iid",
     "load",
     "normalise",

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from fedatoms.data.datasets import Images, Recipe
 from fedatoms.data.partitions import Split
+from fedatoms.randomness import generator
 
 Array = Tensor | npt.NDArray[np.generic]
 Samples = tuple[Array, Array] | Dataset[object]  # a pair (x, y), or a map-style data set of such pairs
@@ -31,6 +32,32 @@ class Federation(NamedTuple):
     test_parts: list[Tensor]
     classes: int
     recipe: Recipe | None
+
+
+def hold_out(images: Images, share: float, seed: int) -> Images:
+    """Takes a share of each class away from training; it replaces the test set, so that settings can be chosen by it.
+
+    A class of two images or more keeps at least one and gives at least one. A share of 0 changes nothing.
+
+    >>> from fedatoms.data.datasets import load
+    >>> digits = hold_out(load("digits"), share=0.1, seed=0)
+    >>> len(digits.y), len(digits.test_y)
+    (1294, 143)
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"share={share} is not in [0, 1). Use for example 0.1, or 0 for the test set.")
+    if share == 0:
+        return images
+    x, y, held, rng = images.x, images.y, torch.zeros(len(images.y), dtype=torch.bool), generator(seed, "holdout")
+    for label in range(images.classes):
+        rows = (y == label).nonzero()[:, 0]
+        count = min(max(round(share * len(rows)), 1), len(rows) - 1)
+        held[rows[torch.randperm(len(rows), generator=rng)[: max(count, 0)]]] = True
+    if not held.any():
+        raise ValueError(
+            f"share={share}: no class has two training images, so none can be held out. Use 0 for the test set."
+        )
+    return images._replace(x=x[~held], y=y[~held], test_x=x[held], test_y=y[held])
 
 
 def partition(images: Images, split: Split) -> Federation:
