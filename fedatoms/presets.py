@@ -21,6 +21,8 @@ TABLE1 = Experiment(  # the regime of FedDC's code, which the paper's Table 1 fo
     clip=10.0,
     eval_every=10,
 )
+# Chosen on a tenth of the training images (paper-results/search): every atom of a 5 x 5 kernel, factors twice as fast.
+TABLE1_ATOMS = replace(TABLE1, parametrisation="atoms", atoms=25, atoms_lr=2.0)
 CELLS = (("cifar10", 2), ("cifar10", 5), ("cifar100", 5), ("cifar100", 20))
 ALGORITHMS = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc")
 
@@ -28,12 +30,12 @@ PRESETS: dict[str, Experiment] = {
     **{algorithm: replace(DIGITS, algorithm=algorithm) for algorithm in ALGORITHMS},
     **{f"{algorithm}-atoms": replace(DIGITS, algorithm=algorithm, parametrisation="atoms") for algorithm in ALGORITHMS},
     **{
-        f"{algorithm}{'-atoms' if parametrisation == 'atoms' else ''}-{dataset}-{classes}": replace(
-            TABLE1, algorithm=algorithm, parametrisation=parametrisation, dataset=dataset, classes_per_client=classes
+        f"{algorithm}{atoms}-{dataset}-{classes}": replace(
+            regime, algorithm=algorithm, dataset=dataset, classes_per_client=classes
         )
         for algorithm in ALGORITHMS
         for dataset, classes in CELLS
-        for parametrisation in ("plain", "atoms")
+        for atoms, regime in (("", TABLE1), ("-atoms", TABLE1_ATOMS))
     },
 }
 

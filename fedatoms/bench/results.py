@@ -129,7 +129,8 @@ def write(results: Results) -> None:
     """Writes results to the file that their settings name, if any."""
     if out := str(results.settings["out"]):
         lists = {name: [line._asdict() for line in getattr(results, name)] for name in ("results", "rows", "gaps")}
-        whole = {**results._asdict(), **lists}
+        asked = {name: value for name, value in results.settings.items() if name != "out"}  # a place on one machine
+        whole = {**results._asdict(), "settings": asked, **lists}
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps(whole, indent=2) + "\n")
 
