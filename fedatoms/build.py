@@ -16,7 +16,7 @@ from fedatoms.data.partitions import Split, dirichlet, iid, shards
 from fedatoms.decompose import GROUPS, Group, Init, decompose
 from fedatoms.exchange import Exchange, SlowLocal, every_round, fast_slow
 from fedatoms.experiment import Experiment, check, period_of, scored_models
-from fedatoms.local import Precision, Training
+from fedatoms.local import Controls, Precision, Training
 from fedatoms.models import build, check_input
 from fedatoms.names import unknown
 from fedatoms.randomness import generator
@@ -52,6 +52,7 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
             experiment.clip,
             experiment.atoms_lr,
             experiment.atoms_decay,
+            cast(Controls, experiment.controls),
         ),
         fraction=experiment.fraction,
         failures=experiment.failures,

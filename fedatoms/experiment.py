@@ -17,6 +17,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "augment": ("feddc", "fedrep", "none"),
     "partition": ("iid", "shards", "dirichlet"),
     "slow_local": ("discard", "freeze", "keep"),
+    "controls": ("current", "first"),
     "precision": ("float32", "tf32", "bf16"),
     "map": ("auto", "one_by_one", "vectorised"),
     "client_state": ("device", "host", "disk"),
@@ -71,6 +72,8 @@ class Experiment:
     """Algorithm: fedavg, fedprox, scaffold, feddyn, feddc, fedavgm or fedadam."""
     strength: float | None = None
     """The algorithm's own parameter (mu of fedprox, a of feddyn and feddc, ...); None takes its authors' default."""
+    controls: str = "current"
+    """Learning rate by which scaffold and feddc turn a move into a gradient: current, or first (as in FedDC's code)."""
     fraction: float = 0.5
     """Share of the clients that is sampled in a round."""
     failures: float = 0.0

@@ -3,18 +3,18 @@
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
 from fedatoms.convolutions import Products
 from fedatoms.local import Carry, Job, Learner, Reply, begin, block_step, finish_block
-from fedatoms.maps import MapClients, naming_refusals, stack, vectorised
+from fedatoms.maps import MapClients, naming_refusals, stack, vectorised, why
 
 T = TypeVar("T")
 
@@ -84,9 +84,7 @@ def _record(learner: Learner, heard: Server, jobs: Job) -> Program:
     losses = torch.zeros(jobs.plan.real.shape[:2], dtype=learner.network.dtype, device=device)
     first, rate = torch.zeros(1, dtype=torch.int64, device=device), torch.zeros((), dtype=losses.dtype, device=device)
     buffers = _map(torch.clone, Buffers(heard, jobs, carry, losses, first, rate))
-    with nullcontext() if learner.precision == "float32" else Products():
-        traced = make_fx(_stepper(learner))(_map(torch.clone, buffers))
-    step = torch.compile(traced, fullgraph=True, dynamic=False)
+    step = torch.compile(_traced(learner, buffers), fullgraph=True, dynamic=False)
 
     def finish() -> Reply:
         return finish_block(learner, buffers.heard, buffers.jobs, buffers.carry, buffers.losses, buffers.rate)
@@ -102,6 +100,19 @@ def _record(learner: Learner, heard: Server, jobs: Job) -> Program:
         return reply
 
     return Program(buffers, replay_step, finish_again)
+
+
+def _traced(learner: Learner, buffers: Buffers) -> GraphModule:
+    """Writes a step down as one graph; its convolutions are products, unless Triton has no kernel for this GPU."""
+    if learner.precision != "float32":
+        try:
+            with Products():
+                return make_fx(_stepper(learner))(_map(torch.clone, buffers))
+        except Exception as error:
+            if not (isinstance(error, ImportError) or type(error).__module__.startswith("triton")):
+                raise
+            warnings.warn(f"convolutions go to cuDNN, which is slower: {why(error)}", stacklevel=2)
+    return make_fx(_stepper(learner))(_map(torch.clone, buffers))
 
 
 def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:

@@ -68,15 +68,25 @@ def _launch_convolve(x: Tensor, filters: Tensor, bias: Tensor | None, y: Tensor,
 def _convolve_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, int, int]:
     tile_o = _tile(out)
     tile_p = 128 if len(x) * triton.cdiv(pixels, 128) * triton.cdiv(out, tile_o) >= _PROGRAMS else 64
-    if x.shape[-1] % 16:  # few channels: a patch is short, and a long tile would be half empty
-        return tile_p, tile_o, 16, 4, 3
-    return tile_p, tile_o, 128 // x.element_size(), 4, 4
+    few = x.shape[-1] % 16 != 0  # then a patch is short, and a long tile would be half empty
+    tile_k = 16 if few else 128 // x.element_size()
+    return tile_p, tile_o, tile_k, 4, _stages(x, tile_k * (tile_p + tile_o), 3 if few else 4)
 
 
 def _correlate_tiles(x: Tensor, out: int) -> tuple[int, int, int, int, int]:
     if x.dtype == torch.float32:  # two warps choose the older matrix units, which read float32 in either order
         return 128, min(_tile(out), 64), 16, 2, 3
-    return 128, _tile(out), 64 if x.shape[-1] % 16 == 0 else 32, 4, 3
+    tile_o, tile_p = _tile(out), 64 if x.shape[-1] % 16 == 0 else 32
+    return 128, tile_o, tile_p, 4, _stages(x, tile_p * (128 + tile_o), 3)
+
+
+def _stages(x: Tensor, numbers: int, most: int) -> int:
+    """Says how many tiles may be on their way at once: as many as a GPU's shared memory holds."""
+    if not x.is_cuda:
+        return most
+    properties = torch.cuda.get_device_properties(x.device)
+    room = int(getattr(properties, "shared_memory_per_block_optin", 48 * 1024))  # AMD's have no such field
+    return max(min(room // (numbers * x.element_size()), most), 1)
 
 
 def _tile(size: int) -> int:

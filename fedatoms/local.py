@@ -14,6 +14,7 @@ from fedatoms.data.federation import Federation
 from fedatoms.functional import Network
 from fedatoms.trees import Memory, Params
 
+Controls = Literal["current", "first"]  # eta_t, or eta_0: smaller gradients in late rounds
 Precision = Literal["float32", "tf32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 T = TypeVar("T")
@@ -31,6 +32,7 @@ class Training(NamedTuple):
     clip: float = 0.0  # largest norm of a gradient; 0 does not clip
     atoms_lr: float = 1.0  # factor on the rate of atoms and coefficients
     atoms_decay: float = 1.0  # factor on their weight decay
+    controls: Controls = "current"  # the rate by which an algorithm turns a client's move into a gradient
 
     def rate(self, round: int) -> float:
         """Returns the learning rate of a round.
@@ -194,8 +196,9 @@ def begin(learner: Learner, job: Job) -> Carry:
 def finish(learner: Learner, heard: Server, job: Job, carry: Carry, losses: Tensor, rate: float | Tensor) -> Reply:
     """Makes the reply of one client."""
     steps = job.plan.real.any(-1).sum(-1)
-    count, momentum = steps.to(losses.dtype), learner.training.momentum
-    far = _rates(learner, learner.travelling, lambda factor: displacement(count, factor * rate, momentum))
+    count, training = steps.to(losses.dtype), learner.training
+    unit = training.lr if training.controls == "first" else rate
+    far = _rates(learner, learner.travelling, lambda factor: displacement(count, factor * unit, training.momentum))
     work = Work(trees.restrict(job.params, learner.travelling), steps, far)
     upload, memory = learner.algorithm.report(trees.restrict(carry.params, learner.travelling), heard, job.memory, work)
     averaged = trees.restrict(carry.params, learner.statistics)

@@ -171,6 +171,18 @@ def test_the_control_of_a_client_after_one_step_is_its_gradient(factor: float, m
         assert difference(state.clients.rows[k].memory["control"], gradient) < 1e-12
 
 
+@pytest.mark.parametrize("map", ["one_by_one", "vectorised"])
+def test_controls_by_the_first_rate_are_smaller_in_later_rounds(map: Map) -> None:
+    """A single client, whose correction is zero: at half the rate it moves half as far, and that is what is counted."""
+    control = {}
+    for controls in ("current", "first"):
+        training = Training(batch_size=4, lr=0.05, lr_decay=0.5, controls=controls)
+        sim = Simulation(small_net(), clients_of((4,)), scaffold(), training=training, map=map)
+        control[controls] = play(sim, 2).server.memory["control"]
+    half = {name: leaf / 2 for name, leaf in control["current"].items()}
+    assert difference(half, control["first"]) < 1e-12
+
+
 def test_factors_on_atoms_leave_a_plain_network_alone() -> None:
     plain = Simulation(small_net(), clients_of((4, 7)), training=TRAINING)
     other = dataclasses.replace(plain, training=TRAINING._replace(atoms_lr=2.0, atoms_decay=0.0))

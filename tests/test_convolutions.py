@@ -149,21 +149,41 @@ def test_operators_keep_what_they_promise_the_tracer() -> None:
     torch.library.opcheck(correlate, (x, random(*which.shape), which, 3, 3), test_utils=checks)
 
 
+def wide_net() -> nn.Module:
+    layers = (nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 2, padding=1), nn.ReLU())
+    net = nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(3)).double()
+    net(clients_of((1,)).x.double())
+    return net
+
+
+def with_compiled_map(sim: Simulation) -> Simulation:
+    other = Simulation(sim.model, sim.data)
+    other.__dict__["map_clients"] = graphs.compiled(2)  # on a CPU a simulation would choose another map
+    return other
+
+
+def test_without_a_kernel_for_the_gpu_convolutions_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*each: Tensor) -> Tensor:
+        raise ImportError("No module named 'triton'")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(convolutions, "_convolution", fail)
+    sim = Simulation(wide_net(), clients_of((3, 5)))
+    with pytest.warns(UserWarning, match="convolutions go to cuDNN, which is slower: No module named 'triton'"):
+        found = play(with_compiled_map(sim), 2)
+    assert difference(play(sim, 2).server.params, found.server.params) < 1e-10
+
+
 @pytest.mark.parametrize("atoms", [None, 4])
 def test_a_round_of_products_is_a_round(atoms: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the compiled map, without the compiler."""
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    layers = (nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 2, padding=1), nn.ReLU())
-    net = nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(3)).double()
-    clients = clients_of((3, 5, 4))
-    net(clients.x[:1].double())
+    net, clients = wide_net(), clients_of((3, 5, 4))
     sim = Simulation(net if atoms is None else decompose(net, atoms), clients)
-    other = Simulation(sim.model, clients)
-    other.__dict__["map_clients"] = graphs.compiled(2)
     called: list[int] = []
     real = convolutions._pooled
     monkeypatch.setattr(convolutions, "_pooled", lambda *each: called.append(1) or real(*each))
-    assert difference(play(sim, 2).server.params, play(other, 2).server.params) < 1e-10
+    assert difference(play(sim, 2).server.params, play(with_compiled_map(sim), 2).server.params) < 1e-10
     assert called
 
 
