@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fedatoms.local import Training
     from fedatoms.presets import preset
     from fedatoms.runs import Result, load_model, run
-    from fedatoms.simulate import Simulation
+    from fedatoms.simulation import Simulation
     from fedatoms.train import Trained, train
 
 _HOMES = {
@@ -43,7 +43,7 @@ _HOMES = {
     "fedatoms.local": ("Training",),
     "fedatoms.presets": ("preset",),
     "fedatoms.runs": ("Result", "load_model", "run"),
-    "fedatoms.simulate": ("Simulation",),
+    "fedatoms.simulation": ("Simulation",),
     "fedatoms.train": ("Trained", "train"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -20,7 +20,7 @@ from fedatoms.local import Controls, Precision, Training
 from fedatoms.models import build, check_input
 from fedatoms.names import unknown
 from fedatoms.randomness import generator
-from fedatoms.simulate import Map, Scored, Simulation, learner_of
+from fedatoms.simulation import Map, Scored, Simulation, learner_of
 
 THREADS = torch.get_num_threads()  # torch's choice, or what the program asked for before
 

@@ -12,7 +12,8 @@ from safetensors.torch import load, save
 from fedatoms.algorithms.base import Server
 from fedatoms.clients import Client, Clients, flatten, unflatten
 from fedatoms.files import Stored, read_file, replace_file, write_file
-from fedatoms.simulate import Simulation, State, begin
+from fedatoms.simulate import begin
+from fedatoms.simulation import Simulation, State
 from fedatoms.trees import Memory, Params
 
 KEPT = 2  # the last checkpoint, and one to fall back to

@@ -20,7 +20,8 @@ from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, run_name, tr
 from fedatoms.files import replace_file
 from fedatoms.provenance import provenance
 from fedatoms.scoring import Progress, rounds
-from fedatoms.simulate import Simulation, begin
+from fedatoms.simulate import begin
+from fedatoms.simulation import Simulation
 from fedatoms.train import Watch, with_params
 
 LOCAL = ("data_dir", "out")  # where things lie on this machine: no part of a result

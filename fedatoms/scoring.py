@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedatoms.data.batches import normalise
-from fedatoms.simulate import Record, Scored, Simulation, State, advance
+from fedatoms.simulate import advance
+from fedatoms.simulation import Record, Scored, Simulation, State
 from fedatoms.trees import Params
 
 BATCH = 500

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from fedatoms.scoring import Progress, Score, rounds
-from fedatoms.simulate import Record, Scored, Simulation, State, begin
+from fedatoms.simulate import begin
+from fedatoms.simulation import Record, Scored, Simulation, State
 from fedatoms.trees import Params
 
 Watch = Callable[[Progress], None]

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from fedatoms.data.federation import Federation, federation
 from fedatoms.decompose import decompose
-from fedatoms.simulate import Simulation, State, advance, begin
+from fedatoms.simulate import advance, begin
+from fedatoms.simulation import Simulation, State
 
 settings.register_profile("fedatoms", deadline=None, derandomize=True)
 settings.load_profile("fedatoms")

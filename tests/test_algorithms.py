@@ -17,7 +17,8 @@ from fedatoms.algorithms.fedopt import fedavgm
 from fedatoms.algorithms.fedprox import fedprox
 from fedatoms.algorithms.scaffold import scaffold
 from fedatoms.local import Training, displacement
-from fedatoms.simulate import Map, Simulation, batches_of, begin, select
+from fedatoms.simulate import begin
+from fedatoms.simulation import Map, Simulation, batches_of, select
 
 TRAINING = Training(epochs=2, batch_size=5, lr=0.05, lr_decay=0.9, weight_decay=1e-2)
 Vector = list[Tensor]

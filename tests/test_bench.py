@@ -20,7 +20,8 @@ from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, collect, machi
 from fedatoms.cli import main
 from fedatoms.display import benchmarks, contest, news
 from fedatoms.local import Training
-from fedatoms.simulate import advance, batches_of, begin
+from fedatoms.simulate import advance, begin
+from fedatoms.simulation import batches_of
 
 ROOT = Path(__file__).parent.parent
 TINY = Bench(

@@ -22,7 +22,8 @@ from fedatoms.cli import main
 from fedatoms.exchange import FAST, SLOW, Exchange, fast_slow
 from fedatoms.local import Job, Learner, Reply, Training
 from fedatoms.maps import MapClients, NotVectorisable, one_by_one, vectorised
-from fedatoms.simulate import Simulation, State, advance, begin
+from fedatoms.simulate import advance, begin
+from fedatoms.simulation import Simulation, State
 
 TRAINING = Training(epochs=2, batch_size=10, lr=0.05, momentum=0.5)
 MAKERS = {"vectorised": vectorised, "compiled": graphs.compiled}

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fedatoms import convolutions, graphs
 from fedatoms.convolutions import Products, convolve, convolve_pool, correlate
 from fedatoms.decompose import decompose
-from fedatoms.simulate import Simulation
+from fedatoms.simulation import Simulation
 
 Model = Callable[[Tensor, Tensor, Tensor], Tensor]  # of images, filters and bias
 FEW_CHANNELS = (3, 4, 7, 16)

@@ -18,7 +18,8 @@ from fedatoms.exchange import FAST, SLOW, Exchange, check_covers, every_round, f
 from fedatoms.functional import uniform
 from fedatoms.local import Training
 from fedatoms.models import build
-from fedatoms.simulate import Simulation, advance, begin, select
+from fedatoms.simulate import advance, begin
+from fedatoms.simulation import Simulation, select
 
 EXCHANGES = {
     "every_round": Exchange(every_round()),

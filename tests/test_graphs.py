@@ -11,7 +11,7 @@ from fedatoms import graphs
 from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.exchange import FAST, SLOW, Exchange, fast_slow
 from fedatoms.local import Training
-from fedatoms.simulate import Simulation, State
+from fedatoms.simulation import Simulation, State
 
 TRAINING = Training(epochs=2, batch_size=10, lr=0.05, lr_decay=0.9, momentum=0.5, weight_decay=1e-3, clip=1.0)
 

@@ -13,7 +13,9 @@ from fedatoms.algorithms import ALGORITHMS, Server, algorithm
 from fedatoms.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.local import Job, Learner, Training, local_round
 from fedatoms.models import build
-from fedatoms.simulate import Simulation, _job, advance, batches_of, begin, learner_of, select
+from fedatoms.personal.base import Phase
+from fedatoms.simulate import _job, advance, begin
+from fedatoms.simulation import Simulation, batches_of, select
 
 Message = dict[str, dict[str, Tensor]]
 
@@ -147,7 +149,7 @@ def test_what_a_client_kept_ends_with_the_servers_next_version() -> None:
     for t in range(2, 12):
         state = play(sim, t)
         for k in select(sim, t)[1]:
-            row, job = state.clients.rows.get(k), _job(sim, state, learner_of(sim, t), k)
+            row, job = state.clients.rows.get(k), _job(sim, state, k, Phase(), 0)
             if row is not None and row.own:
                 stale = "rest" in server_side.lacking(state.versions, state.held[k])
                 source = state.server.params if stale else row.own

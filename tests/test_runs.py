@@ -382,7 +382,7 @@ def test_ten_thousand_clients_keep_their_states_on_disk(tmp_path: Path) -> None:
 
     from fedatoms.algorithms.scaffold import scaffold
     from fedatoms.files import Stored
-    from fedatoms.simulate import Simulation
+    from fedatoms.simulation import Simulation
 
     sim = Simulation(
         small_net(),

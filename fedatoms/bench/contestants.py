@@ -15,7 +15,8 @@ from fedatoms.data.federation import Federation
 from fedatoms.decompose import decompose
 from fedatoms.local import Precision, Training
 from fedatoms.models import build
-from fedatoms.simulate import Simulation, advance, batches_of, begin, select
+from fedatoms.simulate import advance, begin
+from fedatoms.simulation import Simulation, batches_of, select
 
 ATOMS = 9
 TABLE1_BATCH = 50  # smaller batches stand for the personal regime, which has momentum

@@ -16,7 +16,8 @@ import torch
 from fedatoms.bench.contestants import eager_round, lenet_clients
 from fedatoms.bench.results import Bench, Ratio
 from fedatoms.decompose import decompose
-from fedatoms.simulate import State, advance, begin
+from fedatoms.simulate import advance, begin
+from fedatoms.simulation import State
 
 
 def measure(settings: Bench) -> list[Ratio]:

@@ -22,7 +22,8 @@ from fedatoms.build import configure, device_of
 from fedatoms.experiment import Experiment
 from fedatoms.local import Precision
 from fedatoms.scoring import rounds
-from fedatoms.simulate import MODELS, Simulation, begin
+from fedatoms.simulate import begin
+from fedatoms.simulation import MODELS, Simulation
 
 EVALUATED_EVERY = 10
 ALGORITHMS = ("fedavg", "scaffold", "feddyn", "feddc")  # the first is what the others are held to

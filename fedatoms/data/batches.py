@@ -26,7 +26,15 @@ class Plan(NamedTuple):
 
 
 def plan(
-    part: Tensor, *, batch_size: int, epochs: int, recipe: Recipe | None, seed: int, client: int, round: int
+    part: Tensor,
+    *,
+    batch_size: int,
+    epochs: int,
+    recipe: Recipe | None,
+    seed: int,
+    client: int,
+    round: int,
+    phase: int = 0,
 ) -> Plan:
     """Draws ``epochs`` passes over a client's samples, each in a new order and with a last batch that may be partial.
 
@@ -37,7 +45,7 @@ def plan(
     [[7, 8, 9], [7, 8, 9]]
     """
     _check_plan(part, batch_size, epochs)
-    draws = generator(seed, "batches", client, round)
+    draws = generator(seed, "batches", client, round, *([phase] if phase else []))
     order = torch.stack([torch.randperm(len(part), generator=draws) for _ in range(epochs)])
     key = torch.randint(2**63 - 1, (), generator=draws)
     missing = -len(part) % batch_size

@@ -1,0 +1,45 @@
+"""Personalised methods, one file per paper. A new one is its file, a line in ``METHODS`` and a card in the docs."""
+
+from collections.abc import Callable
+
+from fedatoms.names import find
+from fedatoms.personal.base import Part, Personal, Phase
+from fedatoms.personal.ditto import ditto
+from fedatoms.personal.fedbn import fedbn
+from fedatoms.personal.fedper import fedper
+from fedatoms.personal.fedrep import fedrep
+from fedatoms.personal.finetune import finetune, finetune_head
+from fedatoms.personal.lg_fedavg import lg_fedavg
+from fedatoms.personal.local import local
+from fedatoms.personal.local_atoms import local_atoms
+
+METHODS: dict[str, Callable[..., Personal]] = {  # the first argument, if any, is what --personal-strength sets
+    "none": lambda: Personal(),
+    "local-atoms": local_atoms,
+    "local-atoms-and-head": lambda: local_atoms(head=True),
+    "local": local,
+    "finetune": finetune,
+    "finetune-head": finetune_head,
+    "ditto": ditto,
+    "fedper": fedper,
+    "fedrep": fedrep,
+    "lg-fedavg": lg_fedavg,
+    "fedbn": fedbn,
+}
+
+
+def personal(name: str, strength: float | None = None) -> Personal:
+    """Builds a personalised method by name; ``strength`` replaces its authors' default (Ditto's pull).
+
+    >>> personal("ditto", 0.1).phases[1].pull
+    0.1
+    """
+    factory = find(name, METHODS, "personalised method")
+    if strength is None:
+        return factory()
+    if name != "ditto":
+        raise ValueError(f"personal strength {strength}, but {name} has none. Leave it out, or use ditto.")
+    return factory(strength)
+
+
+__all__ = ["METHODS", "Part", "Personal", "Phase", "personal"]

@@ -1,0 +1,12 @@
+"""FedPer: Arivazhagan et al., "Federated Learning with Personalization Layers", 2019."""
+
+from fedatoms.personal.base import Personal, groups
+
+
+def fedper() -> Personal:
+    """Keeps the head on each client and trains it jointly with the rest, which is averaged.
+
+    >>> fedper().beside
+    False
+    """
+    return Personal(groups("head"))
