@@ -38,7 +38,7 @@ def accuracy_plot(lines: Sequence[Line], path: Path, title: str) -> None:
             t, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.15, linewidth=0
         )
     axes.set(xlabel="round", ylabel=f"{scored_on(lines)} accuracy of model '{scored}' (%)", title=title)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")

@@ -14,10 +14,18 @@ import pytest
 
 import fedatoms
 from fedatoms.algorithms import ALGORITHMS
+from fedatoms.bench.contestants import OURS
+from fedatoms.bench.report import content
+from fedatoms.bench.results import read
 from fedatoms.cli import main
+from fedatoms.experiment import identity
+from fedatoms.presets import ALGORITHMS as TABLE1_ALGORITHMS
+from fedatoms.presets import PRESETS
+from fedatoms.runs import Result, read_result, read_rounds, summarise
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+RUNS = ROOT / "paper-results"
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", RUNS / "README.md", *(ROOT / "docs").rglob("*.md")])
 HEADINGS = ["Use", "What it computes", "When it helps, and when not", "Hyper-parameters that were run"]
 HEADINGS += ["Cost in bytes", "Reference"]
 SMALLER = "--rounds 1 --clients 10 --epochs 1 --batch-size 10 --threads 1"  # for presets that take a GPU
@@ -94,14 +102,51 @@ def test_the_surface_is_what_it_says() -> None:
         fedatoms.fedavgg  # noqa: B018
 
 
-def test_results_that_the_readme_quotes_are_in_the_files() -> None:
-    from fedatoms.runs import read_result, summarise
-    from fedatoms.runs import read_rounds as rounds
+@pytest.mark.parametrize(
+    "folder", sorted(path.parent for path in RUNS.rglob("result.json")), ids=lambda path: path.name
+)
+def test_a_result_is_what_its_rounds_say(folder: Path) -> None:
+    result = read_result(folder)
+    for model, summary in summarise(read_rounds(folder)).items():
+        assert summary == pytest.approx(result.accuracy[model])
 
+
+def test_the_page_of_the_paper_shows_the_files() -> None:
+    page, made = (RUNS / "README.md").read_text(), runpy.run_path(str(RUNS / "table.py"))
+    for name, block in made["BLOCKS"].items():
+        assert content(page, name, made["MAKER"]) == block()
+    for preset in (f"{method}-cifar10-{classes}" for method in made["PAPER"] for classes in made["CLASSES"]):
+        result = read_result(RUNS / preset)
+        assert identity(result.experiment) == identity(PRESETS[preset]), f"{preset} is no longer what was run"
+        assert result.provenance["device"] == "NVIDIA H200" and str(result.provenance["commit"]) in page
+
+
+def test_results_that_the_readme_quotes_are_in_the_files() -> None:
     readme = (ROOT / "README.md").read_text()
-    for name in ("fedavg-cifar10-5", "fedavg-atoms-cifar10-5"):
-        folder = ROOT / "paper-results" / name
-        result = read_result(folder)
-        for model, summary in summarise(rounds(folder)).items():
-            assert summary == pytest.approx(result.accuracy[model])
-        assert f"{result.accuracy['all'].headline:.2f} %" in readme
+    paper = runpy.run_path(str(RUNS / "table.py"))["PAPER"]
+    plain, atoms, nine = (read_result(RUNS / f"fedavg{kind}-cifar10-5") for kind in ("", "-atoms", "-9-atoms"))
+    speed = read(ROOT / "benchmarks" / "results" / "h200.json")
+    round_ms = next(row.ms_round for row in speed.rows if row.contestant == OURS)
+    times = next(ratio.value for ratio in speed.results if ratio.name == "eager loop / fedatoms")
+    quotes = [
+        f"{plain.accuracy['all'].headline:.2f} % plain (the paper has {paper['fedavg'][1]})",
+        f"{atoms.accuracy['all'].headline:.2f} % with atoms ({paper['fedavg-atoms'][1]})",
+        f"{more_bytes(atoms, plain):.1f} % more bytes than plain",
+        f"{nine.accuracy['all'].headline:.2f} % in an older run, with {-more_bytes(nine, plain):.1f} % fewer",
+        f"takes {round_ms:.1f} ms, {times:.0f} times as fast",
+    ]
+    for quote in quotes:
+        assert quote in " ".join(readme.split()), quote
+
+
+def more_bytes(result: Result, than: Result) -> float:
+    return 100 * (sum(result.bytes_up.values()) / sum(than.bytes_up.values()) - 1)
+
+
+@pytest.mark.parametrize("name", [*TABLE1_ALGORITHMS, "atoms"])
+def test_cards_quote_the_accuracies_of_the_files(name: str) -> None:
+    card = " ".join((ROOT / "docs" / "methods" / f"{name}.md").read_text().split())
+    for algorithm in TABLE1_ALGORITHMS if name == "atoms" else [name]:
+        for kind in ("", "-atoms"):
+            cells = (read_result(RUNS / f"{algorithm}{kind}-cifar10-{classes}") for classes in (2, 5))
+            assert " | ".join(f"{cell.accuracy['all'].headline:.2f}" for cell in cells) in card

@@ -1,11 +1,18 @@
-"""The page of the contest: a block of Markdown made from the results' file, between two markers."""
+"""Pages made from files: a block of Markdown between two markers, and the block of the contest."""
 
 import re
 from collections.abc import Sequence
 
-from fedatoms.bench.results import Gap, Ratio, Results, Row
+from fedatoms.bench.contestants import OURS
+from fedatoms.bench.results import Bench, Ratio, Results, Row, find_row, numbers
 
-FIRST, LAST = "<!-- results: python benchmarks/report.py -->", "<!-- end of results -->"
+MAKER = "benchmarks/report.py"
+PARTS = {
+    "jax": "JAX",
+    "algorithms": "the cost of algorithms",
+    "deterministic": "deterministic",
+    "cold": "start to end of first round",
+}
 HEADS = [
     *("contestant", "clients x batch", "ms a round", "ms a step", "client-steps/s", "% of FLOP/s", "% of bytes/s"),
     *("first round, s", "peak, MB"),
@@ -15,24 +22,24 @@ HEADS = [
 def block(results: Results, picture: str) -> str:
     """Makes the whole block: where the numbers come from, the picture, the tables and what is missing."""
     alt = "client-steps per second by contestant"
-    rows = _table(HEADS, [cells(row) for row in results.rows], align="---:")
+    rows = table(HEADS, [cells(row) for row in results.rows])
     parts = [_origin(results), f"![{alt}]({picture})", rows, _ratios(results.results)]
-    return "\n\n".join([*parts, *_remarks(results.rows, results.gaps)])
+    return "\n\n".join([*parts, *_remarks(results)])
 
 
-def fill(page: str, text: str) -> str:
+def fill(page: str, text: str, name: str = "results", maker: str = MAKER) -> str:
     """Puts a text between the markers of a page.
 
-    >>> old = f"before\\n{FIRST}\\nold\\n{LAST}\\nafter"
-    >>> content(fill(old, "new"))
+    >>> content(fill("<!-- cells: python a.py -->old<!-- end of cells -->", "new", "cells", "a.py"), "cells", "a.py")
     'new'
     """
-    content(page)
-    before, after = page.split(FIRST)[0], page.split(LAST)[1]
-    return f"{before}{FIRST}\n\n{text}\n\n{LAST}{after}"
+    content(page, name, maker)
+    first, last = _markers(name, maker)
+    before, after = page.split(first)[0], page.split(last)[1]
+    return f"{before}{first}\n\n{text}\n\n{last}{after}"
 
 
-def content(page: str) -> str:
+def content(page: str, name: str = "results", maker: str = MAKER) -> str:
     """Returns what stands between the markers of a page.
 
     >>> content("no markers")
@@ -41,10 +48,23 @@ def content(page: str) -> str:
     ValueError: the page has no block between '<!-- results: python benchmarks/report.py -->' and
     '<!-- end of results -->'. Add both lines.
     """
-    found = re.search(f"{re.escape(FIRST)}(.*?){re.escape(LAST)}", page, flags=re.S)
+    first, last = _markers(name, maker)
+    found = re.search(f"{re.escape(first)}(.*?){re.escape(last)}", page, flags=re.S)
     if found is None:
-        raise ValueError(f"the page has no block between '{FIRST}' and '{LAST}'. Add both lines.")
+        raise ValueError(f"the page has no block between '{first}' and '{last}'. Add both lines.")
     return found[1].strip()
+
+
+def table(heads: Sequence[str], lines: Sequence[Sequence[str]], align: str = "---:") -> str:
+    """Writes a table; ``align`` is that of all columns but the first.
+
+    >>> print(table(["a", "b"], [["x", "1"]]))
+    | a | b |
+    | --- | ---: |
+    | x | 1 |
+    """
+    rule = ["---"] + [align] * (len(heads) - 1)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *lines))
 
 
 def cells(row: Row) -> list[str]:
@@ -73,19 +93,31 @@ def _origin(results: Results) -> str:
 
 def _ratios(ratios: Sequence[Ratio]) -> str:
     lines = [[ratio.name, f"{ratio.value:.2f}", _bar(ratio), ratio.verdict, ratio.detail] for ratio in ratios]
-    return _table(("measured", "value", "bar", "", "detail"), lines)
+    return table(("measured", "value", "bar", "", "detail"), lines, align="---")
 
 
 def _bar(ratio: Ratio) -> str:
     return "" if ratio.bar is None else f"{'at least' if ratio.at_least else 'at most'} {ratio.bar:g}"
 
 
-def _remarks(rows: Sequence[Row], gaps: Sequence[Gap]) -> list[str]:
-    notes = [f"* {row.contestant}, {row.clients} x {row.batch}: {row.detail}" for row in rows if row.detail]
-    notes += [f"* {gap.name}: not measured ({gap.reason})" for gap in gaps]
+def _remarks(results: Results) -> list[str]:
+    notes = [f"* {row.contestant}, {row.clients} x {row.batch}: {row.detail}" for row in results.rows if row.detail]
+    notes += [f"* {gap.name}: not measured ({gap.reason})" for gap in results.gaps]
+    if left := _left_out(results):
+        notes.append(f"* Not measured yet: {'; '.join(left)}.")
     return ["\n".join(notes)] if notes else []
 
 
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]], align: str = "---") -> str:
-    rule = ["---"] + [align] * (len(heads) - 1)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *lines))
+def _left_out(results: Results) -> list[str]:
+    """Lists what `fedatoms bench --device cuda` measures by itself and these results do not have."""
+    usual, names = Bench(), [ratio.name for ratio in results.results]
+    grid = [(clients, batch) for clients in numbers(usual.clients, "") for batch in numbers(usual.batch, "")]
+    cells = [f"{clients} x {batch}" for clients, batch in grid if not find_row(results.rows, OURS, clients, batch)]
+    rounds = [name for name in (f"round with evaluation, ms, {each}" for each in ("tf32", "bf16")) if name not in names]
+    asked = str(results.settings["parts"]).split(",")
+    parts = [said for part, said in PARTS.items() if part not in asked]
+    return ([f"{', '.join(cells)} (clients x batch)"] if cells else []) + rounds + parts
+
+
+def _markers(name: str, maker: str) -> tuple[str, str]:
+    return f"<!-- {name}: python {maker} -->", f"<!-- end of {name} -->"
