@@ -152,8 +152,9 @@ def _train(sim: Simulation, model: nn.Module, forward: Callable[[Tensor], Tensor
         model.parameters(), training.rate(t), momentum=training.momentum, weight_decay=training.weight_decay
     )
     batches = Plan(*(leaf.to(sim.device) for leaf in batches_of(sim, client, t)))
-    for rows, flip, shift in zip(batches.rows, batches.flip, batches.shift, strict=True):
-        x, y = fetch(data.x, data.y, rows, data.recipe, torch.float32, flip, shift)
+    # all batches at once: on a GPU a small kernel takes as long as a large one
+    images, labels = fetch(data.x, data.y, batches.rows, data.recipe, torch.float32, batches.flip, batches.shift)
+    for x, y in zip(images, labels, strict=True):
         sgd.zero_grad()
         with torch.autocast(x.device.type, torch.bfloat16, enabled=sim.precision == "bf16"):
             logits = forward(x)
