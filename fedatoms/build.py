@@ -11,7 +11,7 @@ from torch import nn
 from fedatoms.algorithms import algorithm
 from fedatoms.clients import Place
 from fedatoms.data.datasets import Images, load
-from fedatoms.data.federation import hold_out, partition
+from fedatoms.data.federation import Federation, check_own_tests, hold_out, partition, test_by_classes
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
 from fedatoms.decompose import GROUPS, Group, Init, decompose
 from fedatoms.exchange import Exchange, SlowLocal, every_round, fast_slow
@@ -19,6 +19,7 @@ from fedatoms.experiment import Experiment, check, period_of, scored_models
 from fedatoms.local import Controls, Precision, Training
 from fedatoms.models import build, check_input
 from fedatoms.names import unknown
+from fedatoms.personal import personal
 from fedatoms.randomness import generator
 from fedatoms.simulation import Map, Scored, Simulation, learner_of
 
@@ -39,9 +40,10 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
     images = hold_out(images, experiment.holdout, experiment.seed)
     sim = Simulation(
         model=network_of(experiment, images.classes, tuple(images.x.shape[1:])),
-        data=partition(images, split_of(experiment, images)),
+        data=data_of(experiment, images),
         algorithm=chosen,
         exchange=exchange_of(experiment),
+        personal=personal(experiment.personal, experiment.personal_strength),
         training=Training(
             experiment.epochs,
             experiment.batch_size,
@@ -88,6 +90,16 @@ def network_of(experiment: Experiment, classes: int, shape: tuple[int, ...]) -> 
         init=cast(Init, experiment.init),
         generator=generator(experiment.seed, "decompose"),
     )
+
+
+def data_of(experiment: Experiment, images: Images) -> Federation:
+    """Spreads a data set over the clients, and gives each its own test images."""
+    data = partition(images, split_of(experiment, images))
+    if experiment.own_test == "classes":
+        return test_by_classes(data)
+    if "personal" in scored_models(experiment):
+        check_own_tests(data)
+    return data
 
 
 def split_of(experiment: Experiment, images: Images) -> Split:

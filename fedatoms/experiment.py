@@ -18,11 +18,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "partition": ("iid", "shards", "dirichlet"),
     "slow_local": ("discard", "freeze", "keep"),
     "controls": ("current", "first"),
+    "own_test": ("split", "classes"),
     "precision": ("float32", "tf32", "bf16"),
     "map": ("auto", "one_by_one", "vectorised"),
     "client_state": ("device", "host", "disk"),
 }
-MODELS_SCORED = ("server", "selected", "all")
+MODELS_SCORED = ("server", "selected", "all", "personal")
 HOW_NOT_WHAT = {"data_dir", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard"}
 HOW_NOT_WHAT |= {"name", "out"}
 HOW_LONG = ("rounds", "eval_every")  # a resumed run may change these, and how it computes
@@ -74,6 +75,14 @@ class Experiment:
     """The algorithm's own parameter (mu of fedprox, a of feddyn and feddc, ...); None takes its authors' default."""
     controls: str = "current"
     """Learning rate by which scaffold and feddc turn a move into a gradient: current, or first (as in FedDC's code)."""
+    personal: str = "none"
+    """Personal: none, local-atoms[-and-head], local, finetune[-head], ditto, fedper, fedrep, lg-fedavg or fedbn."""
+    personal_strength: float | None = None
+    """The personalised method's own parameter (ditto's pull); None takes its authors' default."""
+    last_epochs: int = 10
+    """Epochs of the last local pass over every client's own part (a personalised method); 0 leaves it out."""
+    own_test: str = "split"
+    """A client's own test images: its split of them (same classes and shares), or all images of its classes."""
     fraction: float = 0.5
     """Share of the clients that is sampled in a round."""
     failures: float = 0.0
@@ -101,7 +110,7 @@ class Experiment:
     slow_local: str = "discard"
     """The slow part on a client in a fast round: discard what was trained, freeze it, or keep it."""
     score: str = "auto"
-    """Models to score, of server,selected,all; auto takes all three up to 1,000 clients, else the first two."""
+    """Models to score, of server,selected,all,personal; auto takes what fits the method and the number of clients."""
     seed: int = 0
     """Seed of everything that is drawn."""
     device: str = "auto"
@@ -166,7 +175,7 @@ def check(experiment: Experiment) -> None:
     _require(experiment, "momentum", lambda v: 0 <= v < 1, "not in [0, 1)", "for example 0.9, or 0 for none")
     for name in ("lr", "lr_decay", "dirichlet", "atoms_lr"):
         _require(experiment, name, lambda v: 0 < v < math.inf, "not a positive number", "for example 0.1")
-    for name in ("weight_decay", "atoms_decay", "clip", "unbalanced", "threads", "block"):
+    for name in ("weight_decay", "atoms_decay", "clip", "unbalanced", "threads", "block", "last_epochs"):
         _require(experiment, name, lambda v: 0 <= v < math.inf, "negative or not finite", "0 or a positive number")
     if experiment.out == "":
         raise ValueError("--out is empty. Use for example --out runs.")
@@ -202,7 +211,9 @@ def scored_models(experiment: Experiment) -> tuple[str, ...]:
     ('server', 'selected')
     """
     if experiment.score == "auto":
-        return MODELS_SCORED if experiment.clients <= 1000 else MODELS_SCORED[:2]
+        if experiment.personal != "none":
+            return ("server", "personal")
+        return MODELS_SCORED[:3] if experiment.clients <= 1000 else MODELS_SCORED[:2]
     wanted = tuple(part.strip() for part in experiment.score.split(","))
     for name in wanted:
         if name not in MODELS_SCORED:

@@ -17,12 +17,13 @@ from fedatoms.build import configure, network_of, simulation
 from fedatoms.checkpoints import Loaded, load_checkpoint, save_checkpoint
 from fedatoms.events import check_tensorboard, tensorboard
 from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, run_name, trajectory
-from fedatoms.files import replace_file
+from fedatoms.files import replace_file, write_file
 from fedatoms.provenance import provenance
-from fedatoms.scoring import Progress, rounds
-from fedatoms.simulate import begin
-from fedatoms.simulation import Simulation
+from fedatoms.scoring import Progress, personal_score, rounds
+from fedatoms.simulate import begin, last_pass
+from fedatoms.simulation import Simulation, State
 from fedatoms.train import Watch, with_params
+from fedatoms.trees import restrict
 
 LOCAL = ("data_dir", "out")  # where things lie on this machine: no part of a result
 WINDOW = 100  # the headline is the mean of the evaluations in the last so many rounds
@@ -62,6 +63,7 @@ class Result:
     parameters: int
     provenance: dict[str, object]
     folder: Path
+    personal: dict[str, float] | None = None  # accuracies of clients' own models, see ``_personal``
 
 
 Say = Callable[[str], None]
@@ -194,7 +196,8 @@ def _finish(experiment: Experiment, sim: Simulation, loaded: Loaded, folder: Pat
         save_state()
         raise
     save_state()
-    result = _result(experiment, sim, folder, before + time.perf_counter() - began, source)
+    own = _personal(experiment, sim, state, folder) if experiment.personal != "none" else None
+    result = replace(_result(experiment, sim, folder, before + time.perf_counter() - began, source), personal=own)
     images = json.dumps({"classes": sim.data.classes, "shape": list(sim.data.x.shape[1:])})
     tensors = {name: leaf.cpu().contiguous() for name, leaf in state.server.params.items()}  # tied ones once
     replace_file(
@@ -218,6 +221,21 @@ def _result(experiment: Experiment, sim: Simulation, folder: Path, seconds: floa
     )
 
 
+def _personal(experiment: Experiment, sim: Simulation, state: State, folder: Path) -> dict[str, float]:
+    """Gives every client a last local pass, writes what is its own, and says how good their models are."""
+    curve = accuracy_curves(read_rounds(folder)).get("personal", [])
+    recent = [accuracy for _, accuracy in curve[-10:]]
+    found = {"last round": recent[-1], "mean of the last ten": sum(recent) / len(recent)} if recent else {}
+    if experiment.last_epochs:
+        sim, state = last_pass(sim, state, experiment.last_epochs)
+    score = personal_score(sim, state)
+    for client in range(len(sim.data.parts)):
+        row = state.clients.read(client)
+        write_file(folder / "personal" / f"{client:06d}.safetensors", {} if row is None else restrict(row.own, sim.own))
+    assert score.worst is not None and score.spread is not None
+    return {**found, "after the last pass": score.accuracy, "worst tenth": score.worst, "spread": score.spread}
+
+
 def _write(result: Result) -> Result:
     fields = {**asdict(result), "accuracy": {name: summary._asdict() for name, summary in result.accuracy.items()}}
     described = experiments.to_json(result.experiment)
@@ -227,7 +245,10 @@ def _write(result: Result) -> Result:
 
 
 def _row(progress: Progress) -> Row:
-    scores = {str(name): score._asdict() for name, score in progress.scores.items()}
+    scores = {
+        str(name): {field: value for field, value in score._asdict().items() if value is not None}
+        for name, score in progress.scores.items()
+    }
     record = progress.record._asdict()
     return cast(Row, {**record, "loss": record["loss"] if progress.record.clients else None, "scores": scores})
 

@@ -1,4 +1,4 @@
-"""Scores on the test set: of the server's model, the mean of the selected clients', the mean of all clients' last."""
+"""Scores on the test set: of three global models, and of every client's own model on its own part of it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedatoms import trees
 from fedatoms.data.batches import normalise
 from fedatoms.simulate import advance
 from fedatoms.simulation import Record, Scored, Simulation, State
@@ -16,10 +17,12 @@ BATCH = 500
 
 
 class Score(NamedTuple):
-    """A model's result on the test set."""
+    """A model's result on the test set; for clients' own models the mean over samples, and how clients differ."""
 
     accuracy: float  # in per cent
     loss: float
+    worst: float | None = None  # mean accuracy of the worst tenth of the clients
+    spread: float | None = None  # standard deviation over clients
 
 
 def evaluate(sim: Simulation, state: State) -> dict[Scored, Score]:
@@ -27,6 +30,9 @@ def evaluate(sim: Simulation, state: State) -> dict[Scored, Score]:
     scores: dict[Scored, Score] = {}
     seen: list[tuple[Params, Score]] = []
     for which in sim.score:
+        if which == "personal":
+            scores[which] = personal_score(sim, state)
+            continue
         params = scored_model(state, which, len(sim.data.parts))
         known = [score for other, score in seen if all(_same(other[name], leaf) for name, leaf in params.items())]
         scores[which] = known[0] if known else score(sim, params)
@@ -45,18 +51,48 @@ def scored_model(state: State, which: Scored, clients: int) -> Params:
     return server
 
 
-@torch.no_grad()
 def score(sim: Simulation, params: Params) -> Score:
     """Runs a model over the test set."""
-    data, dtype = sim.pool, sim.network.dtype
-    right, loss = (torch.zeros((), dtype=torch.float64, device=sim.device) for _ in range(2))
-    for first in range(0, len(data.test_y), BATCH):
-        x, y = data.test_x[first : first + BATCH], data.test_y[first : first + BATCH]
-        logits = sim.network.predict(params, normalise(x, data.recipe, dtype))
-        right += (logits.argmax(1) == y).sum()
-        loss += F.cross_entropy(logits, y, reduction="sum")
-    count = len(data.test_y)
-    return Score(100 * float(right) / count, float(loss) / count)
+    right, loss = _outcomes(sim, params, torch.arange(len(sim.data.test_y)))
+    return Score(100 * float(right.double().mean()), float(loss.double().mean()))
+
+
+def personal_score(sim: Simulation, state: State) -> Score:
+    """Runs the server's model with each client's own part in it over that client's part of the test set."""
+    shared: tuple[Tensor, Tensor] | None = None  # of clients that have nothing of their own yet
+    right, loss, counts = [], [], []
+    for client, part in enumerate(sim.data.test_parts):
+        row = state.clients.read(client)
+        own = {} if row is None else trees.restrict(row.own, sim.own)
+        if own:
+            outcome = _outcomes(sim, {**state.server.params, **own}, part)
+        else:
+            shared = shared or _outcomes(sim, state.server.params, torch.arange(len(sim.data.test_y)))
+            outcome = shared[0][part.to(sim.device)], shared[1][part.to(sim.device)]
+        right.append(outcome[0].double().sum())
+        loss.append(outcome[1].double().sum())
+        counts.append(float(len(part)))
+    tested = torch.tensor(counts, dtype=torch.float64)
+    each = (torch.stack(right).cpu() / tested)[tested > 0].sort().values
+    if not len(each):
+        raise ValueError(
+            "no client has a part of the test set, so its own model cannot be scored. Use --own-test classes."
+        )
+    mean = Score(100 * float(torch.stack(right).sum()) / sum(counts), float(torch.stack(loss).sum()) / sum(counts))
+    worst = each[: max(round(len(each) / 10), 1)].mean()
+    return mean._replace(worst=100 * float(worst), spread=100 * float(each.std(correction=0)))
+
+
+@torch.no_grad()
+def _outcomes(sim: Simulation, params: Params, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Says of each test sample whether a model is right, and its loss."""
+    data, dtype, right, losses = sim.pool, sim.network.dtype, [], []
+    for some in rows.to(sim.device).split(BATCH):
+        y = data.test_y[some]
+        logits = sim.network.predict(params, normalise(data.test_x[some], data.recipe, dtype))
+        right.append(logits.argmax(1) == y)
+        losses.append(F.cross_entropy(logits, y, reduction="none"))
+    return torch.cat(right), torch.cat(losses)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -17,9 +18,11 @@ from fedatoms.decompose import Group
 from fedatoms.exchange import bytes_of
 from fedatoms.files import Stored
 from fedatoms.local import Job, Reply, Traces, check_finite, traces_of
-from fedatoms.personal.base import Phase, View
+from fedatoms.personal.base import Personal, Phase, View
 from fedatoms.simulation import Bytes, Record, Simulation, State, learner_of, look_ahead, placed, select, travelling
 from fedatoms.trees import Params
+
+_LAST = 1_000  # tells the batches of a last pass from those of a round's phases
 
 
 def begin(sim: Simulation) -> State:
@@ -74,6 +77,20 @@ def train_own(
             own = {**old.own, **trees.unstack(trees.restrict(reply.params, sim.own), i)}
             rows[client] = state.clients.keep(client, old._replace(own=own), state.round + 1)
     return _with_rows(state, rows), traces
+
+
+def last_pass(sim: Simulation, state: State, epochs: int) -> tuple[Simulation, State]:
+    """Trains on every client, sampled or not, what the method says is its own in the end, and all else stays.
+
+    Returns the simulation in which that part is the clients' own, for scoring, and the state.
+    """
+    phase = Phase("own", epochs=epochs)
+    last = replace(sim, personal=Personal(sim.personal.final or sim.personal.own, beside=True, phases=(phase,)))
+    last.__dict__.update({name: sim.__dict__[name] for name in ("network", "pool") if name in sim.__dict__})
+    state, traces = train_own(last, state, list(range(len(sim.data.parts))), phase, place=_LAST)
+    for each in traces:
+        check_finite(each, state.round)
+    return last, state
 
 
 @torch.no_grad()

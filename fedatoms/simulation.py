@@ -27,7 +27,7 @@ from fedatoms.personal.base import Personal, Phase
 from fedatoms.randomness import generator
 from fedatoms.trees import Params
 
-Scored = Literal["server", "selected", "all"]
+Scored = Literal["server", "selected", "all", "personal"]
 Map = Literal["auto", "one_by_one", "vectorised"]
 MODELS: tuple[Scored, ...] = get_args(Scored)
 MAPS: tuple[Map, ...] = get_args(Map)

@@ -97,6 +97,30 @@ def federation(clients: Sequence[Samples], test: Samples) -> Federation:
     return Federation(x, y, parts, test_x, test_y, _seen(ys, test_y), classes, None)
 
 
+def test_by_classes(data: Federation) -> Federation:
+    """Gives each client all test samples of its classes for its own.
+
+    >>> from fedatoms.data.datasets import load
+    >>> from fedatoms.data.partitions import shards
+    >>> digits = load("digits")
+    >>> ours = test_by_classes(partition(digits, shards(digits.y, digits.test_y, 5, 2, seed=0)))
+    >>> set(digits.test_y[ours.test_parts[0]].tolist()) == set(digits.y[ours.parts[0]].tolist())
+    True
+    """
+    return data._replace(test_parts=_seen([data.y[part] for part in data.parts], data.test_y))
+
+
+def check_own_tests(data: Federation) -> None:
+    """Refuses a federation in which a client trains on a class that its part of the test set lacks."""
+    for client, (part, test) in enumerate(zip(data.parts, data.test_parts, strict=True)):
+        lacking = set(data.y[part].tolist()) - set(data.test_y[test].tolist())
+        if lacking:
+            raise ValueError(
+                f"client {client} trains on class {min(lacking)}, which its part of the test set lacks: its own model "
+                "cannot be scored fairly. Use --own-test classes."
+            )
+
+
 def _seen(labels: Sequence[Tensor], test_y: Tensor) -> list[Tensor]:
     kinds = [tuple(sorted(set(y.tolist()))) for y in labels]
     rows = {
