@@ -5,12 +5,15 @@ Inside ``Products()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 
 axis of their own; a convolution that they do not cover stays what it is.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.grad import conv2d_weight
 from torch.overrides import TorchFunctionMode
 
@@ -96,6 +99,22 @@ class Products(TorchFunctionMode):
         y = _convolution(x, weight, padding) + bias[:, None, None]
         self._made[id(y)] = _Made(y, x, weight, bias, padding, relu=False)
         return y
+
+
+def traced(function: Callable[..., object], *args: object) -> GraphModule | None:
+    """Writes a function's work down as a graph, with products for convolutions; None if Triton has no kernel."""
+    try:
+        with Products():
+            graph = make_fx(function)(*args)
+    except Exception as error:
+        if not (isinstance(error, ImportError) or type(error).__module__.startswith("triton")):
+            raise
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        warnings.warn(f"convolutions go to cuDNN, which is slower: {reason}", stacklevel=2)
+        return None
+    graph.graph.eliminate_dead_code()  # convolutions that a pooled one replaces
+    graph.recompile()
+    return graph
 
 
 class _Conv2d(NamedTuple):

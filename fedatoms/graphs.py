@@ -12,9 +12,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
-from fedatoms.convolutions import Products
+from fedatoms.convolutions import traced
 from fedatoms.local import Carry, Job, Learner, Reply, begin, block_step, finish_block
-from fedatoms.maps import MapClients, naming_refusals, stack, vectorised, why
+from fedatoms.maps import MapClients, naming_refusals, stack, vectorised
 
 T = TypeVar("T")
 
@@ -103,16 +103,9 @@ def _record(learner: Learner, heard: Server, jobs: Job) -> Program:
 
 
 def _traced(learner: Learner, buffers: Buffers) -> GraphModule:
-    """Writes a step down as one graph; its convolutions are products, unless Triton has no kernel for this GPU."""
-    if learner.precision != "float32":
-        try:
-            with Products():
-                return make_fx(_stepper(learner))(_map(torch.clone, buffers))
-        except Exception as error:
-            if not (isinstance(error, ImportError) or type(error).__module__.startswith("triton")):
-                raise
-            warnings.warn(f"convolutions go to cuDNN, which is slower: {why(error)}", stacklevel=2)
-    return make_fx(_stepper(learner))(_map(torch.clone, buffers))
+    step, spare = _stepper(learner), _map(torch.clone, buffers)
+    with_products = traced(step, spare) if learner.precision != "float32" else None
+    return make_fx(step)(spare) if with_products is None else with_products
 
 
 def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:

@@ -10,10 +10,8 @@ from torch import Tensor
 from fedatoms import trees
 from fedatoms.data.batches import normalise
 from fedatoms.simulate import advance
-from fedatoms.simulation import Record, Scored, Simulation, State
+from fedatoms.simulation import SCORED_AT_ONCE, Record, Scored, Simulation, State
 from fedatoms.trees import Params
-
-BATCH = 500
 
 
 class Score(NamedTuple):
@@ -87,9 +85,9 @@ def personal_score(sim: Simulation, state: State) -> Score:
 def _outcomes(sim: Simulation, params: Params, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Says of each test sample whether a model is right, and its loss."""
     data, dtype, right, losses = sim.pool, sim.network.dtype, [], []
-    for some in rows.to(sim.device).split(BATCH):
+    for some in rows.to(sim.device).split(SCORED_AT_ONCE):
         y = data.test_y[some]
-        logits = sim.network.predict(params, normalise(data.test_x[some], data.recipe, dtype))
+        logits = sim.predict(params, normalise(data.test_x[some], data.recipe, dtype))
         right.append(logits.argmax(1) == y)
         losses.append(F.cross_entropy(logits, y, reduction="none"))
     return torch.cat(right), torch.cat(losses)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedatoms.algorithms.base import Algorithm, Server
 from fedatoms.algorithms.fedprox import fedprox
 from fedatoms.blocks import UNMEASURED, even_blocks, in_blocks, room
 from fedatoms.clients import PLACES, Clients, Place
+from fedatoms.convolutions import traced
 from fedatoms.data.batches import Plan, plan
 from fedatoms.data.federation import Federation
 from fedatoms.decompose import Group, groups
@@ -32,6 +33,7 @@ Map = Literal["auto", "one_by_one", "vectorised"]
 MODELS: tuple[Scored, ...] = get_args(Scored)
 MAPS: tuple[Map, ...] = get_args(Map)
 Bytes = dict[Group, int]
+SCORED_AT_ONCE = 500  # images
 _AHEAD = 32  # clients whose batches are drawn before their round
 
 
@@ -109,6 +111,23 @@ class Simulation:
         data, device = self.data, self.device
         test_x, test_y = data.test_x.to(device), data.test_y.to(device)
         return data._replace(x=data.x.to(device), y=data.y.to(device), test_x=test_x, test_y=test_y)
+
+    @cached_property
+    def predict(self) -> Callable[[Params, Tensor], Tensor]:
+        """The network's logits; on a GPU full batches run with products for convolutions, as in training."""
+        plain = self.network.predict
+        if not self.device.startswith("cuda") or self.precision == "float32":
+            return plain
+        known: dict[torch.Size, Callable[[Params, Tensor], Tensor]] = {}
+
+        def predict(params: Params, x: Tensor) -> Tensor:
+            if len(x) != SCORED_AT_ONCE:  # tracing takes longer than a small batch
+                return plain(params, x)
+            if x.shape not in known:
+                known[x.shape] = traced(plain, params, x) or plain
+            return known[x.shape](params, x)
+
+        return predict
 
     @cached_property
     def batches(self) -> Callable[[int, int, Phase, int], Plan]:

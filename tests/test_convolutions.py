@@ -162,6 +162,14 @@ def with_compiled_map(sim: Simulation) -> Simulation:
     return other
 
 
+def test_predictions_with_products_are_predictions() -> None:
+    sim = Simulation(wide_net(), clients_of((9,)))
+    graph = convolutions.traced(sim.network.predict, sim.network.parameters, sim.data.x)
+    assert graph is not None and "fedatoms.convolve.default" not in {str(node.target) for node in graph.graph.nodes}
+    other = {name: leaf + 0.1 for name, leaf in sim.network.parameters.items()}
+    assert torch.allclose(graph(other, sim.data.x + 1), sim.network.predict(other, sim.data.x + 1))
+
+
 def test_without_a_kernel_for_the_gpu_convolutions_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*each: Tensor) -> Tensor:
         raise ImportError("No module named 'triton'")
