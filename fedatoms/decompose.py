@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedatoms import names, randomness
-from fedatoms.modules import Conv, Factored, convolve, describe, plain_convolution, precisely, swap
+from fedatoms.modules import Conv, Factored, convolve, describe, plain_convolution, precisely, require_own_weights, swap
 
 Where = Callable[[str, nn.Module], bool]
 Init = Literal["orthonormal", "kaiming", "svd"]
@@ -235,13 +235,7 @@ def _check_arguments(atoms: int, init: str) -> None:
 def _chosen(model: nn.Module, where: Where) -> list[str]:
     """Names the convolutions to replace; only exact types, since a subclass may have a forward pass of its own."""
     chosen = [name for name, module in model.named_modules() if type(module) in get_args(Conv) and where(name, module)]
-    for name in chosen:
-        if "weight" not in dict(model.get_submodule(name).named_parameters(recurse=False)):
-            raise ValueError(
-                f"layer '{name}' computes its weight (weight_norm, spectral_norm or prune) and would lose that. Make "
-                f"it plain first (torch.nn.utils.remove_weight_norm, remove_spectral_norm, prune.remove), or leave it "
-                f"out with where=..."
-            )
+    require_own_weights(model, chosen)
     if not chosen and not is_decomposed(model):
         raise ValueError(
             f"{type(model).__name__} has no convolution to replace: by default those are nn.Conv1d, nn.Conv2d and "

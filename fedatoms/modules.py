@@ -1,6 +1,6 @@
 """Layers of a network: replacing them, and what those share that make their own filter of factors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, runtime_checkable
 
@@ -117,6 +117,20 @@ def precisely(like: Tensor) -> AbstractContextManager[object]:
     """
     kind = like.device.type
     return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
+
+
+def require_own_weights(model: nn.Module, layers: Iterable[str]) -> None:
+    """Refuses layers that compute their weight from something else: to replace them would lose that.
+
+    >>> require_own_weights(nn.Sequential(nn.Linear(2, 2)), ["0"])
+    """
+    for name in layers:
+        if "weight" not in dict(model.get_submodule(name).named_parameters(recurse=False)):
+            raise ValueError(
+                f"layer '{name}' computes its weight (weight_norm, spectral_norm or prune) and would lose that. Make "
+                f"it plain first (torch.nn.utils.remove_weight_norm, remove_spectral_norm, prune.remove), or leave it "
+                f"out with where=..."
+            )
 
 
 _CONVOLVE: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
