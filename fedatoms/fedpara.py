@@ -43,9 +43,8 @@ class LowRank(nn.Module):
         """
         if self.T is None:
             return self.X @ self.Y.mT
-        R, _, *kernel = self.T.shape
-        inner = (self.X @ self.T.flatten(1)).reshape(len(self.X), R, math.prod(kernel))
-        return (self.Y @ inner).reshape(len(self.X), len(self.Y), *kernel)
+        inner = self.Y @ self.T.flatten(2)  # (R, I, K^2); einsum takes some 50 times longer than these two products
+        return (self.X @ inner.flatten(1)).reshape(len(self.X), len(self.Y), *self.T.shape[2:])
 
     def extra_repr(self) -> str:
         """Shows the shapes of the factors."""
