@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedatoms.decompose import AtomConv2d, decompose, fuse, groups, is_decomposed
     from fedatoms.exchange import Exchange, every_round, fast_slow
     from fedatoms.experiment import Experiment
+    from fedatoms.fedpara import factorise, personal_factors
     from fedatoms.local import Training
     from fedatoms.presets import preset
     from fedatoms.runs import Result, load_model, run
@@ -40,6 +41,7 @@ _HOMES = {
     "fedatoms.decompose": ("AtomConv2d", "decompose", "fuse", "groups", "is_decomposed"),
     "fedatoms.exchange": ("Exchange", "every_round", "fast_slow"),
     "fedatoms.experiment": ("Experiment",),
+    "fedatoms.fedpara": ("factorise", "personal_factors"),
     "fedatoms.local": ("Training",),
     "fedatoms.presets": ("preset",),
     "fedatoms.runs": ("Result", "load_model", "run"),
@@ -62,6 +64,7 @@ __all__ = [
     "algorithm",
     "decompose",
     "every_round",
+    "factorise",
     "fast_slow",
     "fedadam",
     "fedavg",
@@ -74,6 +77,7 @@ __all__ = [
     "groups",
     "is_decomposed",
     "load_model",
+    "personal_factors",
     "preset",
     "run",
     "scaffold",

@@ -1,4 +1,4 @@
-"""From an experiment to a simulation: loads data, spreads them over clients, builds and decomposes the network."""
+"""From an experiment to a simulation: loads data, spreads them over clients, builds and parametrises the network."""
 
 import os
 import re
@@ -16,6 +16,7 @@ from fedatoms.data.partitions import Split, dirichlet, iid, shards
 from fedatoms.decompose import GROUPS, Group, Init, decompose
 from fedatoms.exchange import Exchange, SlowLocal, every_round, fast_slow
 from fedatoms.experiment import Experiment, check, period_of, scored_models
+from fedatoms.fedpara import factorise
 from fedatoms.local import Controls, Precision, Training
 from fedatoms.models import build, check_input
 from fedatoms.names import unknown
@@ -73,7 +74,7 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
 
 
 def network_of(experiment: Experiment, classes: int, shape: tuple[int, ...]) -> nn.Module:
-    """Builds the network for images of a shape, decomposed if the experiment says so."""
+    """Builds the network for images of a shape, in the parametrisation of the experiment."""
     model = build(experiment.model, classes=classes, channels=shape[0], seed=experiment.seed)
     check_input(model, shape, classes)
     if experiment.parametrisation == "plain":
@@ -83,6 +84,15 @@ def network_of(experiment: Experiment, classes: int, shape: tuple[int, ...]) -> 
     except re.error as error:
         raise ValueError(f"--where {experiment.where} is not a regular expression: {error}.") from error
     where = (lambda name, module: bool(pattern.search(name))) if experiment.where else None
+    if experiment.parametrisation != "atoms":
+        return factorise(
+            model,
+            experiment.gamma,
+            personal=experiment.parametrisation == "pfedpara",
+            where=where,
+            head=experiment.head or None,
+            generator=generator(experiment.seed, "factorise"),
+        )
     return decompose(
         model,
         experiment.atoms,

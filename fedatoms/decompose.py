@@ -7,7 +7,6 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext
 from typing import Literal, get_args
 
 import torch
@@ -15,9 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedatoms import names, randomness
-from fedatoms.modules import swap
+from fedatoms.modules import Conv, Factored, convolve, describe, plain_convolution, precisely, require_own_weights, swap
 
-Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Where = Callable[[str, nn.Module], bool]
 Init = Literal["orthonormal", "kaiming", "svd"]
 Group = Literal["atoms", "coefficients", "head", "rest", "statistics"]
@@ -74,30 +72,34 @@ class AtomConv(nn.Module):
         """
         # One product per output channel: the gradient of the atoms, a sum over all filters, then runs in parallel, and
         # outside of autocast it is summed in float32.
-        kind = self.atoms.device.type
-        with nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False):
+        with precisely(self.atoms):
             theta = torch.bmm(self.coefficients, self.atoms.flatten(1).expand(len(self.coefficients), -1, -1))
         return theta.reshape(*self.coefficients.shape[:2], *self.atoms.shape[1:])
 
     def forward(self, x: Tensor) -> Tensor:
         """Rebuilds the filter (M multiplications per entry) and convolves once."""
-        sides = self._sides()
-        padding = [before for before, _ in sides]
-        if self.padding_mode != "zeros" or any(before != after for before, after in sides):
-            mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
-            x = functional.pad(x, [side for pair in reversed(sides) for side in pair], mode=mode)
-            padding = [0] * len(sides)
-        convolve = _CONVOLVE[len(self.kernel_size)]
-        return convolve(x, self.filter(), self.bias, self.stride, padding, self.dilation, self.groups)
+        return convolve(self, x, self.filter())
+
+    def factors(self) -> tuple[nn.Parameter, ...]:
+        """Returns what the filter is made of.
+
+        >>> [tuple(factor.shape) for factor in decompose(nn.Conv2d(3, 8, 5)).factors()]
+        [(9, 5, 5), (8, 3, 9)]
+        """
+        return self.atoms, self.coefficients
+
+    def fused(self, weight: nn.Parameter) -> nn.Module:
+        """Returns the plain convolution with the settings and the bias of this layer.
+
+        >>> decompose(nn.Conv2d(3, 8, 5)).fused(nn.Parameter(torch.ones(8, 3, 5, 5)))
+        Conv2d(3, 8, kernel_size=(5, 5), stride=(1, 1))
+        """
+        return plain_convolution(self, weight)
 
     def extra_repr(self) -> str:
         """Shows what differs from the defaults, as torch does, and the rank out of the entries of the kernel."""
-        M, N, dims = len(self.atoms), math.prod(self.kernel_size), len(self.kernel_size)
-        defaults = {"padding": (0,) * dims, "dilation": (1,) * dims, "groups": 1, "padding_mode": "zeros"}
-        shown = [f"{key}={getattr(self, key)!r}" for key, value in defaults.items() if getattr(self, key) != value]
-        shown += ["bias=False"] if self.bias is None else []
-        sizes = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
-        return ", ".join([sizes, *shown, f"atoms={M}", f"rank={min(M, N)}/{N}"])
+        M, N = len(self.atoms), math.prod(self.kernel_size)
+        return f"{describe(self)}, atoms={M}, rank={min(M, N)}/{N}"
 
     def _adopt(self, conv: Conv, atoms: nn.Parameter, coefficients: nn.Parameter) -> None:
         expected = (*conv.weight.shape[:2], len(atoms)), (len(atoms), *conv.kernel_size)
@@ -110,14 +112,6 @@ class AtomConv(nn.Module):
         self.kernel_size, self.stride, self.dilation = conv.kernel_size, conv.stride, conv.dilation
         self.padding, self.padding_mode, self.groups = conv.padding, conv.padding_mode, conv.groups
         self.atoms, self.coefficients, self.bias = atoms, coefficients, conv.bias
-
-    def _sides(self) -> list[tuple[int, int]]:
-        """Returns the padding before and after each dimension."""
-        if self.padding == "same":
-            totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
-            return [(total // 2, total - total // 2) for total in totals]
-        widths = [0] * len(self.kernel_size) if isinstance(self.padding, str) else self.padding
-        return [(width, width) for width in widths]
 
 
 class AtomConv1d(AtomConv):
@@ -179,20 +173,21 @@ def decompose(
 
 
 def fuse(model: nn.Module) -> nn.Module:
-    """Returns a copy of ``model`` with plain convolutions that compute the same; its state dict fits the original.
+    """Returns a copy of ``model`` with plain layers that compute the same; its state dict fits the original.
 
     >>> fuse(decompose(nn.Conv2d(3, 8, 3)))
     Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
     """
     result = copy.deepcopy(model)
-    weights: dict[tuple[Tensor, Tensor], nn.Parameter] = {}
+    weights: dict[tuple[nn.Parameter, ...], nn.Parameter] = {}  # by factors, so that tied weights stay tied
     layers: dict[nn.Module, nn.Module] = {}
     for layer in result.modules():
-        if isinstance(layer, AtomConv):
-            trained = layer.atoms.requires_grad or layer.coefficients.requires_grad
-            weight = nn.Parameter(layer.filter().detach(), requires_grad=trained)
-            weight = weights.setdefault((layer.atoms, layer.coefficients), weight)
-            layers[layer] = _plain(layer, weight).train(layer.training)
+        if isinstance(layer, Factored):
+            factors = layer.factors()
+            if factors not in weights:
+                trained = any(factor.requires_grad for factor in factors)
+                weights[factors] = nn.Parameter(layer.filter().detach(), requires_grad=trained)
+            layers[layer] = layer.fused(weights[factors]).train(layer.training)
     return swap(result, layers)
 
 
@@ -224,9 +219,6 @@ def groups(model: nn.Module, head: str | Collection[str] | None = None) -> dict[
     return {name: labels[parameters[name]] if name in parameters else "statistics" for name in model.state_dict()}
 
 
-_CONVOLVE: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-
-
 def _check_arguments(atoms: int, init: str) -> None:
     if isinstance(atoms, bool) or not isinstance(atoms, int):
         raise TypeError(
@@ -243,13 +235,7 @@ def _check_arguments(atoms: int, init: str) -> None:
 def _chosen(model: nn.Module, where: Where) -> list[str]:
     """Names the convolutions to replace; only exact types, since a subclass may have a forward pass of its own."""
     chosen = [name for name, module in model.named_modules() if type(module) in get_args(Conv) and where(name, module)]
-    for name in chosen:
-        if "weight" not in dict(model.get_submodule(name).named_parameters(recurse=False)):
-            raise ValueError(
-                f"layer '{name}' computes its weight (weight_norm, spectral_norm or prune) and would lose that. Make "
-                f"it plain first (torch.nn.utils.remove_weight_norm, remove_spectral_norm, prune.remove), or leave it "
-                f"out with where=..."
-            )
+    require_own_weights(model, chosen)
     if not chosen and not is_decomposed(model):
         raise ValueError(
             f"{type(model).__name__} has no convolution to replace: by default those are nn.Conv1d, nn.Conv2d and "
@@ -322,14 +308,6 @@ def _warn_if_lossy(name: str, weight: Tensor, layer: AtomConv) -> None:
             f"weights, so its outputs change. Use atoms={full} for an exact copy, or leave it out with where=...",
             stacklevel=3,
         )
-
-
-def _plain(layer: AtomConv, weight: nn.Parameter) -> Conv:
-    """Makes the convolution that ``layer`` stands for; on "meta" first, so that nothing is drawn."""
-    settings = layer.stride, layer.padding, layer.dilation, layer.groups, True, layer.padding_mode, "meta"
-    conv = type(layer).plain(layer.in_channels, layer.out_channels, layer.kernel_size, *settings)
-    conv.weight, conv.bias = weight, layer.bias
-    return conv
 
 
 def _heads(model: nn.Module, head: str | Collection[str] | None) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedatoms.names import unknown
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "parametrisation": ("plain", "atoms"),
+    "parametrisation": ("plain", "atoms", "fedpara", "pfedpara"),
     "init": ("orthonormal", "kaiming", "svd"),
     "augment": ("feddc", "fedrep", "none"),
     "partition": ("iid", "shards", "dirichlet"),
@@ -58,13 +58,15 @@ class Experiment:
     head: str = ""
     """Name of the layer that is the head; empty takes the last linear layer."""
     parametrisation: str = "plain"
-    """plain: convolutions as they are; atoms: each filter as coefficients times atoms."""
+    """plain: layers as they are; atoms: filters as coefficients times atoms; [p]fedpara: low-rank Hadamard products."""
     atoms: int = 9
     """Atoms per layer (parametrisation atoms)."""
     init: str = "orthonormal"
     """Initial atoms and coefficients: orthonormal, kaiming, or svd (of the model's own weights)."""
     where: str = ""
-    """Regular expression: decompose only the convolutions whose name it matches; empty takes all spatial ones."""
+    """Regular expression: replace only the layers whose name it matches; empty takes all that are suitable."""
+    gamma: float = 0.4
+    """Share between the least and the largest rank (parametrisation fedpara, pfedpara)."""
     atoms_lr: float = 1.0
     """Factor on the learning rate of atoms and coefficients (parametrisation atoms)."""
     atoms_decay: float = 1.0
@@ -172,6 +174,7 @@ def check(experiment: Experiment) -> None:
     )
     _require(experiment, "failures", lambda v: 0 <= v < 1, "not in [0, 1)", "for example 0.1, or 0 for none")
     _require(experiment, "holdout", lambda v: 0 <= v < 1, "not in [0, 1)", "for example 0.1, or 0 for the test set")
+    _require(experiment, "gamma", lambda v: 0 <= v <= 1, "not in [0, 1]", "for example 0.4")
     _require(experiment, "momentum", lambda v: 0 <= v < 1, "not in [0, 1)", "for example 0.9, or 0 for none")
     for name in ("lr", "lr_decay", "dirichlet", "atoms_lr"):
         _require(experiment, name, lambda v: 0 < v < math.inf, "not a positive number", "for example 0.1")
@@ -246,8 +249,10 @@ def run_name(experiment: Experiment) -> str:
     """
     if experiment.name:
         return experiment.name
-    atoms = f"-atoms{experiment.atoms}" if experiment.parametrisation == "atoms" else ""
-    return f"{experiment.algorithm}{atoms}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
+    kind = experiment.parametrisation
+    size = {"atoms": experiment.atoms, "fedpara": experiment.gamma, "pfedpara": experiment.gamma}.get(kind)
+    layers = "" if kind == "plain" else f"-{kind}{size}"
+    return f"{experiment.algorithm}{layers}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
 
 
 def to_json(experiment: Experiment) -> dict[str, object]:

@@ -1,8 +1,14 @@
-"""Replacing layers of a network."""
+"""Layers of a network: replacing them, and what those share that make their own filter of factors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol, runtime_checkable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
@@ -20,3 +26,120 @@ def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
             owner, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(owner), attribute, new[module])
     return new.get(model, model)
+
+
+@runtime_checkable
+class Factored(Protocol):
+    """A layer that makes its filter of factors, and the plain layer with a filter that is given."""
+
+    def filter(self) -> Tensor: ...
+
+    def factors(self) -> tuple[nn.Parameter, ...]: ...
+
+    def fused(self, weight: nn.Parameter) -> nn.Module: ...
+
+
+class Settings(Protocol):
+    """What a convolution is besides its filter, under the names of torch."""
+
+    in_channels: int
+    out_channels: int
+    groups: int
+
+    @property
+    def kernel_size(self) -> tuple[int, ...]: ...
+
+    @property
+    def stride(self) -> tuple[int, ...]: ...
+
+    @property
+    def padding(self) -> str | tuple[int, ...]: ...
+
+    @property
+    def padding_mode(self) -> str: ...
+
+    @property
+    def dilation(self) -> tuple[int, ...]: ...
+
+    @property
+    def bias(self) -> Tensor | None: ...
+
+
+def convolve(layer: Settings, x: Tensor, weight: Tensor) -> Tensor:
+    """Convolves as ``layer`` does, with another filter.
+
+    >>> convolve(nn.Conv1d(1, 1, 3, padding=1, bias=False), torch.ones(1, 1, 3), torch.ones(1, 1, 3))
+    tensor([[[2., 3., 2.]]])
+    """
+    sides = _sides(layer)
+    padding = [before for before, _ in sides]
+    if layer.padding_mode != "zeros" or any(before != after for before, after in sides):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        x = functional.pad(x, [side for pair in reversed(sides) for side in pair], mode=mode)
+        padding = [0] * len(sides)
+    run = _CONVOLVE[len(layer.kernel_size)]
+    return run(x, weight, layer.bias, layer.stride, padding, layer.dilation, layer.groups)
+
+
+def plain_convolution(layer: Settings, weight: nn.Parameter) -> Conv:
+    """Makes the convolution with the settings and the bias of ``layer``; on "meta" first, so that nothing is drawn.
+
+    >>> plain_convolution(nn.Conv1d(3, 8, 5, stride=2), nn.Parameter(torch.ones(8, 3, 5)))
+    Conv1d(3, 8, kernel_size=(5,), stride=(2,))
+    """
+    kinds: dict[int, Callable[..., Conv]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+    settings = layer.stride, layer.padding, layer.dilation, layer.groups, True, layer.padding_mode, "meta"
+    conv = kinds[len(layer.kernel_size)](layer.in_channels, layer.out_channels, layer.kernel_size, *settings)
+    conv.weight, conv.bias = weight, layer.bias
+    return conv
+
+
+def describe(layer: Settings) -> str:
+    """Shows the settings that differ from the defaults, as torch does.
+
+    >>> describe(nn.Conv2d(3, 8, 5, padding="same", bias=False))
+    "3, 8, kernel_size=(5, 5), stride=(1, 1), padding='same', bias=False"
+    """
+    dims = len(layer.kernel_size)
+    defaults = {"padding": (0,) * dims, "dilation": (1,) * dims, "groups": 1, "padding_mode": "zeros"}
+    shown = [f"{key}={getattr(layer, key)!r}" for key, value in defaults.items() if getattr(layer, key) != value]
+    shown += ["bias=False"] if layer.bias is None else []
+    sizes = f"{layer.in_channels}, {layer.out_channels}, kernel_size={layer.kernel_size}, stride={layer.stride}"
+    return ", ".join([sizes, *shown])
+
+
+def precisely(like: Tensor) -> AbstractContextManager[object]:
+    """Leaves autocast on the device of a tensor: a filter is made, and its gradient summed, in its own precision.
+
+    >>> with torch.autocast("cpu"), precisely(torch.ones(1)):
+    ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
+    torch.float32
+    """
+    kind = like.device.type
+    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
+
+
+def require_own_weights(model: nn.Module, layers: Iterable[str]) -> None:
+    """Refuses layers that compute their weight from something else: to replace them would lose that.
+
+    >>> require_own_weights(nn.Sequential(nn.Linear(2, 2)), ["0"])
+    """
+    for name in layers:
+        if "weight" not in dict(model.get_submodule(name).named_parameters(recurse=False)):
+            raise ValueError(
+                f"layer '{name}' computes its weight (weight_norm, spectral_norm or prune) and would lose that. Make "
+                f"it plain first (torch.nn.utils.remove_weight_norm, remove_spectral_norm, prune.remove), or leave it "
+                f"out with where=..."
+            )
+
+
+_CONVOLVE: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+
+
+def _sides(layer: Settings) -> list[tuple[int, int]]:
+    """Returns the padding before and after each dimension."""
+    if layer.padding == "same":
+        totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+        return [(total // 2, total - total // 2) for total in totals]
+    widths = [0] * len(layer.kernel_size) if isinstance(layer.padding, str) else layer.padding
+    return [(width, width) for width in widths]

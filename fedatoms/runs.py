@@ -132,7 +132,7 @@ def read_result(folder: Path | str) -> Result:
 
 
 def load_model(folder: Path | str) -> nn.Module:
-    """Returns the trained model of a run, decomposed if the experiment says so; ``fuse`` makes it plain."""
+    """Returns the trained model of a run, in the experiment's parametrisation; ``fuse`` makes it plain."""
     experiment, path = experiments.load_run(Path(folder)), Path(folder) / "model.safetensors"
     if not path.exists():
         raise ValueError(

@@ -86,6 +86,8 @@ class Evil:
         (["--momentum", "1"], ["--momentum 1"]),
         (["--atoms-lr", "0"], ["--atoms-lr 0", "positive"]),
         (["--atoms-decay", "-1"], ["--atoms-decay -1", "negative"]),
+        (["--gamma", "1.5"], ["--gamma 1.5", "[0, 1]", "0.4"]),
+        (["--gamma", "nan"], ["--gamma nan"]),
         (["--holdout", "1"], ["--holdout 1", "[0, 1)", "0.1"]),
         (["--holdout", "-0.1"], ["--holdout -0.1", "[0, 1)"]),
         (["--holdout", "nan"], ["--holdout nan"]),
@@ -105,6 +107,7 @@ class Evil:
         (["--head", "fc9"], ["'fc9'"]),
         (["--where", "(", "--parametrisation", "atoms"], ["--where ("]),
         (["--where", "nothing", "--parametrisation", "atoms"], ["no convolution"]),
+        (["--where", "nothing", "--parametrisation", "fedpara"], ["no layer to factorise"]),
         (["--device", "gpu"], ["--device gpu", "--device cpu"]),
         (["--name", "a/b"], ["--name a/b", "--out"]),
         (["--name", " "], ["--name"]),
@@ -132,6 +135,7 @@ def test_a_model_without_convolutions_cannot_be_decomposed(capsys: pytest.Captur
     sys.dont_write_bytecode, old = True, sys.dont_write_bytecode
     try:
         assert "no convolution" in mistake([*words, "--parametrisation", "atoms"], capsys)
+        assert "no layer to factorise" in mistake([*words, "--parametrisation", "fedpara"], capsys)
         assert main(words) == 0
     finally:
         sys.dont_write_bytecode = old

@@ -72,7 +72,7 @@ def test_commands_run_as_printed(page: Path) -> None:
             assert shutil.which(words[0]) or words[0] == "pre-commit", command
 
 
-@pytest.mark.parametrize("name", [*ALGORITHMS, "atoms", "fast-slow"])
+@pytest.mark.parametrize("name", [*ALGORITHMS, "atoms", "fedpara", "fast-slow"])
 def test_every_method_has_a_card_with_the_same_headings(name: str) -> None:
     card = ROOT / "docs" / "methods" / f"{name}.md"
     assert re.findall(r"^## (.*)$", card.read_text(), flags=re.M) == HEADINGS

@@ -19,6 +19,7 @@ from fedatoms.data.federation import Federation
 from fedatoms.decompose import decompose
 from fedatoms.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.experiment import Experiment
+from fedatoms.fedpara import factorise, personal_factors
 from fedatoms.local import Training
 from fedatoms.models import build
 from fedatoms.personal import METHODS, Personal, Phase, personal
@@ -28,7 +29,7 @@ from fedatoms.simulate import advance, begin, last_pass
 from fedatoms.simulation import Simulation, batches_of
 
 TRAINING = Training(epochs=2, batch_size=5, lr=0.05, momentum=0.5, weight_decay=1e-3, clip=1.0)
-MANY = [name for name in METHODS if name != "none"]
+MANY = [name for name in METHODS if name not in ("none", "pfedpara")]  # the last has a network of its own
 SECOND = ["local-atoms", "local-atoms-and-head", "ditto", "finetune", "finetune-head"]  # the server's model is FedAvg's
 PRIVATE = ["local", "fedper", "fedrep", "lg-fedavg", "fedbn"]
 
@@ -90,6 +91,16 @@ def test_fedper_is_a_personal_group_of_the_exchange() -> None:
     other = simulation("none", exchange=Exchange(every_round(), personal=frozenset({"head"})))
     assert identical(play(sim, 3).server.params, play(other, 3).server.params)
     assert identical(owned(sim, 3), owned(other, 3))
+
+
+def test_pfedpara_keeps_second_factors() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 3)).double()
+    sim = Simulation(factorise(net, personal=True), clients_of(), personal=personal("pfedpara"))
+    assert sim.own == personal_factors(sim.model)
+    loop, fast = (dataclasses.replace(sim, training=TRAINING, map=map) for map in ("one_by_one", "vectorised"))
+    assert difference(owned(loop, 2), owned(fast, 2)) < 1e-10
+    first, after = begin(sim).server.params, play(sim, 2).server.params
+    assert identical(trees.restrict(first, sim.own), trees.restrict(after, sim.own))
 
 
 def test_fedbn_keeps_whole_normalisation_layers() -> None:
@@ -237,6 +248,7 @@ def test_a_method_that_needs_no_new_mechanism_is_short(name: str) -> None:
     [
         ({"personal": "local-atoms"}, "no atoms .* Decompose it first: --parametrisation atoms"),
         ({"personal": "fedbn"}, "no normalisation layer"),
+        ({"personal": "pfedpara"}, "no second factors.*--parametrisation pfedpara"),
         ({"personal": "local-atom"}, "Did you mean 'local-atoms'"),
         ({"personal": "fedper", "personal_strength": 1.0}, "fedper has none"),
         ({"personal": "ditto", "personal_strength": -1.0}, "pull=-1.0"),

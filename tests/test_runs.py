@@ -208,10 +208,10 @@ def test_shared_and_tied_layers_survive_a_run(tmp_path: Path, monkeypatch: pytes
     Path("tied.py").write_text(
         "from torch import nn\n"
         "def net(classes):\n"
-        "    conv = nn.Conv2d(4, 4, 3, padding=1)\n"
-        "    return nn.Sequential(nn.Conv2d(1, 4, 3), conv, nn.ReLU(), conv, nn.Flatten(), nn.Linear(144, classes))\n"
+        "    conv = nn.Conv2d(8, 8, 3, padding=1)\n"
+        "    return nn.Sequential(nn.Conv2d(1, 8, 3), conv, nn.ReLU(), conv, nn.Flatten(), nn.Linear(288, classes))\n"
     )
-    for parametrisation in ("plain", "atoms"):
+    for parametrisation in ("plain", "atoms", "fedpara", "pfedpara"):
         result = run(replace(TINY, model="tied:net", parametrisation=parametrisation, out=str(tmp_path), rounds=2))
         model = fedatoms.load_model(result.folder)
         assert model[1] is model[3]

@@ -12,6 +12,7 @@ from fedatoms.personal.finetune import finetune, finetune_head
 from fedatoms.personal.lg_fedavg import lg_fedavg
 from fedatoms.personal.local import local
 from fedatoms.personal.local_atoms import local_atoms
+from fedatoms.personal.pfedpara import pfedpara
 
 METHODS: dict[str, Callable[..., Personal]] = {  # the first argument, if any, is what --personal-strength sets
     "none": lambda: Personal(),
@@ -25,6 +26,7 @@ METHODS: dict[str, Callable[..., Personal]] = {  # the first argument, if any, i
     "fedrep": fedrep,
     "lg-fedavg": lg_fedavg,
     "fedbn": fedbn,
+    "pfedpara": pfedpara,
 }
 
 
