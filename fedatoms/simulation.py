@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -196,7 +196,7 @@ def learner_of(sim: Simulation, t: int, phase: Phase | None = None) -> Learner:
     if sim.exchange.slow_local == "freeze":
         trained &= sent | sim.own
     if phase.moves == "own":
-        algorithm, sent, trained = fedprox(phase.pull) if phase.pull else Algorithm(), sim.own & parameters, sim.own
+        algorithm, sent, trained = _pulled(phase.pull), sim.own & parameters, sim.own
     elif phase.moves == "shared":
         trained -= sim.own if phase.view == "personal" else sim.private
     if not trained & parameters:
@@ -215,6 +215,12 @@ def learner_of(sim: Simulation, t: int, phase: Phase | None = None) -> Learner:
         precision=sim.precision,
         decomposed=_names(sim, {"atoms", "coefficients"}),
     )
+
+
+@cache
+def _pulled(pull: float) -> Algorithm:
+    """Returns what trains an own part; the same value each time, by which a compiled step is found again."""
+    return fedprox(pull) if pull else Algorithm()
 
 
 def shared_phase(sim: Simulation) -> Phase | None:

@@ -10,7 +10,7 @@ from conftest import clients_of, difference, identical, play, small_net
 from safetensors.torch import load_file
 from torch import nn
 
-from fedatoms import trees
+from fedatoms import graphs, trees
 from fedatoms.algorithms import algorithm
 from fedatoms.build import simulation as build_simulation
 from fedatoms.clients import Client, Clients
@@ -162,6 +162,17 @@ def test_ditto_is_pulled_towards_what_it_received() -> None:
     own = play(sim, 1).clients.rows[2].own
     expected = by_hand(sim, copy.deepcopy(net), client=2, place=2, pull=3.0).state_dict()
     assert difference(own, {name: expected[name] for name in own}) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["local-atoms", "ditto", "fedrep"])
+def test_each_phase_is_compiled_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    recorded, real = [], graphs._record
+    monkeypatch.setattr(graphs, "_record", lambda *each: recorded.append(1) or real(*each))
+    sim, loop = simulation(name), simulation(name, map="one_by_one")
+    sim.__dict__["map_clients"] = graphs.compiled(2)  # on a CPU a simulation would choose another map
+    assert difference(owned(sim, 3), owned(loop, 3)) < 1e-10
+    assert len(recorded) == 2  # one for each phase, not for each round
 
 
 @pytest.mark.parametrize("name", MANY)
