@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedatoms.exchange import Exchange, every_round, fast_slow
     from fedatoms.experiment import Experiment
     from fedatoms.local import Training
+    from fedatoms.personalise import inputs_of, load_personal, personal_model, personalise, save_personal
     from fedatoms.presets import preset
     from fedatoms.runs import Result, load_model, run
     from fedatoms.simulation import Simulation
@@ -41,6 +42,7 @@ _HOMES = {
     "fedatoms.exchange": ("Exchange", "every_round", "fast_slow"),
     "fedatoms.experiment": ("Experiment",),
     "fedatoms.local": ("Training",),
+    "fedatoms.personalise": ("inputs_of", "load_personal", "personal_model", "personalise", "save_personal"),
     "fedatoms.presets": ("preset",),
     "fedatoms.runs": ("Result", "load_model", "run"),
     "fedatoms.simulation": ("Simulation",),
@@ -72,10 +74,15 @@ __all__ = [
     "fedprox",
     "fuse",
     "groups",
+    "inputs_of",
     "is_decomposed",
     "load_model",
+    "load_personal",
+    "personal_model",
+    "personalise",
     "preset",
     "run",
+    "save_personal",
     "scaffold",
     "train",
 ]
