@@ -1,4 +1,4 @@
-"""A client that joins after training: a few hundred numbers make the global model its own, and fit into a small file."""
+"""A client that joins after training: a few hundred numbers make the global model its own, and fill a small file."""
 
 import tempfile
 
@@ -19,14 +19,15 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 def main() -> None:
     """Ten clients train a model of digits; then one joins whose scanner mirrors every picture."""
+    torch.set_num_threads(1)  # 8x8 pixels: a second thread would only wait
     digits = load("digits")
     x, y, new_x, new_y = digits.x / 16, digits.y, digits.test_x.flip(-1) / 16, digits.test_y
     clients = [(x[k::10], y[k::10]) for k in range(10)]
     net = fedatoms.decompose(build("digits-cnn", classes=10, channels=1, seed=0), atoms=9)
     data = fedatoms.federation(clients, test=(digits.test_x / 16, digits.test_y))
-    training = fedatoms.Training(epochs=2, lr=0.1, momentum=0.5)
+    training = fedatoms.Training(epochs=2, batch_size=20, lr=0.1, momentum=0.5)
     sim = fedatoms.Simulation(net, data, personal=personal("local-atoms"), training=training, score=("server",))
-    model = fedatoms.train(sim, 5, eval_every=5).model
+    model = fedatoms.train(sim, 8, eval_every=8).model
 
     own = fedatoms.personalise(model, (new_x[::2], new_y[::2]), epochs=20)  # its atoms; all else stays as it is
     with tempfile.TemporaryDirectory() as folder:
