@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import fedatoms
 from fedatoms.cli import main
 from fedatoms.data import load
+from fedatoms.data.pictures import Wanted, read_pictures
 from fedatoms.decompose import decompose, groups, is_decomposed
 from fedatoms.models import build
 from fedatoms.newcomer import Newcomer, join, prepare
@@ -355,3 +356,15 @@ def test_the_help_lists_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
     code = "import sys; from fedatoms.cli import main; main(['--help']); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "personalize" in done.stdout and done.stdout.splitlines()[-1] == "False"
+
+
+def test_colours_keep_their_places(here: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    Path("colours/1").mkdir(parents=True)
+    image.new("RGB", (5, 4), (10, 20, 30)).save("colours/1/a.png")
+    x, y, _ = read_pictures(Path("colours"), Wanted((3, 4, 5), 255, classes=2))
+    assert x.shape == (1, 3, 4, 5) and x.dtype == torch.uint8 and y.tolist() == [1]
+    assert x[0, :, 0, 0].tolist() == [10, 20, 30]
+    np.savez("colours.npz", x=x.permute(0, 2, 3, 1).numpy() / 255, y=y.numpy())
+    again = read_pictures(Path("colours.npz"), Wanted((3, 4, 5), 255, classes=2)).x
+    assert torch.allclose(again, x.float(), atol=1e-4)
