@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedatoms.experiment import Experiment
     from fedatoms.fedpara import factorise, personal_factors
     from fedatoms.local import Training
+    from fedatoms.personalise import inputs_of, load_personal, personal_model, personalise, save_personal
     from fedatoms.presets import preset
     from fedatoms.runs import Result, load_model, run
     from fedatoms.simulation import Simulation
@@ -43,6 +44,7 @@ _HOMES = {
     "fedatoms.experiment": ("Experiment",),
     "fedatoms.fedpara": ("factorise", "personal_factors"),
     "fedatoms.local": ("Training",),
+    "fedatoms.personalise": ("inputs_of", "load_personal", "personal_model", "personalise", "save_personal"),
     "fedatoms.presets": ("preset",),
     "fedatoms.runs": ("Result", "load_model", "run"),
     "fedatoms.simulation": ("Simulation",),
@@ -75,11 +77,16 @@ __all__ = [
     "fedprox",
     "fuse",
     "groups",
+    "inputs_of",
     "is_decomposed",
     "load_model",
+    "load_personal",
     "personal_factors",
+    "personal_model",
+    "personalise",
     "preset",
     "run",
+    "save_personal",
     "scaffold",
     "train",
 ]

@@ -45,18 +45,7 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
         algorithm=chosen,
         exchange=exchange_of(experiment),
         personal=personal(experiment.personal, experiment.personal_strength),
-        training=Training(
-            experiment.epochs,
-            experiment.batch_size,
-            experiment.lr,
-            experiment.lr_decay,
-            experiment.momentum,
-            experiment.weight_decay,
-            experiment.clip,
-            experiment.atoms_lr,
-            experiment.atoms_decay,
-            cast(Controls, experiment.controls),
-        ),
+        training=training_of(experiment),
         fraction=experiment.fraction,
         failures=experiment.failures,
         score=cast(tuple[Scored, ...], scored_models(experiment)),
@@ -71,6 +60,26 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
     )
     _ = sim.map_clients, learner_of(sim, 0), learner_of(sim, 1)  # their errors belong here: nothing is written yet
     return sim
+
+
+def training_of(experiment: Experiment) -> Training:
+    """Takes the local optimiser out of an experiment.
+
+    >>> training_of(Experiment(lr=0.5)).lr
+    0.5
+    """
+    return Training(
+        experiment.epochs,
+        experiment.batch_size,
+        experiment.lr,
+        experiment.lr_decay,
+        experiment.momentum,
+        experiment.weight_decay,
+        experiment.clip,
+        experiment.atoms_lr,
+        experiment.atoms_decay,
+        cast(Controls, experiment.controls),
+    )
 
 
 def network_of(experiment: Experiment, classes: int, shape: tuple[int, ...]) -> nn.Module:

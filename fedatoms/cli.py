@@ -1,4 +1,4 @@
-"""The command line: fedatoms demo | run | compare | presets | bench. Nothing here imports torch before it must."""
+"""The command line: fedatoms demo | run | compare | personalize | presets | bench. Imports torch only when it must."""
 
 import contextlib
 import dataclasses
@@ -25,11 +25,12 @@ HELP = """usage: fedatoms COMMAND [OPTIONS]
 
 Federated learning with filter atoms, on PyTorch.
 
-  demo      FedAvg with and without atoms on built-in data: a table and a plot, in about a minute
-  run       one experiment:      fedatoms run [PRESET | FILE] [--FLAG VALUE ...] [--resume FOLDER]
-  compare   a grid of them:      fedatoms compare [PRESET ...] [--FLAG VALUE,VALUE ...] [--seeds 0,1,2]
-  presets   the named experiments
-  bench     how fast, how big, against a hand-written loop; --device cuda adds torch.compile and JAX
+  demo          FedAvg with and without atoms on built-in data: a table and a plot, in about a minute
+  run           one experiment:  fedatoms run [PRESET | FILE] [--FLAG VALUE ...] [--resume FOLDER]
+  compare       a grid of them:  fedatoms compare [PRESET ...] [--FLAG VALUE,VALUE ...] [--seeds 0,1,2]
+  personalize   a client that joins later: fedatoms personalize RUN --images FILE.npz --out FILE.safetensors
+  presets       the named experiments
+  bench         how fast, how big, against a hand-written loop; --device cuda adds torch.compile and JAX
 
 fedatoms COMMAND --help lists a command's options.
 """
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "demo": _demo,
         "run": _run,
         "compare": _compare,
+        "personalize": _personalize,
         "presets": _presets,
         "bench": _bench,
     }
@@ -198,6 +200,35 @@ def _compared(experiments: list[Experiment], title: str, plot: Path | None, *, v
     if plot is not None:
         accuracy_plot(lines, plot, title)
         console.print(f"plot: {plot}", highlight=False)
+    return 0
+
+
+def _personalize(words: list[str]) -> int:
+    from fedatoms.newcomer import Newcomer, join, prepare
+
+    if not words or "-h" in words or "--help" in words:
+        print("fedatoms personalize RUN --images FILE.npz --out FILE.safetensors [--FLAG VALUE ...]")
+        print("Fits a new client's own atoms to its pictures, with all else of the run's model as it is.\n")
+        parse("personalize", ["--help"], Newcomer())
+    if words[0].startswith("-"):
+        raise ValueError("the run is missing. Give its folder first, for example `fedatoms personalize runs/mine`.")
+    from fedatoms.display import joining, working
+
+    console, newcomer = _console(), parse("personalize", words[1:], Newcomer())
+    ready = prepare(Path(words[0]), newcomer)
+    what = f"fitting {ready.numbers:,} numbers to {len(ready.sim.data.y):,} images, {newcomer.epochs} epochs"
+    with working(console, what):
+        done = join(ready)
+    if Path(newcomer.images).is_dir():
+        console.print(f"labels: {ready.labels_from}", highlight=False, soft_wrap=True, markup=False)
+    if done.scores:
+        console.print(joining(done))
+    lines = (
+        f"file: {ready.out}, {ready.numbers:,} numbers ({newcomer.part}) in {done.size / 1000:.1f} kB",
+        f'load: model = fedatoms.load_personal("{ready.run}", "{ready.out}")',
+    )
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     return 0
 
 

@@ -5,12 +5,21 @@ from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
 from fedatoms.compare import Accuracy, Line, scored_on
+from fedatoms.newcomer import Joined
 from fedatoms.runs import WINDOW
 from fedatoms.scoring import Progress as RoundDone
 from fedatoms.train import Watch
@@ -92,6 +101,32 @@ def judgement(lines: Sequence[Line]) -> str:
         parts.append(f"{name} {gain:+.2f} points ({word}), final {final:+.2f}")
     sent = second.bytes_up / first.bytes_up - 1
     return f"Measured, {second.label} against {first.label}: {'; '.join(parts)}; bytes sent up {sent:+.0%}."
+
+
+@contextmanager
+def working(console: Console, what: str) -> Iterator[None]:
+    """Shows that something of unknown length goes on, and for how long; a plain line without a terminal."""
+    if not console.is_terminal:
+        console.print(what, highlight=False, soft_wrap=True)
+        yield
+        return
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as bar:
+        bar.add_task(what, total=None)
+        yield
+
+
+def joining(done: Joined) -> Table:
+    """Makes the table of a client that joined: the global model and its own, on its pictures that were held out."""
+    sim = done.ready.sim
+    title = f"on {len(sim.data.test_y):,} images held out, fitted to {len(sim.data.y):,} in {done.seconds:.1f} s"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), min_width=len(title) + 2)
+    table.add_column("model")
+    for head in ("accuracy", "loss", "numbers fitted"):
+        table.add_column(head, justify="right")
+    for name, score in done.scores.items():
+        fitted = f"{done.ready.numbers:,}" if name == "personal" else "-"
+        table.add_row(name, f"{score.accuracy:.2f} %", f"{score.loss:.3f}", fitted)
+    return table
 
 
 def benchmarks(ratios: Sequence[Ratio]) -> Table:

@@ -132,16 +132,29 @@ def read_result(folder: Path | str) -> Result:
 
 
 def load_model(folder: Path | str) -> nn.Module:
-    """Returns the trained model of a run, in the experiment's parametrisation; ``fuse`` makes it plain."""
-    experiment, path = experiments.load_run(Path(folder)), Path(folder) / "model.safetensors"
+    """Returns the trained model of a run, in the experiment\'s parametrisation; ``fuse`` makes it plain."""
+    experiment, images = experiments.load_run(Path(folder)), images_of(folder)
+    return with_params(network_of(experiment, *images), load_file(Path(folder) / "model.safetensors"))
+
+
+class ImagesOf(NamedTuple):
+    """What a run's model takes and gives: its number of classes, and the shape (C, H, W) of an image."""
+
+    classes: int
+    shape: tuple[int, ...]
+
+
+def images_of(folder: Path | str) -> ImagesOf:
+    """Reads which images a finished run's model is for."""
+    experiments.load_run(Path(folder))
+    path = Path(folder) / "model.safetensors"
     if not path.exists():
         raise ValueError(
             f"{path} is missing: the run is not finished. Finish it with `fedatoms run --resume {folder}`."
         )
     with safe_open(path, "pt") as file:
         images = json.loads(file.metadata()["images"])
-    model = network_of(experiment, images["classes"], tuple(images["shape"]))
-    return with_params(model, load_file(path))
+    return ImagesOf(images["classes"], tuple(images["shape"]))
 
 
 def summarise(rows: list[Row]) -> dict[str, Summary]:

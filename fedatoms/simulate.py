@@ -86,7 +86,9 @@ def last_pass(sim: Simulation, state: State, epochs: int) -> tuple[Simulation, S
     """
     phase = Phase("own", epochs=epochs)
     last = replace(sim, personal=Personal(sim.personal.final or sim.personal.own, beside=True, phases=(phase,)))
-    last.__dict__.update({name: sim.__dict__[name] for name in ("network", "pool", "map_clients") if name in sim.__dict__})
+    last.__dict__.update(
+        {name: sim.__dict__[name] for name in ("network", "pool", "map_clients") if name in sim.__dict__}
+    )
     state, traces = train_own(last, state, list(range(len(sim.data.parts))), phase, place=_LAST)
     for each in traces:
         check_finite(each, state.round)

@@ -18,6 +18,7 @@ from fedatoms.bench.contestants import OURS
 from fedatoms.bench.report import content
 from fedatoms.bench.results import read
 from fedatoms.cli import main
+from fedatoms.data import load
 from fedatoms.experiment import identity
 from fedatoms.presets import ALGORITHMS as TABLE1_ALGORITHMS
 from fedatoms.presets import PRESETS
@@ -53,6 +54,11 @@ def a_small_cifar() -> None:
         (folder / name).write_bytes(pickle.dumps(entry, protocol=2))
 
 
+def a_newcomer() -> None:
+    digits = load("digits")
+    np.savez("ann.npz", x=digits.test_x[:50].numpy(), y=digits.test_y[:50].numpy())
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_python_blocks_run_as_printed(page: Path) -> None:
     for block in blocks(page, "python"):
@@ -62,6 +68,7 @@ def test_python_blocks_run_as_printed(page: Path) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_commands_run_as_printed(page: Path) -> None:
     a_small_cifar()
+    a_newcomer()
     for command in commands(page):
         words = shlex.split(command)
         if words[0] == "make":  # this very test is part of `make test`
@@ -91,13 +98,23 @@ def test_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"plain +accuracy", said) and re.search(r"decomposed +accuracy", said)
 
 
+def test_the_example_of_personal_atoms_gains_by_them(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "personal_atoms.py"), run_name="__main__")
+    before, after = (float(number) for number in re.findall(r"accuracy ([\d.]+) %", capsys.readouterr().out))
+    assert after > before + 10
+
+
 def test_the_surface_is_what_it_says() -> None:
     assert sorted(fedatoms.__all__) == fedatoms.__all__ == dir(fedatoms)
     for name in fedatoms.__all__:
         assert getattr(fedatoms, name) is not None
-    for name in ("decompose", "train"):  # importing the modules does not hide the functions of the same name
+    for name in (
+        "decompose",
+        "personalise",
+        "train",
+    ):  # importing the modules does not hide the functions of the same name
         importlib.import_module(f"fedatoms.{name}")
-    assert callable(fedatoms.decompose) and callable(fedatoms.train)
+    assert callable(fedatoms.decompose) and callable(fedatoms.personalise) and callable(fedatoms.train)
     with pytest.raises(AttributeError, match="no attribute 'fedavgg'"):
         fedatoms.fedavgg  # noqa: B018
 

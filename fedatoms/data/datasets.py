@@ -66,11 +66,19 @@ def load(name: str, data_dir: str | Path = "data", augment: str = "feddc") -> Im
     >>> tuple(digits.x.shape), tuple(digits.test_x.shape), digits.classes
     ((1437, 1, 8, 8), (360, 1, 8, 8), 10)
     """
-    source = find(name, DATASETS, "data set")
-    recipe = find(augment, source.recipes, "augmentation")
+    source, recipe = find(name, DATASETS, "data set"), recipe_of(name, augment)
     train, test, classes = source.read(_folder(name, source, Path(data_dir)))
     x, y, test_x, test_y = (torch.from_numpy(part) for part in (*train, *test))
     return Images(x, y, test_x, test_y, classes, recipe)
+
+
+def recipe_of(name: str, augment: str = "feddc") -> Recipe:
+    """Returns the recipe that feeds a data set to a model; it needs no file.
+
+    >>> recipe_of("cifar10", augment="none").mean
+    (0.491, 0.482, 0.447)
+    """
+    return find(augment, find(name, DATASETS, "data set").recipes, "augmentation")
 
 
 def _folder(name: str, source: Source, data_dir: Path) -> Path:

@@ -1,0 +1,240 @@
+"""A part of a trained model for one client alone: fitted to its data, kept in a small file, put back into a network."""
+
+import hashlib
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from fedatoms.data.batches import normalise
+from fedatoms.data.datasets import Recipe, recipe_of
+from fedatoms.data.federation import Federation, Samples, federation
+from fedatoms.decompose import Group, fuse
+from fedatoms.experiment import identity, load_run
+from fedatoms.files import replace_file
+from fedatoms.local import Training
+from fedatoms.names import unknown
+from fedatoms.personal.base import Part, Personal, Phase, groups
+from fedatoms.runs import images_of, load_model
+from fedatoms.simulate import begin, last_pass
+from fedatoms.simulation import Simulation
+from fedatoms.train import with_params
+from fedatoms.trees import Params, restrict
+
+PARTS = ("atoms", "head")
+_KEY = "fedatoms"  # one key of metadata: the order of several is random
+Model = nn.Module | Path | str  # a trained network, or the folder of a finished run
+
+
+class Base(NamedTuple):
+    """A global model, and what is known of it if it is a run's: its head, images and experiment."""
+
+    model: nn.Module
+    head: str | None = None
+    recipe: Recipe | None = None
+    shape: tuple[int, ...] | None = None
+    experiment: str = ""
+
+
+def personalise(
+    model: Model,
+    data: Samples,
+    *,
+    part: str = "atoms",
+    epochs: int = 10,
+    lr: float = 0.01,
+    momentum: float = 0.9,
+    batch_size: int = 10,
+    weight_decay: float = 0.0,
+    clip: float = 10.0,
+    recipe: Recipe | None = None,
+    head: str | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Params:
+    """Fits a part of a trained model to one client's data, all else fixed, and returns the tensors of that part.
+
+    ``model`` is a network, or the folder of a run: then ``data`` are raw pixels as in the run's data set and go through
+    its recipe. ``part`` is "atoms", "head" or "atoms,head". The model itself is not changed.
+
+    >>> from fedatoms.decompose import decompose
+    >>> net = decompose(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), atoms=4)
+    >>> own = personalise(net, (torch.randn(6, 1, 4, 4), torch.arange(6) % 2))
+    >>> {name: tuple(leaf.shape) for name, leaf in own.items()}
+    {'0.atoms': (4, 3, 3)}
+    """
+    if not 0 < lr < float("inf"):
+        raise ValueError(f"lr={lr} is not a positive number. Use for example 0.01.")
+    base = base_of(model)
+    base = base._replace(recipe=recipe or base.recipe, head=head or base.head)
+    client = federation([data], test=data)
+    if base.shape and client.x.shape[1:] != base.shape:
+        raise ValueError(
+            f"data: images of shape {tuple(client.x.shape[1:])}, but {model} takes {base.shape}. Pass x of shape "
+            f"(n, {', '.join(map(str, base.shape))})."
+        )
+    training = Training(epochs, batch_size, lr, momentum=momentum, weight_decay=weight_decay, clip=clip)
+    return fit(simulation_of(base, client, part, training, seed=seed, device=device))
+
+
+def save_personal(path: Path | str, own: Params, *, of: Model) -> Path:
+    """Writes a client's own tensors to a safetensors file that names the model they belong to; returns its path.
+
+    >>> import tempfile
+    >>> from fedatoms.decompose import decompose
+    >>> net = decompose(nn.Conv2d(1, 2, 3), atoms=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = save_personal(f"{folder}/ann.safetensors", {"atoms": torch.ones(2, 3, 3)}, of=net)
+    ...     load_personal(net, file)
+    Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1))
+    """
+    path, base = Path(path), base_of(of)
+    if not own or not _fits(base.model, own):
+        raise ValueError(f"own={list(own)} is not a part of the model. Pass what personalise(model, data) returned.")
+    about = {"frozen": fingerprint(base.model, own), "experiment": base.experiment}
+    tensors = {name: leaf.detach().cpu().contiguous() for name, leaf in own.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, save(tensors, metadata={_KEY: json.dumps(about)}))
+    return path
+
+
+def load_personal(model: Model, path: Path | str) -> nn.Module:
+    """Returns one plain network for inference: the model with a client's own tensors in it, atoms multiplied back.
+
+    ``model`` is the network or the folder of the run that the file was made with; any other is refused. The network
+    takes inputs as the model does: ``inputs_of`` makes them of a run's raw pixels.
+    """
+    base, (own, about) = base_of(model), _read(Path(path))
+    if not _fits(base.model, own) or about["frozen"] != fingerprint(base.model, own):
+        whose = f" of experiment {about['experiment']}" if about["experiment"] else ""
+        this = f" of experiment {base.experiment}" if base.experiment else ""
+        raise ValueError(
+            f"{path} belongs to another model{whose}, not to this one{this}: own atoms only fit the coefficients that "
+            "they were trained with. Load it with that model, or fit new ones with `fedatoms personalize`."
+        )
+    return _plain(base.model, own)
+
+
+def personal_model(folder: Path | str, client: int) -> nn.Module:
+    """Returns the own model of a client that took part in a run with a personalised method, as one plain network."""
+    model, files = load_model(folder), sorted((Path(folder) / "personal").glob("*.safetensors"))
+    if not files:
+        raise ValueError(
+            f"{folder} has no clients' own models: its method is not personalised. Run one with --personal "
+            "local-atoms, or fit a client's part with `fedatoms personalize`."
+        )
+    if not 0 <= client < len(files):
+        raise ValueError(f"client={client} is not a client of {folder}. Use 0 to {len(files) - 1}.")
+    return _plain(model, load_file(files[client]))
+
+
+def inputs_of(folder: Path | str, x: Tensor) -> Tensor:
+    """Turns raw pixels (n, C, H, W) into the inputs that the model of a run was trained on."""
+    experiment = load_run(Path(folder))
+    return normalise(x, recipe_of(experiment.dataset, experiment.augment), torch.float32)
+
+
+def base_of(model: Model) -> Base:
+    """Finds what is known of a global model.
+
+    >>> base_of(nn.Linear(1, 1)).recipe is None
+    True
+    """
+    if isinstance(model, nn.Module):
+        return Base(model)
+    experiment = load_run(Path(model))
+    recipe = recipe_of(experiment.dataset, experiment.augment)
+    return Base(load_model(model), experiment.head or None, recipe, images_of(model).shape, identity(experiment))
+
+
+def simulation_of(
+    base: Base, client: Federation, part: str, training: Training, *, seed: int = 0, device: str = "cpu"
+) -> Simulation:
+    """Makes a federation of one client, whose own part is all that moves."""
+    sim = Simulation(
+        base.model,
+        client._replace(recipe=base.recipe),
+        personal=Personal(part_of(part), beside=True, phases=(Phase("own"),)),
+        training=training,
+        score=(),
+        seed=seed,
+        device=device,
+        map="one_by_one",  # on a GPU too: compiling a step pays for many clients, not for one
+        head=base.head,
+    )
+    _ = sim.own  # its errors belong here: nothing is trained yet
+    return sim
+
+
+def fit(sim: Simulation) -> Params:
+    """Trains the part of a simulation's only client and returns it, on the host."""
+    try:
+        last, state = last_pass(sim, begin(sim), sim.training.epochs)
+    except FloatingPointError:
+        raise FloatingPointError(
+            f"the fit is not finite at a learning rate of {sim.training.lr:g}. Lower it, for example to "
+            f"{sim.training.lr / 10:g}."
+        ) from None
+    row = state.clients.read(0)
+    assert row is not None
+    return {name: leaf.cpu() for name, leaf in restrict(row.own, last.own).items()}
+
+
+def part_of(part: str) -> Part:
+    """Reads a part from its name.
+
+    >>> sorted(part_of("head")(nn.Linear(1, 1), {"weight": "head", "bias": "head"}))
+    ['bias', 'weight']
+    """
+    wanted = [name.strip() for name in part.split(",")]
+    for name in wanted:
+        if name not in PARTS:
+            raise unknown(name, PARTS, "part")
+    return groups(*cast(list[Group], wanted))
+
+
+def fingerprint(model: nn.Module, own: Collection[str]) -> str:
+    """Hashes all of a model's tensors but a client's own: these belong to whatever else has the same hash.
+
+    >>> net = nn.Linear(1, 1)
+    >>> fingerprint(net, {"bias"}) == fingerprint(with_params(net, {"bias": torch.ones(1)}), {"bias"})
+    True
+    >>> fingerprint(net, {"bias"}) == fingerprint(with_params(net, {"weight": 2 + net.weight}), {"bias"})
+    False
+    """
+    digest = hashlib.sha256()
+    for name, leaf in sorted(model.state_dict().items()):
+        if name not in own:
+            digest.update(f"{name} {leaf.dtype} {tuple(leaf.shape)}\n".encode())
+            digest.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _fits(model: nn.Module, own: Params) -> bool:
+    held = model.state_dict()
+    return all(name in held and held[name].shape == leaf.shape for name, leaf in own.items())
+
+
+def _plain(model: nn.Module, own: Params) -> nn.Module:
+    return fuse(with_params(model, own)).eval()
+
+
+def _read(path: Path) -> tuple[Params, dict[str, str]]:
+    if not path.exists():
+        raise ValueError(f"{path} does not exist. Make it with `fedatoms personalize`, or with save_personal.")
+    try:
+        with safe_open(path, "pt") as file:
+            about = (file.metadata() or {}).get(_KEY)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a safetensors file ({error}). Make it with save_personal.") from None
+    if about is None:
+        raise ValueError(
+            f"{path} does not say which model it belongs to. Use personal_model(folder, client) for a client of a run, "
+            "and files that save_personal wrote for others."
+        )
+    return load_file(path), json.loads(about)
