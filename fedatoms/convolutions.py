@@ -1,21 +1,17 @@
-"""Convolutions of many clients, each with its own filters, as products that a GPU is fast at.
+"""Convolutions of many clients, each with its own filters, as operators with a client axis of their own.
 
-vmap turns the convolutions of C clients into one with C groups, for which cuDNN runs one slow kernel after another.
-Inside ``Products()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 2)`` become operators that have a client
-axis of their own; a convolution that they do not cover stays what it is.
+Two products do all the work: patches times filters (with bias, ReLU and 2 x 2 pooling if wanted), and patches times
+slopes. On a GPU they are Triton kernels, on a CPU plain torch. ``convolution`` and ``pooled`` are what a model sees: those
+of one client, differentiable, with a rule for vmap.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.grad import conv2d_weight
-from torch.overrides import TorchFunctionMode
 
 Pair = tuple[int, int]
 _DEAD = 4  # stands for the place of the largest pixel in a window of 2 x 2 where ReLU is off
@@ -60,84 +56,6 @@ def correlate(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int)
     shape = (dy.shape[-1], x.shape[-1], tall, wide)
     each = [conv2d_weight(_first(a), shape, _first(b)) for a, b in zip(x, dy, strict=True)]
     return torch.stack(each).permute(0, 3, 4, 2, 1).contiguous()
-
-
-class Products(TorchFunctionMode):
-    """While it is active, convolutions run as the operators above where these apply."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._made: dict[int, _Made] = {}  # by the identity of the tensor, which it holds and so keeps unique
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Tensor],
-        types: object,
-        args: tuple[Tensor, ...] = (),  # the first, that is; others may be anything
-        kwargs: dict[str, Tensor] | None = None,
-    ) -> Tensor:
-        """Runs one of torch's functions, or what stands for it."""
-        kwargs = kwargs or {}
-        if function is torch.conv2d:
-            return self._convolve(_arguments(*args, **kwargs))
-        made = self._made.get(id(args[0])) if args else None
-        if made is not None and made.relu and function in _POOLS and _halves(*args[1:], **kwargs):
-            return _pooled(made.x, made.weight, made.bias, made.padding)[0]
-        result = function(*args, **kwargs)
-        if made is not None and function in _RELUS:
-            self._made[id(result)] = made._replace(result=result, relu=True)
-        elif _may_change_its_input(function, kwargs):
-            self._made.clear()
-        return result
-
-    def _convolve(self, call: "_Conv2d") -> Tensor:
-        padding = _padding_if_covered(call)
-        if padding is None:
-            return _conv2d(*call)
-        x, weight = _cast(call.input), _cast(call.weight)
-        bias = weight.new_zeros(len(weight)) if call.bias is None else _cast(call.bias)
-        y = _convolution(x, weight, padding) + bias[:, None, None]
-        self._made[id(y)] = _Made(y, x, weight, bias, padding, relu=False)
-        return y
-
-
-def traced(function: Callable[..., object], *args: object) -> GraphModule | None:
-    """Writes a function's work down as a graph, with products for convolutions; None if Triton has no kernel."""
-    try:
-        with Products():
-            graph = make_fx(function)(*args)
-    except Exception as error:
-        if not (isinstance(error, ImportError) or type(error).__module__.startswith("triton")):
-            raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        warnings.warn(f"convolutions go to cuDNN, which is slower: {reason}", stacklevel=2)
-        return None
-    graph.graph.eliminate_dead_code()  # convolutions that a pooled one replaces
-    graph.recompile()
-    return graph
-
-
-class _Conv2d(NamedTuple):
-    """The arguments of ``torch.conv2d``."""
-
-    input: Tensor
-    weight: Tensor
-    bias: Tensor | None = None
-    stride: int | Sequence[int] = 1
-    padding: int | Sequence[int] | str = 0
-    dilation: int | Sequence[int] = 1
-    groups: int = 1
-
-
-class _Made(NamedTuple):
-    """How a tensor came about: by a convolution, perhaps with ReLU."""
-
-    result: Tensor
-    x: Tensor
-    weight: Tensor
-    bias: Tensor
-    padding: Pair
-    relu: bool
 
 
 class _Context(Protocol):
@@ -205,10 +123,8 @@ class _Pooled(torch.autograd.Function):
         return dx, _to_filters(x, slopes, which, weight, ctx.padding), bias, None
 
 
-_convolution: Callable[[Tensor, Tensor, Pair], Tensor] = _Convolution.apply
-_pooled: Callable[[Tensor, Tensor, Tensor, Pair], tuple[Tensor, Tensor]] = _Pooled.apply
-_conv2d: Callable[..., Tensor] = torch.conv2d
-_arguments: Callable[..., _Conv2d] = _Conv2d
+convolution: Callable[[Tensor, Tensor, Pair], Tensor] = _Convolution.apply
+pooled: Callable[[Tensor, Tensor, Tensor, Pair], tuple[Tensor, Tensor]] = _Pooled.apply
 
 
 def _to_images(dy: Tensor, weight: Tensor, padding: Pair) -> Tensor:
@@ -231,54 +147,8 @@ def _unpool(dy: Tensor, which: Tensor, full: Sequence[int]) -> Tensor:
     return F.pad(dense, (0, 0, 0, full[1] - dense.shape[2], 0, full[0] - dense.shape[1]))
 
 
-_POOLS = (F.max_pool2d, torch.max_pool2d)
-_RELUS = (F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_)
-
-
-def _padding_if_covered(call: _Conv2d) -> Pair | None:
-    """Returns the padding of a convolution that the operators cover and are faster at, else None."""
-    if isinstance(call.padding, str) or call.groups != 1 or call.input.dim() != 4 or len(call.weight) < 16:
-        return None  # fewer filters leave most of a tile empty
-    steps, padding = {*_pair(call.stride), *_pair(call.dilation)}, _pair(call.padding)
-    inside = all(p < k for p, k in zip(padding, call.weight.shape[2:], strict=True))
-    known = not (call.input.is_cuda and call.input.dtype == torch.float64)
-    return padding if steps == {1} and inside and known else None
-
-
-def _windows_of_two(
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] | None = None,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> bool:
-    """Says whether these arguments of ``max_pool2d`` mean windows of 2 x 2 side by side."""
-    windows = {*_pair(kernel_size), *_pair(stride or kernel_size)} == {2}
-    return windows and {*_pair(padding)} == {0} and {*_pair(dilation)} == {1} and not (ceil_mode or return_indices)
-
-
-_halves: Callable[..., bool] = _windows_of_two
-
-
-def _may_change_its_input(function: Callable[..., Tensor], kwargs: dict[str, Tensor]) -> bool:
-    name = getattr(function, "__name__", "")
-    return "out" in kwargs or (name.endswith("_") and name != "__get__")
-
-
-def _cast(x: Tensor) -> Tensor:
-    """Does what autocast does with the arguments of a convolution."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
-
-
 def _pad(x: Tensor, padding: Sequence[int]) -> Tensor:
     return F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
-
-
-def _pair(size: int | Sequence[int]) -> Pair:
-    height, width = (size, size) if isinstance(size, int) else size
-    return height, width
 
 
 def _even(size: int) -> int:

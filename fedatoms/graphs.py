@@ -12,9 +12,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
-from fedatoms.convolutions import traced
 from fedatoms.local import Carry, Job, Learner, Reply, begin, block_step, finish_block
 from fedatoms.maps import MapClients, naming_refusals, stack, vectorised
+from fedatoms.products import traced
 
 T = TypeVar("T")
 

@@ -14,7 +14,6 @@ from fedatoms.algorithms.base import Algorithm, Server
 from fedatoms.algorithms.fedprox import fedprox
 from fedatoms.blocks import UNMEASURED, even_blocks, in_blocks, room
 from fedatoms.clients import PLACES, Clients, Place
-from fedatoms.convolutions import traced
 from fedatoms.data.batches import Plan, plan
 from fedatoms.data.federation import Federation
 from fedatoms.decompose import Group, groups
@@ -25,6 +24,7 @@ from fedatoms.local import PRECISIONS, Job, Learner, Precision, Training
 from fedatoms.maps import MapClients, NotVectorisable, one_by_one, refusing, vectorised
 from fedatoms.names import unknown
 from fedatoms.personal.base import Personal, Phase
+from fedatoms.products import traced
 from fedatoms.randomness import generator
 from fedatoms.trees import Params
 

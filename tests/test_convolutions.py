@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedatoms import convolutions, graphs
-from fedatoms.convolutions import Products, convolve, convolve_pool, correlate
+from fedatoms import graphs, products
+from fedatoms.convolutions import convolve, convolve_pool, correlate
 from fedatoms.decompose import decompose
+from fedatoms.products import Products
 from fedatoms.simulation import Simulation
 
 Model = Callable[[Tensor, Tensor, Tensor], Tensor]  # of images, filters and bias
@@ -164,7 +165,7 @@ def with_compiled_map(sim: Simulation) -> Simulation:
 
 def test_predictions_with_products_are_predictions() -> None:
     sim = Simulation(wide_net(), clients_of((9,)))
-    graph = convolutions.traced(sim.network.predict, sim.network.parameters, sim.data.x)
+    graph = products.traced(sim.network.predict, sim.network.parameters, sim.data.x)
     assert graph is not None and "fedatoms.convolve.default" not in {str(node.target) for node in graph.graph.nodes}
     other = {name: leaf + 0.1 for name, leaf in sim.network.parameters.items()}
     assert torch.allclose(graph(other, sim.data.x + 1), sim.network.predict(other, sim.data.x + 1))
@@ -175,7 +176,7 @@ def test_without_a_kernel_for_the_gpu_convolutions_stay(monkeypatch: pytest.Monk
         raise ImportError("No module named 'triton'")
 
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    monkeypatch.setattr(convolutions, "_convolution", fail)
+    monkeypatch.setattr(products, "convolution", fail)
     sim = Simulation(wide_net(), clients_of((3, 5)))
     with pytest.warns(UserWarning, match="convolutions go to cuDNN, which is slower: No module named 'triton'"):
         found = play(with_compiled_map(sim), 2)
@@ -189,8 +190,8 @@ def test_a_round_of_products_is_a_round(atoms: int | None, monkeypatch: pytest.M
     net, clients = wide_net(), clients_of((3, 5, 4))
     sim = Simulation(net if atoms is None else decompose(net, atoms), clients)
     called: list[int] = []
-    real = convolutions._pooled
-    monkeypatch.setattr(convolutions, "_pooled", lambda *each: called.append(1) or real(*each))
+    real = products.pooled
+    monkeypatch.setattr(products, "pooled", lambda *each: called.append(1) or real(*each))
     assert difference(play(sim, 2).server.params, play(with_compiled_map(sim), 2).server.params) < 1e-10
     assert called
 
