@@ -247,7 +247,8 @@ def run_name(experiment: Experiment) -> str:
     if experiment.name:
         return experiment.name
     atoms = f"-atoms{experiment.atoms}" if experiment.parametrisation == "atoms" else ""
-    return f"{experiment.algorithm}{atoms}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
+    own = "" if experiment.personal == "none" else f"-{experiment.personal}"
+    return f"{experiment.algorithm}{atoms}{own}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
 
 
 def to_json(experiment: Experiment) -> dict[str, object]:
