@@ -13,8 +13,9 @@ import pytest
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.cli import grid, main
 from fedatoms.data.datasets import DATASETS, Images
-from fedatoms.experiment import Experiment, identity
+from fedatoms.experiment import Experiment, check, identity
 from fedatoms.models import MODELS
+from fedatoms.personal import METHODS
 from fedatoms.presets import PRESETS
 from fedatoms.runs import read_result
 
@@ -231,6 +232,7 @@ def test_every_field_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -> 
     assert end.value.code == 0
     for field in fields(Experiment):
         assert f"--{field.name.replace('_', '-')}" in text
+    assert all(name in text or "-head" in name for name in METHODS)  # there as local-atoms[-and-head]
     for table in (ALGORITHMS, DATASETS):
         assert all(name in text for name in table)
     assert all(name in text or name.startswith("resnet18") for name in MODELS)
@@ -286,6 +288,14 @@ def test_presets_are_listed_in_80_columns(capsys: pytest.CaptureFixture[str]) ->
     assert main(["presets"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert len(said) == len(PRESETS) and max(map(len, said)) <= 80
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_names_what_there_is(name: str) -> None:
+    experiment = PRESETS[name]
+    check(experiment)
+    assert experiment.personal in METHODS and experiment.algorithm in ALGORITHMS and experiment.model in MODELS
+    assert ("-personal-" in name) == (experiment.personal != "none")
 
 
 def test_a_mistake_in_the_last_experiment_costs_no_time(capsys: pytest.CaptureFixture[str]) -> None:
