@@ -126,7 +126,7 @@ def _run(words: list[str]) -> int:
     default, words = _starting_point(words) if folder is None else (load_run(Path(folder)), words)
     experiment = parse("run", words, default)
     from fedatoms.compare import compare
-    from fedatoms.display import comparison, watching
+    from fedatoms.display import tables, watching
     from fedatoms.runs import resume, run
 
     console = _console()
@@ -137,7 +137,8 @@ def _run(words: list[str]) -> int:
         else:
             changes = {k: v for k, v in dataclasses.asdict(experiment).items() if v != getattr(default, k)}
             result = resume(home, changes, watch=watch, say=lambda line: print(f"fedatoms: {line}", file=sys.stderr))
-    console.print(comparison(compare([result]), f"{home.name}: {experiment.rounds} rounds"))
+    for table in tables(compare([result]), f"{home.name}: {experiment.rounds} rounds"):
+        console.print(table)
     console.print(f"files: {home}", highlight=False)
     return 0
 
@@ -183,7 +184,7 @@ def _demo(words: list[str]) -> int:
 def _compared(experiments: list[Experiment], title: str, plot: Path | None, *, verdict: bool = False) -> int:
     from fedatoms.build import simulation
     from fedatoms.compare import compare, run_missing
-    from fedatoms.display import comparison, judgement, watching
+    from fedatoms.display import judgement, tables, watching
     from fedatoms.plots import accuracy_plot
 
     console = _console()
@@ -194,7 +195,8 @@ def _compared(experiments: list[Experiment], title: str, plot: Path | None, *, v
     except KeyboardInterrupt:
         print("fedatoms: the same command goes on from here.", file=sys.stderr)
         raise
-    console.print(comparison(lines, title))
+    for table in tables(lines, title):
+        console.print(table)
     if verdict:
         console.print(judgement(lines), highlight=False)
     if plot is not None:
@@ -233,8 +235,9 @@ def _personalize(words: list[str]) -> int:
 
 
 def _presets(words: list[str]) -> int:
+    width = max(len(name) for name in PRESETS)
     for name, experiment in PRESETS.items():
-        print(f"{name:28} {experiment.dataset}, {experiment.clients} clients, {experiment.rounds} rounds")
+        print(f"{name:{width}} {experiment.dataset}, {experiment.clients} clients, {experiment.rounds} rounds")
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
@@ -23,11 +23,19 @@ class Accuracy(NamedTuple):
     best: float
 
 
+class Spread(NamedTuple):
+    """A mean over seeds, and the standard deviation if there are several."""
+
+    mean: float
+    deviation: float | None
+
+
 class Line(NamedTuple):
     """One experiment of a comparison, over its seeds."""
 
     label: str
     accuracy: dict[str, Accuracy]  # of each scored model
+    personal: dict[str, Spread]  # of clients' own models, as in a result; empty if there are none
     bytes_up: float
     bytes_down: float
     seconds: float
@@ -103,7 +111,11 @@ def labels(experiments: Sequence[Experiment]) -> list[str]:
     names = [field.name for field in dataclasses.fields(Experiment) if field.name not in HOW_NOT_WHAT | {"seed"}]
     fields = [to_json(one) for one in experiments]
     varied = [name for name in names if len({str(one[name]) for one in fields}) > 1]
-    return [" ".join(_show(name, one[name]) for name in varied or ["algorithm", "parametrisation"]) for one in fields]
+    return [" ".join(_show(name, one[name]) for name in varied or _named(one)) for one in fields]
+
+
+def _named(fields: Mapping[str, object]) -> list[str]:
+    return ["algorithm", "parametrisation", *([] if fields["personal"] == "none" else ["personal"])]
 
 
 def _show(name: str, value: object) -> str:
@@ -115,6 +127,7 @@ def _line(label: str, group: list[Result], target: float) -> Line:
     return Line(
         label=label,
         accuracy={name: _accuracy([result.accuracy[name] for result in group]) for name in group[0].accuracy},
+        personal=_personal([result.personal or {} for result in group]),
         bytes_up=statistics.mean(sum(result.bytes_up.values()) for result in group),
         bytes_down=statistics.mean(sum(result.bytes_down.values()) for result in group),
         seconds=statistics.mean(result.seconds for result in group),
@@ -127,5 +140,12 @@ def _line(label: str, group: list[Result], target: float) -> Line:
 
 def _accuracy(summaries: list[Summary]) -> Accuracy:
     headlines, finals, bests = zip(*summaries, strict=True)
-    spread = statistics.stdev(headlines) if len(summaries) > 1 else None
-    return Accuracy(statistics.mean(headlines), spread, statistics.mean(finals), statistics.mean(bests))
+    return Accuracy(*_spread(headlines), statistics.mean(finals), statistics.mean(bests))
+
+
+def _personal(found: list[dict[str, float]]) -> dict[str, Spread]:
+    return {name: _spread([one[name] for one in found]) for name in found[0]}
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)

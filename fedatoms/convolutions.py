@@ -1,8 +1,8 @@
 """Convolutions of many clients, each with its own filters, as operators with a client axis of their own.
 
 Two products do all the work: patches times filters (with bias, ReLU and 2 x 2 pooling if wanted), and patches times
-slopes. On a GPU they are Triton kernels, on a CPU plain torch. ``convolution`` and ``pooled`` are what a model sees: those
-of one client, differentiable, with a rule for vmap.
+slopes. On a GPU they are Triton kernels, on a CPU plain torch. ``convolution`` and ``pooled`` are what one
+client sees: differentiable, with a rule for vmap.
 """
 
 from collections.abc import Callable, Sequence

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
-from fedatoms.compare import Accuracy, Line, scored_on
+from fedatoms.compare import Line, Spread, scored_on
 from fedatoms.newcomer import Joined
 from fedatoms.runs import WINDOW
 from fedatoms.scoring import Progress as RoundDone
@@ -54,16 +54,19 @@ def watching(console: Console, label: str, rounds: int) -> Iterator[Watch]:
         yield lambda progress: bar.update(task, completed=progress.state.round, news=news(progress))
 
 
+def tables(lines: Sequence[Line], title: str) -> list[Table]:
+    """Makes what a comparison shows: its table, and one of clients' own models if there are some."""
+    personal = [line for line in lines if line.personal]
+    return [comparison(lines, title), *([own_models(personal)] if personal else [])]
+
+
 def comparison(lines: Sequence[Line], title: str) -> Table:
     """Makes the table of a comparison: a line for each run and scored model; it fits 80 columns."""
     seeds = "/".join(sorted({str(line.seeds) for line in lines}))
     window = min(WINDOW, *(line.results[0].experiment.rounds for line in lines), WINDOW)
     kind = scored_on(lines)
     note = f"{kind} accuracy: mean over the last {window} rounds, in %; ± standard deviation; seeds: {seeds}"
-    table = Table(
-        title=title, title_justify="left", caption=note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    table.add_column("run", overflow="fold", min_width=6)
+    table = _table(title, note)
     table.add_column("model", no_wrap=True)
     target = [f"rounds to\n{lines[0].target:.1f} %"] if len(lines) > 1 else []
     size, unit = (1e9, "GB") if max(line.bytes_up for line in lines) > 1e9 else (1e6, "MB")
@@ -72,7 +75,7 @@ def comparison(lines: Sequence[Line], title: str) -> Table:
     for line in lines:
         for place, (name, accuracy) in enumerate(line.accuracy.items()):
             last = place == len(line.accuracy) - 1
-            scores = (_spread(accuracy), f"{accuracy.final:.2f}", f"{accuracy.best:.2f}")
+            scores = (_spread(Spread(*accuracy[:2])), f"{accuracy.final:.2f}", f"{accuracy.best:.2f}")
             table.add_row(
                 "" if place else line.label,
                 name,
@@ -80,6 +83,24 @@ def comparison(lines: Sequence[Line], title: str) -> Table:
                 *(() if place else _costs(line, size)[: 2 + len(target)]),
                 end_section=last,
             )
+    return table
+
+
+def own_models(lines: Sequence[Line]) -> Table:
+    """Makes the table of clients' own models in a comparison, the server's next to them; it fits 80 columns."""
+    epochs = "/".join(sorted({str(line.results[0].experiment.last_epochs) for line in lines}))
+    note = (
+        f"{scored_on(lines)} accuracy of every client's own model on its own images, in %; last pass: {epochs} epochs "
+    )
+    note += "on every client; worst tenth of the clients, and standard deviation over them, after it"
+    table = _table("clients' own models", note)
+    for head in ("server,\nfinal", "mean of the\nlast ten", "after the\nlast pass", "worst\ntenth", "spread"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for line in lines:
+        server = f"{line.accuracy['server'].final:.2f}" if "server" in line.accuracy else "-"
+        ours = [_spread(line.personal.get(name)) for name in ("mean of the last ten", "after the last pass")]
+        plain = [f"{line.personal[name].mean:.2f}" for name in ("worst tenth", "spread")]
+        table.add_row(line.label, server, *ours, *plain)
     return table
 
 
@@ -99,8 +120,9 @@ def judgement(lines: Sequence[Line]) -> str:
         word = "one seed: no spread to judge by" if second.seeds == 1 else word
         final = accuracy.final - first.accuracy[name].final
         parts.append(f"{name} {gain:+.2f} points ({word}), final {final:+.2f}")
-    sent = second.bytes_up / first.bytes_up - 1
-    return f"Measured, {second.label} against {first.label}: {'; '.join(parts)}; bytes sent up {sent:+.0%}."
+    if first.bytes_up:  # local training sends nothing
+        parts.append(f"bytes sent up {second.bytes_up / first.bytes_up - 1:+.0%}")
+    return f"Measured, {second.label} against {first.label}: {'; '.join(parts)}."
 
 
 @contextmanager
@@ -164,8 +186,18 @@ def news(event: Event) -> str:
     return f"{event.name}: not measured ({event.reason})" if isinstance(event, Gap) else event
 
 
-def _spread(accuracy: Accuracy) -> str:
-    return f"{accuracy.mean:.2f}" + ("" if accuracy.deviation is None else f" ± {accuracy.deviation:.2f}")
+def _table(title: str, note: str) -> Table:
+    table = Table(
+        title=title, title_justify="left", caption=note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    table.add_column("run", overflow="fold", min_width=6)
+    return table
+
+
+def _spread(value: Spread | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value.mean:.2f}" + ("" if value.deviation is None else f" ± {value.deviation:.2f}")
 
 
 def _line(console: Console, label: str, rounds: int, progress: RoundDone, text: str) -> None:

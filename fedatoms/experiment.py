@@ -252,7 +252,8 @@ def run_name(experiment: Experiment) -> str:
     kind = experiment.parametrisation
     size = {"atoms": experiment.atoms, "fedpara": experiment.gamma, "pfedpara": experiment.gamma}.get(kind)
     layers = "" if kind == "plain" else f"-{kind}{size}"
-    return f"{experiment.algorithm}{layers}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
+    own = "" if experiment.personal == "none" else f"-{experiment.personal}"
+    return f"{experiment.algorithm}{layers}{own}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
 
 
 def to_json(experiment: Experiment) -> dict[str, object]:

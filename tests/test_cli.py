@@ -13,8 +13,9 @@ import pytest
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.cli import grid, main
 from fedatoms.data.datasets import DATASETS, Images
-from fedatoms.experiment import Experiment, identity
+from fedatoms.experiment import Experiment, check, identity
 from fedatoms.models import MODELS
+from fedatoms.personal import METHODS
 from fedatoms.presets import PRESETS
 from fedatoms.runs import read_result
 
@@ -156,9 +157,10 @@ def test_broken_data_files_are_named_and_run_nothing(harm: str, capsys: pytest.C
     assert "data_batch_3" in line and not Path("stolen").exists()
 
 
-def test_cifar_runs_from_its_official_files() -> None:
+@pytest.mark.parametrize("name", ["fedavg-atoms-cifar10-2", "local-atoms-personal-cifar10-2"])
+def test_cifar_runs_from_its_official_files(name: str) -> None:
     cifar_folder()
-    words = ["run", "fedavg-atoms-cifar10-2", "--clients", "5", "--rounds", "1", "--epochs", "1", "--fraction", "1"]
+    words = ["run", name, "--clients", "5", "--rounds", "1", "--epochs", "1", "--fraction", "1", "--last-epochs", "1"]
     assert main([*words, "--name", "x", "--threads", "1"]) == 0
     assert Path("runs/x/result.json").exists()
 
@@ -234,6 +236,7 @@ def test_every_field_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -> 
     assert end.value.code == 0
     for field in fields(Experiment):
         assert f"--{field.name.replace('_', '-')}" in text
+    assert all(name in text or "-head" in name for name in METHODS)  # there as local-atoms[-and-head]
     for table in (ALGORITHMS, DATASETS):
         assert all(name in text for name in table)
     assert all(name in text or name.startswith("resnet18") for name in MODELS)
@@ -258,6 +261,45 @@ def test_compare_prints_one_table_and_runs_nothing_twice(capsys: pytest.CaptureF
     second = capsys.readouterr().out
     assert "[1/4]" not in second and "Measured" not in second
     assert len(list(Path("runs").iterdir())) == 4
+
+
+def test_clients_own_models_have_a_table_next_to_the_servers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    quick = [*QUICK, "--last-epochs", "1"]
+    assert main(["run", *quick, "--personal", "fedper", "--name", "x"]) == 0
+    said, found = capsys.readouterr().out, read_result("runs/x")
+    assert found.personal is not None and "clients' own models" in said and "fedavg plain fedper" in said
+    for name in ("mean of the last ten", "after the last pass", "worst tenth", "spread"):
+        assert f"{found.personal[name]:.2f}" in said
+    assert main(["compare", *quick, "--personal", "none,ditto,local-atoms-and-head,local", "--seeds", "0,1"]) == 2
+    assert "--parametrisation atoms" in capsys.readouterr().err
+    atoms = ["--parametrisation", "atoms", "--seeds", "0,1"]
+    assert main(["compare", *quick, *atoms, "--personal", "none,local-atoms-and-head,local"]) == 0
+    before, _, own = capsys.readouterr().out.partition("clients' own models")
+    assert "none" in before and "none" not in own and own.count("±") == 4
+    assert "…" not in before + own, "a column does not fit"
+
+
+def test_the_demo_of_local_training_sends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--rounds", "1", "--seeds", "0", "--epochs", "1", "--last-epochs", "1"]
+    assert main(["demo", *words, "--personal", "local"]) == 0
+    assert "bytes" not in capsys.readouterr().out.split("Measured")[1]
+
+
+def test_presets_are_listed_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == len(PRESETS) and max(map(len, said)) <= 80
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_names_what_there_is(name: str) -> None:
+    experiment = PRESETS[name]
+    check(experiment)
+    assert experiment.personal in METHODS and experiment.algorithm in ALGORITHMS and experiment.model in MODELS
+    assert ("-personal-" in name) == (experiment.personal != "none")
 
 
 def test_a_mistake_in_the_last_experiment_costs_no_time(capsys: pytest.CaptureFixture[str]) -> None:

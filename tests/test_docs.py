@@ -20,6 +20,7 @@ from fedatoms.bench.results import read
 from fedatoms.cli import main
 from fedatoms.data import load
 from fedatoms.experiment import identity
+from fedatoms.personal import METHODS
 from fedatoms.presets import ALGORITHMS as TABLE1_ALGORITHMS
 from fedatoms.presets import PRESETS
 from fedatoms.runs import Result, read_result, read_rounds, summarise
@@ -69,6 +70,9 @@ def test_python_blocks_run_as_printed(page: Path) -> None:
 def test_commands_run_as_printed(page: Path) -> None:
     a_small_cifar()
     a_newcomer()
+    for block in blocks(page, "python"):
+        if name := re.match(r"# (\w+\.py):", block):  # a file that a command of the page uses
+            Path(name[1]).write_text(block)
     for command in commands(page):
         words = shlex.split(command)
         if words[0] == "make":  # this very test is part of `make test`
@@ -79,11 +83,23 @@ def test_commands_run_as_printed(page: Path) -> None:
             assert shutil.which(words[0]) or words[0] == "pre-commit", command
 
 
-@pytest.mark.parametrize("name", [*ALGORITHMS, "atoms", "fedpara", "fast-slow"])
+# methods on another one's card
+CARDS = {"local-atoms-and-head": "local-atoms", "finetune-head": "finetune", "pfedpara": "fedpara"}
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*ALGORITHMS, "atoms", "fast-slow", *(CARDS.get(name, name) for name in METHODS if name != "none")})
+)
 def test_every_method_has_a_card_with_the_same_headings(name: str) -> None:
     card = ROOT / "docs" / "methods" / f"{name}.md"
     assert re.findall(r"^## (.*)$", card.read_text(), flags=re.M) == HEADINGS
     assert f"docs/methods/{name}.md" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "none"])
+def test_a_card_shows_every_method_from_the_command_line(name: str) -> None:
+    card = ROOT / "docs" / "methods" / f"{CARDS.get(name, name)}.md"
+    assert any(f"--personal {name} " in command for command in commands(card))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
