@@ -116,7 +116,7 @@ def data_of(experiment: Experiment, images: Images) -> Federation:
     data = partition(images, split_of(experiment, images))
     if experiment.own_test == "classes":
         return test_by_classes(data)
-    if "personal" in scored_models(experiment):
+    if experiment.personal != "none" or "personal" in scored_models(experiment):
         check_own_tests(data)
     return data
 

@@ -23,7 +23,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "map": ("auto", "one_by_one", "vectorised"),
     "client_state": ("device", "host", "disk"),
 }
-MODELS_SCORED = ("server", "selected", "all", "personal")
+GLOBAL_MODELS = ("server", "selected", "all")
+MODELS_SCORED = (*GLOBAL_MODELS, "personal")
 HOW_NOT_WHAT = {"data_dir", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard"}
 HOW_NOT_WHAT |= {"name", "out"}
 HOW_LONG = ("rounds", "eval_every")  # a resumed run may change these, and how it computes
@@ -78,7 +79,7 @@ class Experiment:
     controls: str = "current"
     """Learning rate by which scaffold and feddc turn a move into a gradient: current, or first (as in FedDC's code)."""
     personal: str = "none"
-    """Personal: none, local-atoms[-and-head], local, finetune[-head], ditto, fedper, fedrep, lg-fedavg or fedbn."""
+    """Personalised method: none, local-atoms, ditto, fedrep, ... (the table of methods in the README has all)."""
     personal_strength: float | None = None
     """The personalised method's own parameter (ditto's pull); None takes its authors' default."""
     last_epochs: int = 10
@@ -216,7 +217,7 @@ def scored_models(experiment: Experiment) -> tuple[str, ...]:
     if experiment.score == "auto":
         if experiment.personal != "none":
             return ("server", "personal")
-        return MODELS_SCORED[:3] if experiment.clients <= 1000 else MODELS_SCORED[:2]
+        return GLOBAL_MODELS if experiment.clients <= 1000 else GLOBAL_MODELS[:2]
     wanted = tuple(part.strip() for part in experiment.score.split(","))
     for name in wanted:
         if name not in MODELS_SCORED:

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
 from fedatoms.local import Carry, Job, Learner, Reply, begin, block_step, finish_block
-from fedatoms.maps import MapClients, naming_refusals, stack, vectorised
+from fedatoms.maps import MapClients, naming_refusals, stack, vectorised, why
 from fedatoms.products import traced
 
 T = TypeVar("T")
@@ -47,7 +47,8 @@ def compiled(block: int) -> MapClients:
         while some := list(itertools.islice(rest, block)):
             idle = some[0]._replace(plan=some[0].plan._replace(real=torch.zeros_like(some[0].plan.real)))
             inputs = stack(some + [idle] * (block - len(some)), steps=_most_steps(learner))
-            kind = (learner.trained, learner.travelling, learner.algorithm, learner.training)  # of a round or a phase
+            # what makes rounds and phases differ: fast and slow ones, own and shared ones
+            kind = (learner.trained, learner.travelling, learner.statistics, learner.algorithm, learner.training)
             if kind not in programs:
                 with naming_refusals():
                     programs[kind] = _record_if_possible(learner, heard, inputs)
@@ -72,8 +73,7 @@ def _record_if_possible(learner: Learner, heard: Server, jobs: Job) -> Program |
     try:
         return _record(learner, heard, jobs)
     except torch._dynamo.exc.TorchDynamoException as error:
-        reason = str(error).strip().splitlines()[0]
-        warnings.warn(f"the step cannot be compiled ({reason}): training without the compiler", stacklevel=2)
+        warnings.warn(f"the step cannot be compiled ({why(error)}): training without the compiler", stacklevel=2)
         return None
 
 

@@ -17,6 +17,7 @@ DEAD = tl.constexpr(4)  # stands for the place of the largest pixel where ReLU i
 
 def convolve(x: Tensor, filters: Tensor) -> Tensor:
     """Convolves images (C, B, H, W, I) with filters (C, O, K, K, I), without padding."""
+    x, filters = x.contiguous(), filters.contiguous()
     rows, columns = (size - kernel + 1 for size, kernel in zip(x.shape[2:4], filters.shape[2:4], strict=True))
     y = x.new_empty(*x.shape[:2], rows, columns, filters.shape[1])
     _launch_convolve(x, filters, None, y, None)
@@ -25,6 +26,7 @@ def convolve(x: Tensor, filters: Tensor) -> Tensor:
 
 def convolve_pool(x: Tensor, filters: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Convolves, adds a bias (C, O), applies ReLU and takes the largest of each 2 x 2; also says which it was."""
+    x, filters, bias = x.contiguous(), filters.contiguous(), bias.contiguous()
     rows, columns = ((size - kernel + 1) // 2 for size, kernel in zip(x.shape[2:4], filters.shape[2:4], strict=True))
     y = x.new_empty(*x.shape[:2], rows, columns, filters.shape[1])
     which = torch.empty_like(y, dtype=torch.uint8)
@@ -34,6 +36,7 @@ def convolve_pool(x: Tensor, filters: Tensor, bias: Tensor) -> tuple[Tensor, Ten
 
 def correlate(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int) -> Tensor:
     """Returns the gradient of the filters, (C, K, K, I, O), given the result's; with ``which``, the pooled result's."""
+    x, dy, which = x.contiguous(), dy.contiguous(), None if which is None else which.contiguous()
     clients, _, height, width, channels = x.shape
     rows, columns, out = dy.shape[2:]
     pool = which is not None
@@ -131,9 +134,11 @@ def _convolve(
         total = tl.dot(patches, weights, total, input_precision="tf32")
     if pool:
         total += tl.load(bias + client * out + o, o < out, 0.0).to(tl.float32)[None, :]
-        total, largest = tl.max(tl.reshape(total, (tile_p // 4, 4, tile_o)), 1, return_indices=True)
+        windows = tl.reshape(total, (tile_p // 4, 4, tile_o))
+        broken = tl.max((windows != windows).to(tl.int32), 1)  # the largest of numbers leaves NaN out; torch does not
+        total, largest = tl.max(windows, 1, return_indices=True)
         largest = tl.where(total > 0, largest, DEAD)
-        total = tl.maximum(total, 0.0)
+        total = tl.where(broken > 0, float("nan"), tl.maximum(total, 0.0))
         pixels = pixels // 4
         p = tl.program_id(0) * (tile_p // 4) + tl.arange(0, tile_p // 4)
     at = (client * pixels + p)[:, None] * out + o[None, :]

@@ -219,7 +219,8 @@ def displacement(steps: Tensor, rate: float | Tensor, momentum: float) -> Tensor
 def traces_of(reply: Reply, clients: list[int]) -> Traces:
     """Reads off a block of replies what ``check_finite`` looks at, without waiting for it."""
     # a sum is finite only if all its terms are, and costs one pass
-    sums = [leaf.flatten(1).sum(1) for leaf in reply.upload["params"].values()]
+    leaves = (reply.upload["params"] or reply.params).values()  # where nothing travels, all there is
+    sums = [leaf.flatten(1).sum(1) for leaf in leaves if leaf.is_floating_point()]
     values = torch.cat([reply.losses, torch.stack(sums).sum(0)[:, None]], 1)
     return Traces(clients, values, reply.steps.clone())  # a graph writes the next reply where this one is
 

@@ -17,10 +17,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
 from fedatoms.convolutions import Pair, convolution, pooled
+from fedatoms.maps import why
 
 
 class Products(TorchFunctionMode):
-    """While it is active, convolutions run as the operators above where these apply."""
+    """While it is active, convolutions run as products where these apply. It holds tensors: one for each run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,8 +67,7 @@ def traced(function: Callable[..., object], *args: object) -> GraphModule | None
     except Exception as error:
         if not (isinstance(error, ImportError) or type(error).__module__.startswith("triton")):
             raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        warnings.warn(f"convolutions go to cuDNN, which is slower: {reason}", stacklevel=2)
+        warnings.warn(f"convolutions go to cuDNN, which is slower: {why(error)}", stacklevel=2)
         return None
     graph.graph.eliminate_dead_code()  # convolutions that a pooled one replaces
     graph.recompile()
@@ -132,8 +132,10 @@ _halves: Callable[..., bool] = _windows_of_two
 
 
 def _may_change_its_input(function: Callable[..., Tensor], kwargs: dict[str, Tensor]) -> bool:
+    """Says whether a tensor may not be what it was made as, or whether somebody listens to it."""
     name = getattr(function, "__name__", "")
-    return "out" in kwargs or (name.endswith("_") and name != "__get__")
+    in_place = name.endswith("_") and name != "__get__"
+    return in_place or "out" in kwargs or bool(kwargs.get("inplace")) or name in ("register_hook", "retain_grad")
 
 
 def _cast(x: Tensor) -> Tensor:

@@ -237,9 +237,9 @@ def _result(experiment: Experiment, sim: Simulation, folder: Path, seconds: floa
 def _personal(experiment: Experiment, sim: Simulation, state: State, folder: Path) -> dict[str, float]:
     """Gives every client a last local pass, writes what is its own, and says how good their models are."""
     curve = accuracy_curves(read_rounds(folder)).get("personal", [])
-    recent = [accuracy for _, accuracy in curve[-10:]]
+    recent = [accuracy for t, accuracy in curve if t >= experiment.rounds - 10]
     found = {"last round": recent[-1], "mean of the last ten": sum(recent) / len(recent)} if recent else {}
-    if experiment.last_epochs:
+    if experiment.last_epochs:  # else there is no pass, and what follows is the last round's
         sim, state = last_pass(sim, state, experiment.last_epochs)
     score = personal_score(sim, state)
     for client in range(len(sim.data.parts)):

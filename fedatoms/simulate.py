@@ -18,7 +18,7 @@ from fedatoms.decompose import Group
 from fedatoms.exchange import bytes_of
 from fedatoms.files import Stored
 from fedatoms.local import Job, Reply, Traces, check_finite, traces_of
-from fedatoms.personal.base import Personal, Phase, View
+from fedatoms.personal.base import Phase, View
 from fedatoms.simulation import Bytes, Record, Simulation, State, learner_of, look_ahead, placed, select, travelling
 from fedatoms.trees import Params
 
@@ -85,9 +85,9 @@ def last_pass(sim: Simulation, state: State, epochs: int) -> tuple[Simulation, S
     Returns the simulation in which that part is the clients' own, for scoring, and the state.
     """
     phase = Phase("own", epochs=epochs)
-    last = replace(sim, personal=Personal(sim.personal.final or sim.personal.own, beside=True, phases=(phase,)))
+    last = replace(sim, personal=sim.personal._replace(own=sim.personal.final or sim.personal.own, phases=(phase,)))
     last.__dict__.update(
-        {name: sim.__dict__[name] for name in ("network", "pool", "map_clients") if name in sim.__dict__}
+        {name: sim.__dict__[name] for name in ("network", "pool", "map_clients", "predict") if name in sim.__dict__}
     )
     state, traces = train_own(last, state, list(range(len(sim.data.parts))), phase, place=_LAST)
     for each in traces:
@@ -149,7 +149,8 @@ def _job(sim: Simulation, state: State, client: int, phase: Phase, place: int) -
     row = _row(sim, state, client)
     lost = _lost(sim, state, client)
     sent = travelling(sim, state.round)
-    memory = {kind: trees.restrict(tree, sent) for kind, tree in row.memory.items()}
+    names = [name for name in sim.network.parameters if name in sent]  # in one order: files have another
+    memory = {kind: {name: row.memory[kind][name] for name in names} for kind in sorted(row.memory)}
     slow = {name: leaf for name, leaf in row.own.items() if name not in sim.own and sim.labels[name] not in lost}
     own = trees.restrict(row.own, sim.own) if phase.view == "personal" else {}
     return Job({**state.server.params, **slow, **own}, memory, sim.batches(client, state.round, phase, place))

@@ -31,8 +31,10 @@ from fedatoms.trees import Params
 Scored = Literal["server", "selected", "all", "personal"]
 Map = Literal["auto", "one_by_one", "vectorised"]
 MODELS: tuple[Scored, ...] = get_args(Scored)
+GLOBAL_MODELS: tuple[Scored, ...] = ("server", "selected", "all")
 MAPS: tuple[Map, ...] = get_args(Map)
 Bytes = dict[Group, int]
+Predict = Callable[[Params, Tensor], Tensor]
 SCORED_AT_ONCE = 500  # images
 _AHEAD = 32  # clients whose batches are drawn before their round
 
@@ -76,11 +78,7 @@ class Simulation:
             raise ValueError(f"momentum={self.training.momentum} is not in [0, 1). Use for example 0.9.")
         if self.client_state == "disk" and self.folder is None:
             raise ValueError("client_state='disk' needs a folder for the files. Add folder=Path(...).")
-        if self.personal.beside and self.exchange.slow_local == "keep":
-            raise ValueError(
-                "slow_local='keep' with a method that has a second version of a part: a client would keep two. "
-                "Use slow_local='discard' or 'freeze'."
-            )
+        _check_personal(self.personal, self.exchange)
 
     @cached_property
     def network(self) -> Network:
@@ -113,18 +111,18 @@ class Simulation:
         return data._replace(x=data.x.to(device), y=data.y.to(device), test_x=test_x, test_y=test_y)
 
     @cached_property
-    def predict(self) -> Callable[[Params, Tensor], Tensor]:
+    def predict(self) -> Predict:
         """The network's logits; on a GPU full batches run with products for convolutions, as in training."""
         plain = self.network.predict
         if not self.device.startswith("cuda") or self.precision == "float32":
             return plain
-        known: dict[torch.Size, Callable[[Params, Tensor], Tensor]] = {}
+        known: dict[torch.Size, Predict] = {}
 
         def predict(params: Params, x: Tensor) -> Tensor:
             if len(x) != SCORED_AT_ONCE:  # tracing takes longer than a small batch
                 return plain(params, x)
             if x.shape not in known:
-                known[x.shape] = traced(plain, params, x) or plain
+                known[x.shape] = _traced_if_possible(plain, params, x)
             return known[x.shape](params, x)
 
         return predict
@@ -261,6 +259,33 @@ def placed(sim: Simulation) -> list[tuple[int, Phase]]:
 
 def _sampled(sim: Simulation) -> int:
     return max(round(sim.fraction * len(sim.data.parts)), 1)
+
+
+def _traced_if_possible(predict: Predict, params: Params, x: Tensor) -> Predict:
+    try:
+        return traced(predict, params, x) or predict
+    except Exception:  # a model whose path depends on its data cannot be written down, but it can be run
+        return predict
+
+
+def _check_personal(personal: Personal, exchange: Exchange) -> None:
+    """Refuses what no round could do."""
+    if personal == Personal():
+        return
+    if exchange.slow_local == "keep":
+        raise ValueError(
+            "slow_local='keep' with a personalised method: a client would keep two versions of a part. "
+            "Use slow_local='discard' or 'freeze'."
+        )
+    shared = [phase for phase in personal.phases if phase.moves != "own"]
+    if len(shared) > 1:
+        raise ValueError(
+            f"{len(shared)} phases of a round move what is shared, but one is uploaded. Leave one of them."
+        )
+    if personal.beside and exchange.personal:
+        raise ValueError("a second version of a part, and personal groups in the exchange. Use one of the two.")
+    if personal.beside and any(phase.view == "personal" for phase in shared):
+        raise ValueError('beside=True: the server\'s version is trained in the global view. Use Phase(view="global").')
 
 
 def _names(sim: Simulation, wanted: Collection[Group]) -> frozenset[str]:

@@ -90,6 +90,8 @@ POOLED: dict[str, Model] = {
 }
 NOT_POOLED: dict[str, Model] = {
     "changed before": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b).add_(1)), 2),
+    "changed by another layer": lambda x, w, b: F.max_pool2d(F.relu(F.hardtanh(F.conv2d(x, w, b), inplace=True)), 2),
+    "listened to": lambda x, w, b: F.max_pool2d(F.relu(_heard(F.conv2d(x, w, b))), 2),
     "written to": lambda x, w, b: F.max_pool2d(F.relu(_cleared(F.conv2d(x, w, b))), 2),
     "large windows": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 3),
     "windows that overlap": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2, stride=1),
@@ -111,6 +113,11 @@ PLAIN: dict[str, Model] = {
 
 def _cleared(y: Tensor) -> Tensor:
     y[:, 0] = 0
+    return y
+
+
+def _heard(y: Tensor) -> Tensor:
+    y.register_hook(lambda slopes: 2 * slopes)
     return y
 
 
@@ -209,6 +216,7 @@ def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...]) -> N
     x, weights = random(clients, batch, height, width, channels), random(clients, filters, kernel, kernel, channels)
     bias = random(clients, filters)
     x, weights, bias = x.float(), weights.float(), bias.float()
+    x = x.permute(0, 1, 4, 2, 3).contiguous().permute(0, 1, 3, 4, 2)  # as a model hands it over outside of vmap
     y = kernels.convolve(x, weights)
     assert torch.allclose(y, convolve(x, weights), atol=1e-3)
     assert torch.allclose(

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -55,6 +56,24 @@ def test_a_step_is_one_graph_and_is_traced_once(atoms: int | None, monkeypatch: 
     sim = Simulation(net, clients_of((1, 7, 12)), algorithm("scaffold"), training=TRAINING, score=("server",))
     assert agree(play(sim, 3), play(with_compiled_map(sim, 2), 3))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddc"])
+def test_states_from_files_and_rounds_that_differ_in_statistics_only(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files give tensors back in another order; and such a round is another program."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    sim = Simulation(
+        small_net(norm=True, atoms=4),
+        clients_of((3, 7, 4)),
+        algorithm(name),
+        exchange=Exchange(fast_slow({"atoms", "coefficients", "head", "rest"}, {"statistics"}, 2)),
+        training=TRAINING,
+        client_state="disk",
+        folder=tmp_path,
+    )
+    assert agree(play(sim, 4), play(with_compiled_map(sim, 2), 4))
 
 
 def test_a_step_that_cannot_be_compiled_is_trained_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

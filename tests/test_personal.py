@@ -16,13 +16,14 @@ from fedatoms.build import simulation as build_simulation
 from fedatoms.clients import Client, Clients
 from fedatoms.data.batches import fetch
 from fedatoms.data.federation import Federation
-from fedatoms.decompose import decompose
+from fedatoms.decompose import Group, decompose
 from fedatoms.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.experiment import Experiment
 from fedatoms.fedpara import factorise, personal_factors
 from fedatoms.local import Training
 from fedatoms.models import build
 from fedatoms.personal import METHODS, Personal, Phase, personal
+from fedatoms.personal.base import everything
 from fedatoms.runs import resume, run
 from fedatoms.scoring import personal_score, score
 from fedatoms.simulate import advance, begin, last_pass
@@ -263,7 +264,8 @@ def test_a_method_that_needs_no_new_mechanism_is_short(name: str) -> None:
         ({"personal": "local-atom"}, "Did you mean 'local-atoms'"),
         ({"personal": "fedper", "personal_strength": 1.0}, "fedper has none"),
         ({"personal": "ditto", "personal_strength": -1.0}, "pull=-1.0"),
-        ({"personal": "ditto", "beta": "1/2", "slow_local": "keep"}, "would keep two"),
+        ({"personal": "fedper", "beta": "1/2", "slow_local": "keep"}, "would keep two"),
+        ({"personal": "fedper", "clients": 100, "classes_per_client": 5, "score": "server"}, "test set lacks"),
         ({"personal": "fedper", "clients": 100, "classes_per_client": 5}, "test set lacks.*own-test classes"),
         ({"personal": "fedper", "last_epochs": -1}, "--last-epochs -1"),
         ({"personal": "lg-fedavg", "model": "resnet18-gn-small"}, "two linear layers"),
@@ -275,9 +277,31 @@ def test_bad_input_gets_a_line(changes: dict[str, object], words: str) -> None:
         _ = sim.own
 
 
+@pytest.mark.parametrize(
+    ("method", "group", "words"),
+    [
+        (Personal(phases=(Phase(), Phase("shared"))), None, "2 phases of a round move what is shared"),
+        (personal("local-atoms"), "head", "personal groups in the exchange"),
+        (Personal(everything, beside=True), None, "trained in the global view"),
+    ],
+)
+def test_rounds_that_cannot_be_are_refused(method: Personal, group: Group | None, words: str) -> None:
+    exchange = Exchange(every_round(), personal=frozenset({group} if group else ()))
+    with pytest.raises(ValueError, match=words):
+        Simulation(small_net(atoms=4), clients_of(), personal=method, exchange=exchange)
+
+
+def test_a_round_in_which_nothing_travels_is_a_round() -> None:
+    sim = simulation(
+        "fedper", exchange=Exchange(fast_slow({"head"}, {"atoms", "coefficients", "rest", "statistics"}, 2))
+    )
+    assert not play(sim, 2).server.params["fc2.weight"].isnan().any()
+    assert sum(advance(sim, play(sim, 1))[1].up.values()) == 0
+
+
 def test_a_head_that_cannot_be_found_is_named() -> None:
-    sim = Simulation(small_net(), clients_of(), personal=personal("fedper"), head="nothing")
-    with pytest.raises(ValueError, match="nothing"):
+    sim = Simulation(small_net(), clients_of(), personal=personal("fedper"), head="classifier9")
+    with pytest.raises(ValueError, match="classifier9"):
         _ = sim.own
 
 

@@ -23,7 +23,7 @@ from fedatoms.experiment import Experiment
 from fedatoms.local import Precision
 from fedatoms.scoring import rounds
 from fedatoms.simulate import begin
-from fedatoms.simulation import MODELS, Simulation
+from fedatoms.simulation import GLOBAL_MODELS, Simulation
 
 EVALUATED_EVERY = 10
 ALGORITHMS = ("fedavg", "scaffold", "feddyn", "feddc")  # the first is what the others are held to
@@ -155,7 +155,7 @@ def _rounds(contest: Contest) -> Iterator[Event]:
     for precision in precisions:
         _set_up(settings, precision)
         sim = cell_clients(settings, cell, population=10 * cell.clients, precision=precision)
-        ms = 1e3 * _seconds_with_evaluation(replace(sim, score=MODELS), settings.rounds)
+        ms = 1e3 * _seconds_with_evaluation(replace(sim, score=GLOBAL_MODELS), settings.rounds)
         detail = f"{settings.rounds} rounds, {_where(cell)} of {10 * cell.clients}, 3 models scored every 10 rounds"
         yield Ratio(f"round with evaluation, ms, {precision}", ms, 45.0, detail)
 
