@@ -76,9 +76,9 @@ class Experiment:
     controls: str = "current"
     """Learning rate by which scaffold and feddc turn a move into a gradient: current, or first (as in FedDC's code)."""
     personal: str = "none"
-    """Personal: none, local-atoms[-and-head], local, finetune[-head], ditto, fedper, fedrep, lg-fedavg or fedbn."""
+    """Personal: none, local[-atoms[-and-head]], finetune[-head], ditto, fedper, fedrep, lg-fedavg, fedbn or fedpac."""
     personal_strength: float | None = None
-    """The personalised method's own parameter (ditto's pull); None takes its authors' default."""
+    """The personalised method's own parameter (pull of ditto and fedpac); None takes its authors' default."""
     last_epochs: int = 10
     """Epochs of the last local pass over every client's own part (a personalised method); 0 leaves it out."""
     own_test: str = "split"

@@ -47,7 +47,8 @@ def compiled(block: int) -> MapClients:
         while some := list(itertools.islice(rest, block)):
             idle = some[0]._replace(plan=some[0].plan._replace(real=torch.zeros_like(some[0].plan.real)))
             inputs = stack(some + [idle] * (block - len(some)), steps=_most_steps(learner))
-            kind = (learner.trained, learner.travelling, learner.algorithm, learner.training)  # of a round or a phase
+            # what tells the steps of rounds and phases apart
+            kind = (learner.trained, learner.travelling, learner.algorithm, learner.training, learner.align)
             if kind not in programs:
                 with naming_refusals():
                     programs[kind] = _record_if_possible(learner, heard, inputs)
