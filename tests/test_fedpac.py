@@ -81,7 +81,7 @@ def test_statistics_are_those_of_the_paper(n: int, width: int, classes: int, see
 def test_the_forms_are_semidefinite_and_those_of_the_definition(count: int, width: int, seed: int) -> None:
     draws = torch.Generator().manual_seed(seed)
     h = torch.randn(count, 3, width, dtype=torch.float64, generator=draws)
-    found = forms(h.flatten(1), torch.zeros(count))
+    found = list(forms(h.flatten(1), torch.zeros(count)))
     for i in range(count):
         by_sum = torch.einsum("jcd,lcd->jl", h[i] - h, h[i] - h)
         assert torch.allclose(found[i], by_sum, atol=1e-10)

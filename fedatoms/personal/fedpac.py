@@ -7,6 +7,8 @@ A client tells the server of its features z, class by class, with p_c the shares
 Its next head is a mean of all heads of the round whose weights a make ``a^T (diag(V) + M_i) a`` least on the simplex.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -53,17 +55,16 @@ def prototypes(z: Tensor, y: Tensor) -> Params:
     return {"prototypes": (_sums(z, y, classes) / counts[:, None]).to(z.dtype)}
 
 
-def forms(h: Tensor, variances: Tensor) -> Tensor:
-    """Returns ``diag(V) + M_i`` for each client i, with ``M_i[j, l] = <h_i - h_j, h_i - h_l>``; h: (C, any).
+def forms(h: Tensor, variances: Tensor) -> Iterator[Tensor]:
+    """Yields ``diag(V) + M_i`` on the host for each client i, with ``M_i[j, l] = <h_i - h_j, h_i - h_l>``; h: (C, any).
 
-    >>> forms(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0, 1.0])).tolist()
+    >>> [form.tolist() for form in forms(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0, 1.0]))]
     [[[1.0, 0.0], [0.0, 5.0]], [[5.0, 0.0], [0.0, 1.0]]]
     """
     h = h.double()
-    products = h @ h.T
-    own = products.diagonal()[:, None, None]
-    differences = own - products[:, None, :] - products[:, :, None] + products
-    return differences + torch.diag(variances.double())
+    products, diagonal = (h @ h.T).cpu(), torch.diag(variances.double().cpu())
+    for i, with_own in enumerate(products):
+        yield products - with_own - with_own[:, None] + products[i, i] + diagonal
 
 
 def collaborators(form: Tensor, client: int) -> Tensor:
@@ -104,11 +105,10 @@ def _settle(memory: Params, told: list[Told]) -> tuple[Params, list[Params]]:
     classes = len(memory["known"])
     h = torch.stack([_dense(each.before["h"], each.before["classes"], classes).flatten() for each in told])
     variances = torch.stack([each.before["variance"] for each in told])
-    quadratic = forms(h, variances).cpu()
     heads = {name: torch.stack([each.own[name] for each in told]).double() for name in told[0].own}
     mixed = []
-    for i, each in enumerate(told):
-        weights = collaborators(quadratic[i], i).to(h.device)
+    for i, (each, form) in enumerate(zip(told, forms(h, variances), strict=True)):
+        weights = collaborators(form, i).to(h.device)
         mean = apply(lambda head, weights=weights: torch.tensordot(weights, head, dims=1), heads)
         mixed.append(apply(lambda leaf, like: leaf.to(like.dtype), mean, each.own))
     return _remember(memory, told), mixed
