@@ -27,7 +27,7 @@ from fedatoms.train import train
 
 TRAINING = Training(epochs=2, batch_size=10, lr=0.05, lr_decay=0.9, momentum=0.5, weight_decay=1e-3, clip=1.0)
 HEAD = ["fc2.bias", "fc2.weight"]
-SETTLE, TARGETS = fedpac().collaboration.settle, fedpac().collaboration.targets
+SETTLE = fedpac().collaboration.settle
 
 
 def simulation(**changes: object) -> Simulation:
