@@ -134,6 +134,7 @@ def _flatten(state: State) -> Params:
     server = {f"params/{name}": leaf for name, leaf in state.server.params.items()}
     for kind, tree in state.server.memory.items():
         server |= {f"memory/{kind}/{name}": leaf for name, leaf in tree.items()}
+    server |= {f"common/{name}": leaf for name, leaf in state.common.items()}
     return server | {f"sum/{name}": leaf for name, leaf in (state.last_sum or {}).items()}
 
 
@@ -152,7 +153,8 @@ def _unflatten(tree: Params, fresh: State) -> State:
 
     memory: Memory = {kind: part(f"memory/{kind}/", like) for kind, like in fresh.server.memory.items()}
     last_sum = None if fresh.last_sum is None else part("sum/", fresh.last_sum)
-    return fresh._replace(server=Server(part("params/", fresh.server.params), memory), last_sum=last_sum)
+    server, common = Server(part("params/", fresh.server.params), memory), part("common/", fresh.common)
+    return fresh._replace(server=server, last_sum=last_sum, common=common)
 
 
 def _tidy(folder: Path, live: set[str]) -> None:

@@ -228,6 +228,7 @@ def _personalize(words: list[str]) -> int:
     lines = (
         f"file: {ready.out}, {ready.numbers:,} numbers ({newcomer.part}) in {done.size / 1000:.1f} kB",
         f'load: model = fedatoms.load_personal("{ready.run}", "{ready.out}")',
+        f'use:  model(fedatoms.inputs_of("{ready.run}", images))',
     )
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)

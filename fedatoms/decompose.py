@@ -209,14 +209,30 @@ def groups(model: nn.Module, head: str | Collection[str] | None = None) -> dict[
     {'0.atoms': 'atoms', '0.coefficients': 'coefficients', '1.running_mean': 'statistics', '1.running_var':
     'statistics', '1.num_batches_tracked': 'statistics'}
     """
-    heads = _heads(model, head)
+    of_head = heads(model, head)
     modules = dict(model.named_modules(remove_duplicate=False))
     parameters = dict(model.named_parameters(remove_duplicate=False))
     labels: dict[Tensor, Group] = {}
     for name, parameter in parameters.items():
         if labels.get(parameter, "rest") == "rest":  # a tied parameter takes the most specific label of its names
-            labels[parameter] = _label(name, modules, heads)
+            labels[parameter] = _label(name, modules, of_head)
     return {name: labels[parameters[name]] if name in parameters else "statistics" for name in model.state_dict()}
+
+
+def heads(model: nn.Module, head: str | Collection[str] | None = None) -> list[str]:
+    """Names the modules of the head: by default the last linear layer.
+
+    >>> heads(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)))
+    ['2']
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    if head is None:
+        return [name for name, module in modules.items() if isinstance(module, nn.Linear)][-1:]
+    chosen = [head] if isinstance(head, str) else list(head)
+    for name in chosen:
+        if name not in modules:
+            raise names.unknown(name, filter(None, modules), "head module")
+    return chosen
 
 
 def _check_arguments(atoms: int, init: str) -> None:
@@ -308,17 +324,6 @@ def _warn_if_lossy(name: str, weight: Tensor, layer: AtomConv) -> None:
             f"weights, so its outputs change. Use atoms={full} for an exact copy, or leave it out with where=...",
             stacklevel=3,
         )
-
-
-def _heads(model: nn.Module, head: str | Collection[str] | None) -> list[str]:
-    modules = dict(model.named_modules(remove_duplicate=False))
-    if head is None:
-        return [name for name, module in modules.items() if isinstance(module, nn.Linear)][-1:]
-    chosen = [head] if isinstance(head, str) else list(head)
-    for name in chosen:
-        if name not in modules:
-            raise names.unknown(name, filter(None, modules), "head module")
-    return chosen
 
 
 def _label(name: str, modules: Mapping[str, nn.Module], heads: Collection[str]) -> Group:

@@ -79,9 +79,10 @@ class Experiment:
     controls: str = "current"
     """Learning rate by which scaffold and feddc turn a move into a gradient: current, or first (as in FedDC's code)."""
     personal: str = "none"
-    """Personalised method: none, local-atoms, ditto, fedrep, ... (the table of methods in the README has all)."""
+    """Personalised method: none, local-atoms[-and-head], local, finetune[-head], ditto, fedper, fedrep, fedpac,
+    lg-fedavg, fedbn or pfedpara."""
     personal_strength: float | None = None
-    """The personalised method's own parameter (ditto's pull); None takes its authors' default."""
+    """The personalised method's own parameter (pull of ditto and fedpac); None takes its authors' default."""
     last_epochs: int = 10
     """Epochs of the last local pass over every client's own part (a personalised method); 0 leaves it out."""
     own_test: str = "split"

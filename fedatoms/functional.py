@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,8 @@ class Network(NamedTuple):
     constants: Params  # the rest: frozen parameters, counters, buffers outside the state dict; never averaged
     train: Callable[[Params, Tensor, Tensor | None, Tensor], tuple[Tensor, Params]]
     predict: Callable[[Params, Tensor], Tensor]
+    study: Callable[[str, Params, Tensor, Tensor | None, Tensor], tuple[Tensor, Params, Tensor]]
+    features: Callable[[str, Params, Tensor], Tensor]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -34,11 +37,14 @@ def network(model: nn.Module) -> Network:
     """Takes a model apart; the model itself is not touched.
 
     ``train(params, x, real, key)`` returns logits and the new buffers; ``real`` marks the rows that are not padding
-    (None: all of them), ``key`` seeds dropout.
+    (None: all of them), ``key`` seeds dropout. ``study`` and ``features`` are ``train`` and ``predict`` that also, or
+    only, return what goes into a layer, a row per sample.
 
     >>> net = network(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
     >>> sorted(net.statistics), sorted(net.constants)
     (['1.running_mean', '1.running_var'], ['1.num_batches_tracked'])
+    >>> net.features("0", {**net.parameters, **net.statistics, **net.constants}, torch.ones(1, 2))
+    tensor([[1., 1.]])
     """
     tensors = {name: leaf.detach().clone() for name, leaf in _tensors(model).items()}
     trainable = {name for name, leaf in model.named_parameters() if leaf.requires_grad}
@@ -68,12 +74,24 @@ def network(model: nn.Module) -> Network:
         logits: Tensor = functional_call(scoring, params, (x,), tie_weights=tied)
         return logits
 
+    def study(layer: str, params: Params, x: Tensor, real: Tensor | None, key: Tensor) -> tuple[Tensor, Params, Tensor]:
+        with _inputs_of(training if real is None else masked, layer) as seen:
+            logits, buffers = train(params, x, real, key)
+        return logits, buffers, _rows(seen, layer)
+
+    def features(layer: str, params: Params, x: Tensor) -> Tensor:
+        with _inputs_of(scoring, layer) as seen:
+            predict(params, x)
+        return _rows(seen, layer)
+
     return Network(
         {name: leaf for name, leaf in tensors.items() if name in trainable},
         {name: leaf for name, leaf in tensors.items() if name in buffers},
         {name: leaf for name, leaf in tensors.items() if name not in trainable | buffers},
         train,
         predict,
+        study,
+        features,
     )
 
 
@@ -174,6 +192,26 @@ _DROPOUTS: dict[type[nn.Module], bool] = {
     nn.Dropout3d: True,
 }
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@contextmanager
+def _inputs_of(model: nn.Module, layer: str) -> Iterator[list[Tensor]]:
+    """Collects what goes into a layer, in whatever transform the model runs."""
+    seen: list[Tensor] = []
+    handle = model.get_submodule(layer).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def _rows(seen: list[Tensor], layer: str) -> Tensor:
+    if len(seen) != 1:
+        raise ValueError(
+            f"layer '{layer}' is called {len(seen)} times for a batch, so what goes into it is not one row of features "
+            f"per sample. Name another with --head."
+        )
+    return seen[0].flatten(1)
 
 
 def _tensors(model: nn.Module) -> Params:

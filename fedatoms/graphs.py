@@ -47,8 +47,9 @@ def compiled(block: int) -> MapClients:
         while some := list(itertools.islice(rest, block)):
             idle = some[0]._replace(plan=some[0].plan._replace(real=torch.zeros_like(some[0].plan.real)))
             inputs = stack(some + [idle] * (block - len(some)), steps=_most_steps(learner))
-            # what makes rounds and phases differ: fast and slow ones, own and shared ones
-            kind = (learner.trained, learner.travelling, learner.statistics, learner.algorithm, learner.training)
+            # what tells the steps of rounds and phases apart
+            sets = (learner.trained, learner.travelling, learner.statistics)
+            kind = (*sets, learner.algorithm, learner.training, learner.align)
             if kind not in programs:
                 with naming_refusals():
                     programs[kind] = _record_if_possible(learner, heard, inputs)

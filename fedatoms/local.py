@@ -43,6 +43,13 @@ class Training(NamedTuple):
         return self.lr * self.lr_decay**round
 
 
+class Alignment(NamedTuple):
+    """A pull of the features that go into a layer towards the client's targets, one for each class."""
+
+    layer: str
+    strength: float
+
+
 class Learner(NamedTuple):
     """What all clients of a round share."""
 
@@ -56,6 +63,7 @@ class Learner(NamedTuple):
     rate: float  # eta_t
     precision: Precision = "float32"
     decomposed: frozenset[str] = frozenset()  # parameters that are atoms or coefficients
+    align: Alignment | None = None  # to the leaf ``classes`` of the memory ``targets``
 
 
 class Job(NamedTuple):
@@ -168,7 +176,7 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
     def step(carry: Carry, memory: Memory, batch: Batch, heard: Server, rate: float | Tensor) -> tuple[Carry, Tensor]:
         params = carry.params
         weights = trees.restrict(params, learner.trained)
-        gradient, loss, buffers = differentiate(lambda w: _loss(learner, {**params, **w}, batch), weights)
+        gradient, loss, buffers = differentiate(lambda w: _loss(learner, {**params, **w}, memory, batch), weights)
         seen = trees.restrict(gradient, learner.travelling)
         gradient = {**gradient, **algorithm.correct(seen, trees.restrict(weights, learner.travelling), heard, memory)}
         scale = _clip_scale(gradient, training.clip)
@@ -263,14 +271,28 @@ def _fetch(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[T
     )
 
 
-def _loss(learner: Learner, params: Params, batch: Batch) -> tuple[Tensor, Params]:
+def _loss(learner: Learner, params: Params, memory: Memory, batch: Batch) -> tuple[Tensor, Params]:
+    net, align = learner.network, learner.align
     with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=learner.precision == "bf16"):
-        logits, buffers = learner.network.train(params, batch.x, batch.real, batch.key)
-    logits = logits.to(learner.network.dtype)
+        if align is None:
+            logits, buffers = net.train(params, batch.x, batch.real, batch.key)
+        else:
+            logits, buffers, z = net.study(align.layer, params, batch.x, batch.real, batch.key)
+    loss = _cross_entropy(logits.to(net.dtype), batch)
+    if align is not None:
+        far = F.mse_loss(z.to(net.dtype), memory["targets"]["classes"][batch.y], reduction="none").mean(1)
+        loss = loss + align.strength * _mean(far, batch)
+    return loss, buffers
+
+
+def _cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     if batch.real is None:
-        return F.cross_entropy(logits, batch.y), buffers
-    each = F.cross_entropy(logits, batch.y, reduction="none")
-    return (each * batch.real).sum() / batch.real.sum().clamp(min=1), buffers
+        return F.cross_entropy(logits, batch.y)
+    return _mean(F.cross_entropy(logits, batch.y, reduction="none"), batch)
+
+
+def _mean(each: Tensor, batch: Batch) -> Tensor:
+    return each.mean() if batch.real is None else (each * batch.real).sum() / batch.real.sum().clamp(min=1)
 
 
 def _clip_scale(gradient: Params, largest: float) -> Tensor | None:

@@ -134,9 +134,14 @@ def personal_model(folder: Path | str, client: int) -> nn.Module:
 
 
 def inputs_of(folder: Path | str, x: Tensor) -> Tensor:
-    """Turns raw pixels (n, C, H, W) into the inputs that the model of a run was trained on."""
+    """Turns pixels (n, C, H, W), raw whole numbers or floats from 0 to 1, into the inputs that a run's model takes."""
     experiment = load_run(Path(folder))
-    return normalise(x, recipe_of(experiment.dataset, experiment.augment), torch.float32)
+    recipe = recipe_of(experiment.dataset, experiment.augment)
+    if x.is_floating_point():
+        if not bool(((x >= 0) & (x <= 1)).all()):
+            raise ValueError("x holds floats outside of 0 to 1. Scale them, or pass raw pixels as whole numbers.")
+        x = x * recipe.scale
+    return normalise(x, recipe, torch.float32)
 
 
 def base_of(model: Model) -> Base:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedatoms import collaborate, trees
 from fedatoms import server as server_side
-from fedatoms import trees
 from fedatoms.algorithms.base import Server
 from fedatoms.clients import Client, Clients
 from fedatoms.data.batches import normalise
@@ -35,7 +35,8 @@ def begin(sim: Simulation) -> State:
     if "all" in sim.score:
         last_sum = trees.apply(lambda leaf: leaf.double() * len(sim.data.parts), trees.restrict(params, sim.labels))
     versions = dict.fromkeys(sim.labels.values(), 0)
-    return State(0, server_side.start(params, sim.algorithm, net.parameters), clients, versions, {}, last_sum)
+    server = server_side.start(params, sim.algorithm, net.parameters)
+    return State(0, server, clients, versions, {}, last_sum, collaborate.common_of(sim, params))
 
 
 def advance(sim: Simulation, state: State) -> tuple[State, Record]:
@@ -43,21 +44,25 @@ def advance(sim: Simulation, state: State) -> tuple[State, Record]:
     began = time.perf_counter()
     chosen, present = select(sim, state.round)
     now, got, traces = state, _NOTHING._replace(last_sum=state.last_sum), []
+    before = collaborate.before_training(sim, state, present)
     for place, phase in placed(sim):
         if phase.moves == "own":
             now, seen = train_own(sim, now, present, phase, place)
             traces += seen
         else:
-            got = _train_shared(sim, now, present, phase)
+            got = _train_shared(sim, now, present, phase, before)
             now = _with_rows(now, got.rows)
+    told = collaborate.told_by(sim, now, before, got.after)
     new = _settle(sim, now, present, got) if present else state._replace(round=state.round + 1, selected=None)
-    down = _bytes_down(sim, state, chosen)
+    new = collaborate.settle(sim, new, told)
+    up = _add(got.up, collaborate.bytes_up(sim, told))
+    down = _add(_bytes_down(sim, state, chosen), collaborate.bytes_down(sim, state, chosen, told))
     look_ahead(sim, state.round + 1)
     # Nothing above waits for a GPU: it works on while the host does its part of the round.
     own, shared = ([mean for each in seen for mean in check_finite(each, state.round)] for seen in (traces, got.traces))
     losses = shared or own
     loss = sum(losses) / len(losses) if losses else float("nan")
-    record = Record(state.round, loss, len(present), len(chosen) - len(present), got.up, down, 0.0)
+    record = Record(state.round, loss, len(present), len(chosen) - len(present), up, down, 0.0)
     return new, record._replace(seconds=time.perf_counter() - began)
 
 
@@ -107,10 +112,15 @@ def _check_outputs(sim: Simulation, params: Params) -> None:
         )
 
 
-def _train_shared(sim: Simulation, state: State, present: list[int], phase: Phase) -> "_Collected":
+def _train_shared(
+    sim: Simulation, state: State, present: list[int], phase: Phase, before: Mapping[int, Params]
+) -> "_Collected":
     learner = learner_of(sim, state.round, phase)
     heard = server_side.heard(state.server, sim.algorithm, learner.travelling)
     jobs = (_job(sim, state, client, phase, place=0) for client in present)
+    if learner.align is not None:
+        targets = (collaborate.targets_of(sim, state, before[client]) for client in present)
+        jobs = (job._replace(memory={**job.memory, **those}) for job, those in zip(jobs, targets, strict=True))
     waiting, got = iter(present), _NOTHING._replace(last_sum=state.last_sum)
     for reply in sim.map_clients(learner, heard, jobs):
         got = _collect(sim, state, got, [next(waiting) for _ in reply.steps], reply, phase.view)
@@ -125,9 +135,10 @@ class _Collected(NamedTuple):
     last_sum: Params | None
     up: Bytes
     traces: list[Traces]  # of each block
+    after: Mapping[int, Params]  # what clients say of their features, if there is a collaboration
 
 
-_NOTHING = _Collected(server_side.NOTHING_YET, {}, None, {}, [])
+_NOTHING = _Collected(server_side.NOTHING_YET, {}, None, {}, [], {})
 
 
 def _with_rows(state: State, rows: Mapping[int, Client | Stored]) -> State:
@@ -175,7 +186,8 @@ def _collect(sim: Simulation, state: State, got: _Collected, block: list[int], r
             for kept in (before, after)
         )
         last_sum = trees.apply(lambda total, new, old: total + (new.double() - old).sum(0), last_sum, new, old)
-    return _Collected(total, {**got.rows, **rows}, last_sum, up, [*got.traces, traces_of(reply, block)])
+    said = {**got.after, **collaborate.after_training(sim, reply.params, block)}
+    return _Collected(total, {**got.rows, **rows}, last_sum, up, [*got.traces, traces_of(reply, block)], said)
 
 
 def _kept(sim: Simulation, state: State, old: Client, reply: Reply, i: int, view: View) -> Client:
@@ -223,3 +235,7 @@ def _bytes_down(sim: Simulation, state: State, chosen: list[int]) -> Bytes:
         for group, size in bytes_of(sent, sim.labels).items():
             count[group] = count.get(group, 0) + size * clients
     return count
+
+
+def _add(one: Bytes, other: Bytes) -> Bytes:
+    return {group: one.get(group, 0) + other.get(group, 0) for group in one | other}

@@ -10,17 +10,17 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from fedatoms.algorithms.base import Algorithm, Server
+from fedatoms.algorithms.base import Algorithm, Server, nothing
 from fedatoms.algorithms.fedprox import fedprox
 from fedatoms.blocks import UNMEASURED, even_blocks, in_blocks, room
 from fedatoms.clients import PLACES, Clients, Place
 from fedatoms.data.batches import Plan, plan
 from fedatoms.data.federation import Federation
-from fedatoms.decompose import Group, groups
+from fedatoms.decompose import Group, groups, heads
 from fedatoms.exchange import Exchange, check_covers, every_round
 from fedatoms.functional import Network, network, why_not_vectorised
 from fedatoms.graphs import compiled
-from fedatoms.local import PRECISIONS, Job, Learner, Precision, Training
+from fedatoms.local import PRECISIONS, Alignment, Job, Learner, Precision, Training
 from fedatoms.maps import MapClients, NotVectorisable, one_by_one, refusing, vectorised
 from fedatoms.names import unknown
 from fedatoms.personal.base import Personal, Phase
@@ -78,6 +78,8 @@ class Simulation:
             raise ValueError(f"momentum={self.training.momentum} is not in [0, 1). Use for example 0.9.")
         if self.client_state == "disk" and self.folder is None:
             raise ValueError("client_state='disk' needs a folder for the files. Add folder=Path(...).")
+        if self.personal.collaboration is not None:
+            _check_collaboration(self)
         _check_personal(self.personal, self.exchange)
 
     @cached_property
@@ -162,6 +164,7 @@ class State(NamedTuple):
     versions: Mapping[Group, int]  # for each group, the round after which the server's part last changed
     held: Mapping[int, Mapping[Group, int]]  # the versions that each client has
     last_sum: Params | None  # sum of all clients' last models in float64, if that is scored
+    common: Params  # what a collaboration remembers on the server
     selected: Params | None = None  # the mean of the last round's models; not part of a checkpoint
 
 
@@ -201,17 +204,19 @@ def learner_of(sim: Simulation, t: int, phase: Phase | None = None) -> Learner:
         raise ValueError(
             f"round {t} has nothing to train: all that it may change is frozen. Change slow_local, fast or personal."
         )
+    training = sim.training._replace(epochs=phase.epochs or sim.training.epochs, lr=phase.lr or sim.training.lr)
     return Learner(
         network=sim.network,
         algorithm=algorithm,
-        training=sim.training._replace(epochs=phase.epochs or sim.training.epochs),
+        training=training,
         data=sim.pool,
         trained=trained & parameters,
         travelling=sent & parameters,
         statistics=sent - parameters,
-        rate=sim.training.rate(t),
+        rate=training.rate(t),
         precision=sim.precision,
         decomposed=_names(sim, {"atoms", "coefficients"}),
+        align=Alignment(head_of(sim), phase.align) if phase.align and t else None,
     )
 
 
@@ -224,6 +229,14 @@ def _pulled(pull: float) -> Algorithm:
 def shared_phase(sim: Simulation) -> Phase | None:
     """Returns the phase of a round whose result is uploaded, if there is one."""
     return next((phase for phase in sim.personal.phases if phase.moves != "own"), None)
+
+
+def head_of(sim: Simulation) -> str:
+    """Returns the name of the head, the layer whose inputs are the features."""
+    found = heads(sim.model, sim.head)
+    if not found:
+        raise ValueError("the model has no linear layer, so its features are unknown. Name its last layer with --head.")
+    return found[0]
 
 
 def travelling(sim: Simulation, t: int) -> frozenset[str]:
@@ -255,6 +268,19 @@ def look_ahead(sim: Simulation, t: int) -> None:
 def placed(sim: Simulation) -> list[tuple[int, Phase]]:
     """Returns the phases of a round, each with the number that tells its batches apart."""
     return [(place if phase.moves == "own" else 0, phase) for place, phase in enumerate(sim.personal.phases, 1)]
+
+
+def _check_collaboration(sim: Simulation) -> None:
+    if sim.algorithm.client_memory is not nothing:
+        raise ValueError(
+            "an algorithm that keeps a memory on clients, with a personalised method that moves features and combines "
+            "heads: its controls would take both for the client's drift. Use fedavg or fedprox."
+        )
+    if sim.exchange.personal or sim.exchange.slow_local == "keep":
+        raise ValueError(
+            "a personalised method that compares clients' features, and clients with different bodies: they cannot be "
+            "compared. Leave out personal groups, and use slow_local='discard' or 'freeze'."
+        )
 
 
 def _sampled(sim: Simulation) -> int:

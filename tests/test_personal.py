@@ -32,6 +32,10 @@ from fedatoms.simulation import Simulation, batches_of
 TRAINING = Training(epochs=2, batch_size=5, lr=0.05, momentum=0.5, weight_decay=1e-3, clip=1.0)
 MANY = [name for name in METHODS if name not in ("none", "pfedpara")]  # the last has a network of its own
 SECOND = ["local-atoms", "local-atoms-and-head", "ditto", "finetune", "finetune-head"]  # the server's model is FedAvg's
+PAIRS = [(name, shared) for name in MANY for shared in ("fedavg", "fedprox", "scaffold", "feddyn", "feddc")]
+PAIRS = [
+    pair for pair in PAIRS if pair not in [("fedpac", each) for each in ("scaffold", "feddyn", "feddc")]
+]  # refused
 PRIVATE = ["local", "fedper", "fedrep", "lg-fedavg", "fedbn"]
 
 
@@ -47,8 +51,7 @@ def owned(sim: Simulation, rounds: int) -> dict[str, torch.Tensor]:
     return {f"{client}/{name}": leaf for client, row in rows.items() for name, leaf in row.own.items()}
 
 
-@pytest.mark.parametrize("name", MANY)
-@pytest.mark.parametrize("shared", ["fedavg", "fedprox", "scaffold", "feddyn", "feddc"])
+@pytest.mark.parametrize(("name", "shared"), PAIRS)
 def test_vectorised_equals_one_by_one(name: str, shared: str) -> None:
     sims = [
         simulation(name, algorithm=algorithm(shared), map=map, block=2, failures=0.2)
@@ -188,7 +191,7 @@ def test_a_last_pass_trains_every_clients_own_part_and_nothing_else(name: str) -
 
 
 @pytest.mark.parametrize("place", ["device", "disk"])
-@pytest.mark.parametrize("name", ["local-atoms", "ditto", "fedrep", "local"])
+@pytest.mark.parametrize("name", ["local-atoms", "ditto", "fedrep", "local", "fedpac"])
 def test_stop_and_resume_equals_no_stop_to_the_bit(name: str, place: str, tmp_path: Path) -> None:
     atoms = "atoms" if name == "local-atoms" else "plain"
     experiment = Experiment(

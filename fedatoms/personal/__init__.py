@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 from fedatoms.names import find
-from fedatoms.personal.base import Part, Personal, Phase
+from fedatoms.personal.base import Collaboration, Part, Personal, Phase, Told
 from fedatoms.personal.ditto import ditto
 from fedatoms.personal.fedbn import fedbn
+from fedatoms.personal.fedpac import fedpac
 from fedatoms.personal.fedper import fedper
 from fedatoms.personal.fedrep import fedrep
 from fedatoms.personal.finetune import finetune, finetune_head
@@ -27,11 +28,12 @@ METHODS: dict[str, Callable[..., Personal]] = {  # the first argument, if any, i
     "lg-fedavg": lg_fedavg,
     "fedbn": fedbn,
     "pfedpara": pfedpara,
+    "fedpac": fedpac,
 }
 
 
 def personal(name: str, strength: float | None = None) -> Personal:
-    """Builds a personalised method by name; ``strength`` replaces its authors' default (Ditto's pull).
+    """Builds a personalised method by name; ``strength`` replaces its authors' default (a pull).
 
     >>> personal("ditto", 0.1).phases[1].pull
     0.1
@@ -39,9 +41,9 @@ def personal(name: str, strength: float | None = None) -> Personal:
     factory = find(name, METHODS, "personalised method")
     if strength is None:
         return factory()
-    if name != "ditto":
-        raise ValueError(f"personal strength {strength}, but {name} has none. Leave it out, or use ditto.")
+    if name not in ("ditto", "fedpac"):
+        raise ValueError(f"personal strength {strength}, but {name} has none. Leave it out, or use ditto or fedpac.")
     return factory(strength)
 
 
-__all__ = ["METHODS", "Part", "Personal", "Phase", "personal"]
+__all__ = ["METHODS", "Collaboration", "Part", "Personal", "Phase", "Told", "personal"]

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedatoms.decompose import Group
+from fedatoms.trees import Params
 
 Labels = Mapping[str, Group]
 Part = Callable[[nn.Module, Labels], frozenset[str]]  # names in a model's state dict
@@ -20,6 +21,32 @@ class Phase(NamedTuple):
     view: View = "personal"  # the received model with the client's own part in it, or without
     epochs: int = 0  # 0 takes the run's
     pull: float = 0.0  # towards the received model, when only the own part moves
+    align: float = 0.0  # pull of the features towards a collaboration's targets, from the second round on
+    lr: float = 0.0  # 0 takes the run's; decays as that does
+
+
+class Told(NamedTuple):
+    """What a client uploads to a collaboration: its own part, and what it says of its features."""
+
+    own: Params
+    before: Params  # of those that the received model gives
+    after: Params  # of those that its trained model gives
+
+
+class Collaboration(NamedTuple):
+    """What a method exchanges beside the model: clients describe features, the server makes new own parts of all that.
+
+    Features z (n, d) are what goes into the head, y (n,) their labels.
+    """
+
+    start: Callable[[int, Tensor], Params]  # number of classes, some features -> the server's memory
+    sends: Callable[[Params], Params]  # memory -> what goes to each sampled client
+    before: Callable[[Tensor, Tensor], Params]
+    after: Callable[[Tensor, Tensor], Params]
+    targets: Callable[
+        [Params, Params, int], Tensor
+    ]  # sent, before, number of classes -> features to aim at (classes, d)
+    settle: Callable[[Params, list[Told]], tuple[Params, list[Params]]]  # memory, the round -> memory, new own parts
 
 
 class Personal(NamedTuple):
@@ -33,6 +60,7 @@ class Personal(NamedTuple):
     beside: bool = False
     phases: tuple[Phase, ...] = (Phase(),)
     final: Part | None = None
+    collaboration: Collaboration | None = None
 
 
 def everything(model: nn.Module, labels: Labels) -> frozenset[str]:
