@@ -133,7 +133,7 @@ class Experiment:
     """Where clients' states are kept: device, host or disk."""
     eval_every: int = 1
     """Score the models every so many rounds, and after the last."""
-    checkpoint_every: int = 50
+    checkpoint_every: int = 10
     """Save a checkpoint every so many rounds, and at the end or Ctrl-C."""
     tensorboard: bool = False
     """Write TensorBoard events too (needs fedatoms[tensorboard])."""

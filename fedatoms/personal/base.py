@@ -100,7 +100,7 @@ def layers(kinds: tuple[type[nn.Module], ...], what: str) -> Part:
         inside = [f"{name}." if name else "" for name, layer in model.named_modules() if isinstance(layer, kinds)]
         found = frozenset(name for name in labels if name.startswith(tuple(inside)))
         if not found:
-            raise ValueError(f"the model has no {what}, so a client has nothing of its own. Use another --personal.")
+            raise ValueError(f"the model has no {what} of a client's own. Use --model resnet18, or another --personal.")
         return found
 
     return part
