@@ -151,7 +151,8 @@ class Simulation:
     def _size_of_blocks(self, learner: Learner, heard: Server, job: Job) -> int:
         if self.block:
             return self.block
-        fits = room(learner, heard, job) if self.device.startswith("cuda") else UNMEASURED
+        whole = learner._replace(trained=frozenset(self.network.parameters))  # a later phase may train all of it
+        fits = room(whole, heard, job) if self.device.startswith("cuda") else UNMEASURED
         return even_blocks(_sampled(self), fits)
 
 
