@@ -58,7 +58,7 @@ def advance(sim: Simulation, state: State) -> tuple[State, Record]:
     up = _add(got.up, collaborate.bytes_up(sim, told))
     down = _add(_bytes_down(sim, state, chosen), collaborate.bytes_down(sim, state, chosen, told))
     look_ahead(sim, state.round + 1)
-    # Nothing above waits for a GPU: it works on while the host does its part of the round.
+    # But for a collaboration, nothing above waits for a GPU: it works on while the host does its part of the round.
     own, shared = ([mean for each in seen for mean in check_finite(each, state.round)] for seen in (traces, got.traces))
     losses = shared or own
     loss = sum(losses) / len(losses) if losses else float("nan")

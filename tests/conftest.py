@@ -4,10 +4,11 @@ import os
 
 import torch
 from hypothesis import settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedatoms.data.federation import Federation, federation
-from fedatoms.decompose import decompose
+from fedatoms.decompose import Conv, decompose
 from fedatoms.simulate import advance, begin
 from fedatoms.simulation import Simulation, State
 
@@ -18,6 +19,30 @@ os.environ["COLUMNS"] = "200"
 os.environ["TRITON_INTERPRET"] = "1"  # runs the GPU's kernels on a CPU; read when triton is first imported
 
 SIZES = (1, 7, 23)  # with batches of 10: a single sample, less than a batch, and a last batch of 3
+
+
+@st.composite
+def any_convolutions(
+    draw: st.DrawFn, dims: int | None = None, widths: tuple[int, int] = (1, 3), kernel: int = 4
+) -> Conv:
+    """Draws a float64 convolution with any settings that an 8-pixel input (6 for a kernel of 3) allows."""
+    dims = dims or draw(st.integers(1, 3))
+    sizes = lambda low, high: st.tuples(*[st.integers(low, high)] * dims)  # noqa: E731
+    split = draw(st.integers(1, 2))
+    padding = draw(st.one_of(st.sampled_from(["same", "valid"]), st.integers(0, 2), sizes(0, 2)))
+    torch.manual_seed(draw(st.integers(0, 2**32)))
+    return {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[dims](
+        split * draw(st.integers(*widths)),
+        split * draw(st.integers(*widths)),
+        draw(sizes(1, kernel)),
+        stride=1 if padding == "same" else draw(sizes(1, 2)),
+        padding=padding,
+        dilation=draw(sizes(1, 2)),
+        groups=split,
+        bias=draw(st.booleans()),
+        padding_mode=draw(st.sampled_from(["zeros", "reflect", "replicate", "circular"])),
+        dtype=torch.float64,
+    )
 
 
 def clients_of(sizes: tuple[int, ...] = SIZES, classes: int = 3, seed: int = 0) -> Federation:

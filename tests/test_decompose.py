@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from conftest import any_convolutions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -20,28 +21,6 @@ few = settings(max_examples=50, deadline=None, suppress_health_check=[HealthChec
 seeds = st.integers(0, 2**32)
 # torch itself says so for plain convolutions with an even kernel
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-
-
-@st.composite
-def convolutions(draw: st.DrawFn, dims: int | None = None) -> Conv:
-    """Draws a float64 convolution with any settings that an 8-pixel input allows."""
-    dims = dims or draw(st.integers(1, 3))
-    sizes = lambda low, high: st.tuples(*[st.integers(low, high)] * dims)  # noqa: E731
-    split = draw(st.integers(1, 2))
-    padding = draw(st.one_of(st.sampled_from(["same", "valid"]), st.integers(0, 2), sizes(0, 2)))
-    torch.manual_seed(draw(seeds))
-    return {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[dims](
-        split * draw(st.integers(1, 3)),
-        split * draw(st.integers(1, 3)),
-        draw(sizes(1, 4)),
-        stride=1 if padding == "same" else draw(sizes(1, 2)),
-        padding=padding,
-        dilation=draw(sizes(1, 2)),
-        groups=split,
-        bias=draw(st.booleans()),
-        padding_mode=draw(st.sampled_from(["zeros", "reflect", "replicate", "circular"])),
-        dtype=torch.float64,
-    )
 
 
 def everywhere(name: str, module: nn.Module) -> bool:
@@ -82,7 +61,7 @@ def same_state(a: nn.Module, b: nn.Module) -> bool:
 
 
 @few
-@given(convolutions(), st.integers(1, 20))
+@given(any_convolutions(), st.integers(1, 20))
 def test_the_filter_is_the_sum_over_atoms(conv: Conv, atoms: int) -> None:
     layer = decompose(conv, atoms, where=everywhere)
     close(layer.filter(), torch.einsum("oiq,q...->oi...", layer.coefficients, layer.atoms))
@@ -90,7 +69,7 @@ def test_the_filter_is_the_sum_over_atoms(conv: Conv, atoms: int) -> None:
 
 
 @few
-@given(convolutions(dims=2), st.integers(1, 12))
+@given(any_convolutions(dims=2), st.integers(1, 12))
 def test_one_convolution_equals_atoms_per_channel_and_then_1x1(conv: Conv, atoms: int) -> None:
     layer = decompose(conv, atoms, where=everywhere)
     pad, channels = conv._reversed_padding_repeated_twice, conv.in_channels
@@ -103,7 +82,7 @@ def test_one_convolution_equals_atoms_per_channel_and_then_1x1(conv: Conv, atoms
 
 
 @few
-@given(convolutions(), st.integers(0, 3), st.booleans())
+@given(any_convolutions(), st.integers(0, 3), st.booleans())
 def test_enough_atoms_reproduce_the_convolution_without_a_warning(conv: Conv, spare: int, batched: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -194,7 +173,7 @@ def test_mean_atoms_times_mean_coefficients_is_the_double_sum_over_latent_client
 
 
 @few
-@given(convolutions(), st.integers(1, 12))
+@given(any_convolutions(), st.integers(1, 12))
 def test_fuse_gives_a_plain_convolution_with_the_same_settings_and_outputs(conv: Conv, atoms: int) -> None:
     layer = decompose(conv, atoms, where=everywhere)
     plain = fuse(layer)
@@ -327,7 +306,7 @@ def test_frozen_stays_frozen(weight: bool, bias: bool) -> None:
 
 
 @few
-@given(convolutions(), st.integers(1, 12))
+@given(any_convolutions(), st.integers(1, 12))
 def test_gradients_reach_every_leaf(conv: Conv, atoms: int) -> None:
     layer = decompose(conv, atoms, where=everywhere)
     layer(images(conv)).square().sum().backward()
@@ -344,7 +323,7 @@ def test_the_state_dict_makes_the_round_trip() -> None:
 
 
 @few
-@given(convolutions())
+@given(any_convolutions())
 def test_clients_in_one_vmap_equal_clients_in_a_loop(conv: Conv) -> None:
     clients = [decompose(conv, 5, where=everywhere, generator=generator(k)) for k in range(3)]
     x = torch.stack([images(conv) for _ in clients])

@@ -5,8 +5,8 @@ import dataclasses
 
 import pytest
 import torch
-from conftest import clients_of, difference, play
-from hypothesis import HealthCheck, assume, given, settings
+from conftest import any_convolutions, clients_of, difference, play
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
@@ -29,27 +29,9 @@ gammas = st.floats(0, 1)
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
 
-@st.composite
-def convolutions(draw: st.DrawFn) -> Conv:
-    """Draws a float64 convolution that is wide enough, with any settings that a 6-pixel input allows."""
-    dims, split = draw(st.integers(1, 3)), draw(st.integers(1, 2))
-    sizes = lambda low, high: st.tuples(*[st.integers(low, high)] * dims)  # noqa: E731
-    padding = draw(st.one_of(st.sampled_from(["same", "valid"]), st.integers(0, 2), sizes(0, 2)))
-    torch.manual_seed(draw(st.integers(0, 2**32)))
-    conv = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[dims](
-        split * draw(st.integers(9, 20)),
-        split * draw(st.integers(9, 20)),
-        draw(sizes(1, 3)),
-        stride=1 if padding == "same" else draw(sizes(1, 2)),
-        padding=padding,
-        dilation=draw(sizes(1, 2)),
-        groups=split,
-        bias=draw(st.booleans()),
-        padding_mode=draw(st.sampled_from(["zeros", "reflect", "replicate", "circular"])),
-        dtype=torch.float64,
-    )
-    assume(rank(tuple(conv.weight.shape), 0) is not None)
-    return conv
+def convolutions() -> st.SearchStrategy[Conv]:
+    """Convolutions that are wide enough, for 6-pixel inputs."""
+    return any_convolutions(widths=(9, 20), kernel=3).filter(lambda conv: rank(tuple(conv.weight.shape), 0) is not None)
 
 
 def images(conv: Conv) -> Tensor:
