@@ -3,18 +3,18 @@
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
 from fedatoms.local import Carry, Job, Learner, Reply, begin, block_step, finish_block
 from fedatoms.maps import MapClients, naming_refusals, stack, vectorised, why
-from fedatoms.products import traced
+from fedatoms.products import Products, kernel_is_missing, traced
 
 T = TypeVar("T")
 
@@ -34,8 +34,15 @@ class Program(NamedTuple):
     """What is done over the buffers again and again; a reply holds until the next block begins."""
 
     buffers: Buffers
-    step: Callable[[], None]
+    step: Callable[[], object]
     finish: Callable[[], Reply]
+
+
+def start_compiler() -> None:
+    """Starts the compiler's processes, which takes them seconds, while there is other work to do."""
+    from torch._inductor import async_compile  # an import of seconds
+
+    getattr(async_compile, "maybe_warm_pool", lambda: None)()  # older ones start as they are imported
 
 
 def compiled(block: int) -> MapClients:
@@ -85,12 +92,11 @@ def _record(learner: Learner, heard: Server, jobs: Job) -> Program:
     losses = torch.zeros(jobs.plan.real.shape[:2], dtype=learner.network.dtype, device=device)
     first, rate = torch.zeros(1, dtype=torch.int64, device=device), torch.zeros((), dtype=losses.dtype, device=device)
     buffers = _map(torch.clone, Buffers(heard, jobs, carry, losses, first, rate))
-    step = torch.compile(_traced(learner, buffers), fullgraph=True, dynamic=False)
+    step = _compiled_step(learner, buffers)
 
     def finish() -> Reply:
         return finish_block(learner, buffers.heard, buffers.jobs, buffers.carry, buffers.losses, buffers.rate)
 
-    step(buffers)  # compiles
     if device.type == "cpu":
         return Program(buffers, lambda: step(buffers), finish)
     replay_step, _ = _captured(lambda: step(buffers))
@@ -103,10 +109,27 @@ def _record(learner: Learner, heard: Server, jobs: Job) -> Program:
     return Program(buffers, replay_step, finish_again)
 
 
-def _traced(learner: Learner, buffers: Buffers) -> GraphModule:
-    step, spare = _stepper(learner), _map(torch.clone, buffers)
-    with_products = traced(step, spare) if learner.precision != "float32" else None
-    return make_fx(step)(spare) if with_products is None else with_products
+def _compiled_step(learner: Learner, buffers: Buffers) -> Callable[[Buffers], object]:
+    step = _stepper(learner)
+    if learner.precision != "float32":
+        try:
+            with Products():
+                graph = traced(step, buffers)
+            return _compile(graph, buffers)
+        except Exception as error:
+            if not kernel_is_missing(error):
+                raise
+            warnings.warn(f"convolutions go to cuDNN, which is slower: {why(error)}", stacklevel=2)
+    return _compile(traced(step, buffers), buffers)
+
+
+def _compile(graph: GraphModule, buffers: Buffers) -> Callable[[Buffers], object]:
+    """Compiles a step by taking it; it is also taken as it is, so that Triton compiles our kernels at the same time."""
+    step, spare = torch.compile(graph, fullgraph=True, dynamic=False), _map(torch.clone, buffers)
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(graph, spare)
+        step(buffers)  # fails where the other does
+    return step
 
 
 def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:

@@ -5,7 +5,6 @@ Inside ``Products()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 
 ``convolutions``; a convolution that they do not cover stays what it is.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -17,7 +16,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
 from fedatoms.convolutions import Pair, convolution, pooled
-from fedatoms.maps import why
 
 
 class Products(TorchFunctionMode):
@@ -59,19 +57,21 @@ class Products(TorchFunctionMode):
         return y
 
 
-def traced(function: Callable[..., object], *args: object) -> GraphModule | None:
-    """Writes a function's work down as a graph, with products for convolutions; None if Triton has no kernel."""
-    try:
-        with Products():
-            graph = make_fx(function)(*args)
-    except Exception as error:
-        if not (isinstance(error, ImportError) or type(error).__module__.startswith("triton")):
-            raise
-        warnings.warn(f"convolutions go to cuDNN, which is slower: {why(error)}", stacklevel=2)
-        return None
+def traced(function: Callable[..., object], *args: object) -> GraphModule:
+    """Writes a function's work down as a graph, without doing it: tensors that it makes have shapes and no numbers."""
+    graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
     graph.graph.eliminate_dead_code()  # convolutions that a pooled one replaces
     graph.recompile()
     return graph
+
+
+def kernel_is_missing(error: Exception) -> bool:
+    """Says whether a graph with products failed for want of Triton, or of its support for the GPU.
+
+    >>> kernel_is_missing(ImportError("No module named 'triton'"))
+    True
+    """
+    return isinstance(error, ImportError) or type(error).__module__.startswith("triton")
 
 
 class _Conv2d(NamedTuple):

@@ -6,11 +6,12 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fedatoms import trees
 from fedatoms.data.batches import normalise
 from fedatoms.simulate import advance
-from fedatoms.simulation import SCORED_AT_ONCE, Record, Scored, Simulation, State
+from fedatoms.simulation import Record, Scored, Simulation, State
 from fedatoms.trees import Params
 
 
@@ -57,35 +58,72 @@ def score(sim: Simulation, params: Params) -> Score:
 
 def personal_score(sim: Simulation, state: State) -> Score:
     """Runs the server's model with each client's own part in it over that client's part of the test set."""
-    shared: tuple[Tensor, Tensor] | None = None  # of clients that have nothing of their own yet
-    right, loss, counts = [], [], []
-    for client, part in enumerate(sim.data.test_parts):
-        row = state.clients.read(client)
-        own = {} if row is None else trees.restrict(row.own, sim.own)
-        if own:
-            outcome = _outcomes(sim, {**state.server.params, **own}, part)
-        else:
-            shared = shared or _outcomes(sim, state.server.params, torch.arange(len(sim.data.test_y)))
-            outcome = shared[0][part.to(sim.device)], shared[1][part.to(sim.device)]
-        right.append(outcome[0].double().sum())
-        loss.append(outcome[1].double().sum())
-        counts.append(float(len(part)))
-    tested = torch.tensor(counts, dtype=torch.float64)
-    each = (torch.stack(right).cpu() / tested)[tested > 0].sort().values
+    server, parts = state.server.params, sim.data.test_parts
+    own = [_own(sim, state, client) for client in range(len(parts))]
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+    alike = [client for client, tree in enumerate(own) if not tree]  # they have nothing of their own yet
+    if alike:
+        right, loss = _outcomes(sim, server, torch.arange(len(sim.data.test_y)))
+        found = {client: (right[rows], loss[rows]) for client in alike for rows in [parts[client].to(sim.device)]}
+    owners, at_once = [client for client, tree in enumerate(own) if tree], _clients_at_once(sim)
+    for first in range(0, len(owners), at_once):
+        some = owners[first : first + at_once]
+        outcomes = _own_outcomes(sim, server, [own[client] for client in some], [parts[client] for client in some])
+        found.update(zip(some, outcomes, strict=True))
+    right, loss = (torch.stack([found[client][i].double().sum() for client in range(len(parts))]).cpu() for i in (0, 1))
+    tested = torch.tensor([float(len(part)) for part in parts], dtype=torch.float64)
+    each = (right / tested)[tested > 0].sort().values
     if not len(each):
         raise ValueError(
             "no client has a part of the test set, so its own model cannot be scored. Use --own-test classes."
         )
-    mean = Score(100 * float(torch.stack(right).sum()) / sum(counts), float(torch.stack(loss).sum()) / sum(counts))
     worst = each[: max(round(len(each) / 10), 1)].mean()
-    return mean._replace(worst=100 * float(worst), spread=100 * float(each.std(correction=0)))
+    return Score(
+        accuracy=100 * float(right.sum() / tested.sum()),
+        loss=float(loss.sum() / tested.sum()),
+        worst=100 * float(worst),
+        spread=100 * float(each.std(correction=0)),
+    )
+
+
+def _own(sim: Simulation, state: State, client: int) -> Params:
+    row = state.clients.read(client)
+    return {} if row is None else trees.restrict(row.own, sim.own)
+
+
+def _clients_at_once(sim: Simulation) -> int:
+    """Returns how many clients' models to run at once: one on a CPU, where vmap gains nothing."""
+    longest = max(len(part) for part in sim.data.test_parts)
+    return max(sim.scored_at_once // max(longest, 1), 1) if sim.device.startswith("cuda") else 1
+
+
+def _own_outcomes(
+    sim: Simulation, server: Params, own: list[Params], parts: list[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """Says of each client's test samples whether its model is right, and its loss."""
+    if len(own) > 1:
+        try:
+            return _together(sim, server, own, parts)
+        except RuntimeError:  # a model that cannot be vectorised, or too little memory
+            pass
+    return [_outcomes(sim, {**server, **tree}, part) for tree, part in zip(own, parts, strict=True)]
+
+
+@torch.no_grad()
+def _together(sim: Simulation, server: Params, own: list[Params], parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    data, dtype = sim.pool, sim.network.dtype
+    rows = pad_sequence(parts, batch_first=True).to(sim.device)
+    x, y = normalise(data.test_x[rows.flatten()], data.recipe, dtype).unflatten(0, rows.shape), data.test_y[rows]
+    logits = torch.vmap(lambda tree, images: sim.network.predict({**server, **tree}, images))(trees.stack(own), x)
+    right, loss = logits.argmax(2) == y, F.cross_entropy(logits.movedim(2, 1), y, reduction="none")
+    return [(right[i, : len(part)], loss[i, : len(part)]) for i, part in enumerate(parts)]
 
 
 @torch.no_grad()
 def _outcomes(sim: Simulation, params: Params, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Says of each test sample whether a model is right, and its loss."""
     data, dtype, right, losses = sim.pool, sim.network.dtype, [], []
-    for some in rows.to(sim.device).split(SCORED_AT_ONCE):
+    for some in rows.to(sim.device).split(sim.scored_at_once):
         y = data.test_y[some]
         logits = sim.predict(params, normalise(data.test_x[some], data.recipe, dtype))
         right.append(logits.argmax(1) == y)

@@ -19,12 +19,12 @@ from fedatoms.data.federation import Federation
 from fedatoms.decompose import Group, groups, heads
 from fedatoms.exchange import Exchange, check_covers, every_round
 from fedatoms.functional import Network, network, why_not_vectorised
-from fedatoms.graphs import compiled
+from fedatoms.graphs import compiled, start_compiler
 from fedatoms.local import PRECISIONS, Alignment, Job, Learner, Precision, Training
 from fedatoms.maps import MapClients, NotVectorisable, one_by_one, refusing, vectorised
 from fedatoms.names import unknown
 from fedatoms.personal.base import Personal, Phase
-from fedatoms.products import traced
+from fedatoms.products import Products, traced
 from fedatoms.randomness import generator
 from fedatoms.trees import Params
 
@@ -35,7 +35,6 @@ GLOBAL_MODELS: tuple[Scored, ...] = ("server", "selected", "all")
 MAPS: tuple[Map, ...] = get_args(Map)
 Bytes = dict[Group, int]
 Predict = Callable[[Params, Tensor], Tensor]
-SCORED_AT_ONCE = 500  # images
 _AHEAD = 32  # clients whose batches are drawn before their round
 
 
@@ -112,6 +111,11 @@ class Simulation:
         test_x, test_y = data.test_x.to(device), data.test_y.to(device)
         return data._replace(x=data.x.to(device), y=data.y.to(device), test_x=test_x, test_y=test_y)
 
+    @property
+    def scored_at_once(self) -> int:
+        """The images of a batch when scoring: a large one keeps a GPU busy, a small one stays in a CPU's cache."""
+        return 2000 if self.device.startswith("cuda") else 500
+
     @cached_property
     def predict(self) -> Predict:
         """The network's logits; on a GPU full batches run with products for convolutions, as in training."""
@@ -121,10 +125,10 @@ class Simulation:
         known: dict[torch.Size, Predict] = {}
 
         def predict(params: Params, x: Tensor) -> Tensor:
-            if len(x) != SCORED_AT_ONCE:  # tracing takes longer than a small batch
+            if len(x) != self.scored_at_once:  # tracing takes longer than a small batch
                 return plain(params, x)
             if x.shape not in known:
-                known[x.shape] = _traced_if_possible(plain, params, x)
+                known[x.shape] = _with_products(plain, params, x)
             return known[x.shape](params, x)
 
         return predict
@@ -145,7 +149,10 @@ class Simulation:
             return one_by_one
         if why_not:
             return in_blocks(lambda size: refusing(why_not), lambda *first: 1, one_by_one)
-        make = compiled if self.device.startswith("cuda") else vectorised
+        make = vectorised
+        if self.device.startswith("cuda"):
+            make = compiled
+            start_compiler()
         return in_blocks(make, self._size_of_blocks, one_by_one if self.map == "auto" else None)
 
     def _size_of_blocks(self, learner: Learner, heard: Server, job: Job) -> int:
@@ -288,11 +295,14 @@ def _sampled(sim: Simulation) -> int:
     return max(round(sim.fraction * len(sim.data.parts)), 1)
 
 
-def _traced_if_possible(predict: Predict, params: Params, x: Tensor) -> Predict:
+def _with_products(predict: Predict, params: Params, x: Tensor) -> Predict:
     try:
-        return traced(predict, params, x) or predict
-    except Exception:  # a model whose path depends on its data cannot be written down, but it can be run
+        with Products():
+            graph = traced(predict, params, x)
+        graph(params, x)
+    except Exception:  # a path that depends on the data, or no kernel: as it is, the network runs anywhere
         return predict
+    return graph
 
 
 def _check_personal(personal: Personal, exchange: Exchange) -> None:

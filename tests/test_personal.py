@@ -10,7 +10,7 @@ from conftest import clients_of, difference, identical, play, small_net
 from safetensors.torch import load_file
 from torch import nn
 
-from fedatoms import graphs, trees
+from fedatoms import graphs, scoring, trees
 from fedatoms.algorithms import algorithm
 from fedatoms.build import simulation as build_simulation
 from fedatoms.clients import Client, Clients
@@ -241,6 +241,34 @@ def test_scores_of_clients_are_weighted_by_their_samples() -> None:
     sim = Simulation(net, Federation(x, y, parts, x, y, parts, 2, None), score=("personal",))
     found = personal_score(sim, begin(sim))
     assert (found.accuracy, found.worst, found.spread) == (75.0, 0.0, 50.0)
+
+
+@pytest.mark.parametrize("name", ["local-atoms", "fedper", "local"])
+def test_clients_scored_together_score_as_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test parts of unequal length, one of them empty, and a client that has nothing of its own yet."""
+    data = clients_of((3, 5, 4, 6))
+    data = data._replace(test_parts=list(torch.arange(len(data.test_y)).split([1, 0, 4, len(data.test_y) - 5])))
+    sim = Simulation(small_net(norm=True, dropout=True, atoms=4), data, personal=personal(name), failures=0.2)
+    state = play(sim, 1)
+    assert {bool(state.clients.read(client)) for client in range(4)} == {True, False}
+    alone = personal_score(sim, state)
+    for at_once in (2, 3):
+        monkeypatch.setattr(scoring, "_clients_at_once", lambda _, many=at_once: many)
+        assert personal_score(sim, state) == pytest.approx(alone, rel=1e-12)
+
+
+def test_a_model_that_cannot_be_vectorised_is_scored_client_by_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Net(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x * float(x.mean().item() > -1e9))
+
+    data = clients_of((3, 5))
+    sim = Simulation(Net(nn.Flatten(), nn.LazyLinear(3)).double(), data, personal=personal("fedper"))
+    sim.model(data.x[:1])
+    state = play(sim, 1)
+    alone = personal_score(sim, state)
+    monkeypatch.setattr(scoring, "_clients_at_once", lambda _: 2)
+    assert personal_score(sim, state) == alone
 
 
 def test_the_local_atoms_of_a_thousand_lenets_are_small(tmp_path: Path) -> None:

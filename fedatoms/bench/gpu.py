@@ -21,6 +21,7 @@ from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, find_row, numb
 from fedatoms.build import configure, device_of
 from fedatoms.experiment import Experiment
 from fedatoms.local import Precision
+from fedatoms.personal import personal
 from fedatoms.scoring import rounds
 from fedatoms.simulate import begin
 from fedatoms.simulation import GLOBAL_MODELS, Simulation
@@ -70,6 +71,7 @@ def _all_parts(contest: Contest, chosen: Sequence[str]) -> Iterator[Event]:
         "jax": _jax,
         "rounds": _rounds,
         "algorithms": _algorithms,
+        "personal": _personal,
         "deterministic": _deterministic,
         "cold": _cold,
     }
@@ -112,6 +114,10 @@ def _compared(contest: Contest) -> Iterator[Event]:
             yield paired(name, a.seconds, b.seconds, bar, _where(contest.special), at_least=at_least)
         else:
             yield Gap(name, f"{_where(contest.special)} was not measured for both")
+    for cell in contest.cells:
+        row = find_row(contest.so_far, who.OURS, *cell)
+        if row and cell.clients == contest.special.clients and cell.batch < who.TABLE1_BATCH:
+            yield Ratio("personal regime, ms a step", row.ms_step, 0.45, f"{_where(cell)}, momentum")
 
 
 def _jax(contest: Contest) -> Iterator[Event]:
@@ -173,18 +179,37 @@ def _seconds_with_evaluation(sim: Simulation, count: int) -> float:
 
 
 def _algorithms(contest: Contest) -> Iterator[Event]:
-    settings, cell = contest.settings, contest.special
-    sim = cell_clients(settings, cell)
-    entered = [_entry(replace(sim, algorithm=algorithm(name)), name, settings.repeats) for name in ALGORITHMS]
-    timings: dict[str, list[float]] = {}
+    """What an algorithm adds to a round of FedAvg."""
+    sim, (first, *others) = cell_clients(contest.settings, contest.special), ALGORITHMS
+    versions = {name: replace(sim, algorithm=algorithm(name)) for name in ALGORITHMS}
+    yield from _costs(contest, contest.special, versions, {f"{name} / {first}": (name, first, 1.25) for name in others})
+
+
+def _personal(contest: Contest) -> Iterator[Event]:
+    """What local atoms add to a round of FedAvg with the same epochs."""
+    cell = Cell(contest.special.clients, min(cell.batch for cell in contest.cells))
+    sim = cell_clients(contest.settings, cell)
+    versions = {"fedavg": sim, "local atoms": replace(sim, personal=personal("local-atoms"))}
+    yield from _costs(contest, cell, versions, {"local atoms / fedavg": ("local atoms", "fedavg", 2.2)})
+
+
+def _costs(
+    contest: Contest,
+    cell: Cell,
+    versions: dict[str, Simulation],
+    ratios: dict[str, tuple[str, str, float]],
+) -> Iterator[Event]:
+    """Lets versions of a simulation take turns; a ratio has a name, what is over and under the line, and a bar."""
+    settings, timings = contest.settings, dict[str, list[float]]()
+    entered = [_entry(sim, name, settings.repeats) for name, sim in versions.items()]
     for event in compete(settings.device, entered, _where(cell)):
         if isinstance(event, Timing):
             timings[event.name] = event.seconds
         else:
             yield event
-    for name in ALGORITHMS[1:]:
-        if name in timings and "fedavg" in timings:
-            yield paired(f"{name} / fedavg", timings[name], timings["fedavg"], 1.25, _where(cell))
+    for ratio, (over, under, bar) in ratios.items():
+        if over in timings and under in timings:
+            yield paired(ratio, timings[over], timings[under], bar, _where(cell))
 
 
 def _entry(sim: Simulation, name: str, turns: int) -> Contestant:

@@ -10,6 +10,7 @@ MAKER = "benchmarks/report.py"
 PARTS = {
     "jax": "JAX",
     "algorithms": "the cost of algorithms",
+    "personal": "the cost of local atoms",
     "deterministic": "deterministic",
     "cold": "start to end of first round",
 }

@@ -15,7 +15,7 @@ from fedatoms.local import Precision
 from fedatoms.names import unknown
 from fedatoms.provenance import provenance
 
-Part = Literal["grid", "jax", "rounds", "algorithms", "deterministic", "cold"]
+Part = Literal["grid", "jax", "rounds", "algorithms", "personal", "deterministic", "cold"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 
