@@ -77,11 +77,15 @@ def _most_steps(learner: Learner) -> int:
     return learner.training.epochs * -(-largest // learner.training.batch_size)
 
 
+class _NotCompiled(Exception):
+    """The compiler refused a step."""
+
+
 def _record_if_possible(learner: Learner, heard: Server, jobs: Job) -> Program | None:
     try:
         return _record(learner, heard, jobs)
-    except torch._dynamo.exc.TorchDynamoException as error:
-        warnings.warn(f"the step cannot be compiled ({why(error)}): training without the compiler", stacklevel=2)
+    except _NotCompiled as error:
+        warnings.warn(f"the step cannot be compiled ({error}): training without the compiler", stacklevel=2)
         return None
 
 
@@ -124,12 +128,24 @@ def _compiled_step(learner: Learner, buffers: Buffers) -> Callable[[Buffers], ob
 
 
 def _compile(graph: GraphModule, buffers: Buffers) -> Callable[[Buffers], object]:
-    """Compiles a step by taking it; it is also taken as it is, so that Triton compiles our kernels at the same time."""
-    step, spare = torch.compile(graph, fullgraph=True, dynamic=False), _map(torch.clone, buffers)
+    """Compiles a step and takes it; it is also taken as it is, so that Triton compiles our kernels at the same time."""
     with ThreadPoolExecutor(1) as beside:
-        beside.submit(graph, spare)
-        step(buffers)  # fails where the other does
+        beside.submit(graph.forward, _map(torch.clone, buffers))
+        try:
+            step = _inductor(graph, [buffers])
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise _NotCompiled(why(error)) from error
+    step(buffers)
     return step
+
+
+def _inductor(graph: GraphModule, example: list[Buffers]) -> Callable[[Buffers], object]:
+    import torch._inductor  # Dynamo could only trace again what is traced
+
+    compile_graph = cast(Callable[..., Callable[[Buffers], object]], torch._inductor.compile)
+    return compile_graph(graph, example)
 
 
 def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:

@@ -73,7 +73,7 @@ class Net(nn.Module):
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
 
 
 def simulation(model: nn.Module | None = None, **changes: object) -> Simulation:
@@ -216,12 +216,9 @@ def test_a_model_that_cannot_be_vectorised_goes_one_by_one_and_says_why_once(wha
     assert agree(play(sim, 2), found)
 
 
+@pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize("what", ["random", "item", "own function"])
-def test_a_refusal_while_tracing_is_one_line(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the real tracer, whose errors may wrap the refusal."""
-    real: Callable[..., object] = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **options: real(function, backend="eager", **options))
-    torch._dynamo.reset()
+def test_a_refusal_while_tracing_is_one_line(what: str) -> None:
     sim = simulation(Net(REFUSED[what]))
     with pytest.warns(UserWarning) as warned:
         found = play(mapped(sim, in_blocks(graphs.compiled, sized(3), one_by_one)), 1)

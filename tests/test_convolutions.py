@@ -182,7 +182,7 @@ def test_without_a_kernel_for_the_gpu_convolutions_stay(monkeypatch: pytest.Monk
     def fail(*each: Tensor) -> Tensor:
         raise ImportError("No module named 'triton'")
 
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
     monkeypatch.setattr(products, "convolution", fail)
     sim = Simulation(wide_net(), clients_of((3, 5)))
     with pytest.warns(UserWarning, match="convolutions go to cuDNN, which is slower: No module named 'triton'"):
@@ -193,7 +193,7 @@ def test_without_a_kernel_for_the_gpu_convolutions_stay(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("atoms", [None, 4])
 def test_a_round_of_products_is_a_round(atoms: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the compiled map, without the compiler."""
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
     net, clients = wide_net(), clients_of((3, 5, 4))
     sim = Simulation(net if atoms is None else decompose(net, atoms), clients)
     called: list[int] = []
