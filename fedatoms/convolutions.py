@@ -123,27 +123,6 @@ class _Pooled(torch.autograd.Function):
         return dx, _to_filters(x, slopes, which, weight, ctx.padding), bias, None
 
 
-class _Composed(torch.autograd.Function):
-    """``torch.bmm(a, b)`` as products and sums, which a compiler fuses with what is done to the result."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(a: Tensor, b: Tensor) -> Tensor:
-        return (a.unsqueeze(3) * b.unsqueeze(1)).sum(2)
-
-    @staticmethod
-    def setup_context(ctx: _Context, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    @torch.no_grad()  # first derivatives only
-    def backward(ctx: _Context, dy: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = ctx.saved_tensors
-        return dy @ b.mT, a.mT @ dy
-
-
-composed: Callable[[Tensor, Tensor], Tensor] = _Composed.apply
 convolution: Callable[[Tensor, Tensor, Pair], Tensor] = _Convolution.apply
 pooled: Callable[[Tensor, Tensor, Tensor, Pair], tuple[Tensor, Tensor]] = _Pooled.apply
 

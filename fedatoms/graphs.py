@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from fedatoms.algorithms.base import Server
 from fedatoms.local import Carry, Job, Learner, Reply, begin, block_step, finish_block
 from fedatoms.maps import MapClients, naming_refusals, stack, vectorised, why
-from fedatoms.products import FEW, Products, kernel_is_missing, traced
+from fedatoms.products import Products, kernel_is_missing, traced
 
 T = TypeVar("T")
 
@@ -145,7 +145,7 @@ def _inductor(graph: GraphModule, example: list[Buffers]) -> Callable[[Buffers],
     import torch._inductor  # Dynamo could only trace again what is traced
 
     compile_graph = cast(Callable[..., Callable[[Buffers], object]], torch._inductor.compile)
-    return compile_graph(graph, example, options={"unroll_reductions_threshold": FEW})
+    return compile_graph(graph, example)
 
 
 def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:
@@ -176,10 +176,9 @@ def _stepper(learner: Learner) -> Callable[[Buffers], None]:
 
 
 def _fill(buffers: Buffers, heard: Server, jobs: Job, learner: Learner) -> None:
-    old, new = (pytree.tree_leaves(each) for each in (buffers[:3], (heard, jobs, begin(learner, jobs))))
-    for kind in {leaf.dtype for leaf in old}:  # few kernels instead of one for each leaf
-        into, tensors = zip(*(pair for pair in zip(old, new, strict=True) if pair[0].dtype == kind), strict=True)
-        torch._foreach_copy_(into, tensors)
+    _copy(buffers.heard, heard)
+    _copy(buffers.jobs, jobs)
+    _copy(buffers.carry, begin(learner, jobs))
     buffers.losses.zero_()
     buffers.step.zero_()
     buffers.rate.fill_(learner.rate)

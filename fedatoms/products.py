@@ -15,9 +15,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
-from fedatoms.convolutions import Pair, composed, convolution, pooled
-
-FEW = 32  # atoms: so many terms of a sum can be written out
+from fedatoms.convolutions import Pair, convolution, pooled
 
 
 class Products(TorchFunctionMode):
@@ -38,8 +36,6 @@ class Products(TorchFunctionMode):
         kwargs = kwargs or {}
         if function is torch.conv2d:
             return self._convolve(_arguments(*args, **kwargs))
-        if function is torch.bmm and args[0].shape[2] <= FEW:
-            return composed(*args)
         made = self._made.get(id(args[0])) if args else None
         if made is not None and made.relu and function in _POOLS and _halves(*args[1:], **kwargs):
             return pooled(made.x, made.weight, made.bias, made.padding)[0]
