@@ -176,9 +176,10 @@ def _stepper(learner: Learner) -> Callable[[Buffers], None]:
 
 
 def _fill(buffers: Buffers, heard: Server, jobs: Job, learner: Learner) -> None:
-    _copy(buffers.heard, heard)
-    _copy(buffers.jobs, jobs)
-    _copy(buffers.carry, begin(learner, jobs))
+    old, new = (pytree.tree_leaves(each) for each in (buffers[:3], (heard, jobs, begin(learner, jobs))))
+    for kind in {leaf.dtype for leaf in old}:  # few kernels instead of one for each leaf
+        into, tensors = zip(*(pair for pair in zip(old, new, strict=True) if pair[0].dtype == kind), strict=True)
+        torch._foreach_copy_(into, tensors)
     buffers.losses.zero_()
     buffers.step.zero_()
     buffers.rate.fill_(learner.rate)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import difference
 
+from fedatoms.bench import contest as turns
 from fedatoms.bench import contestants as who
 from fedatoms.bench.contest import Timing, compete
 from fedatoms.bench.contestants import Cell, Contestant, by_hand, cell_clients, eager_round
@@ -42,7 +43,9 @@ TINY = Bench(
 @pytest.fixture(scope="module")
 def events() -> list[Event]:
     """One whole tiny benchmark, all parts, on a CPU."""
-    return list(measure(TINY))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns, "WHILE", 0.02)
+        return list(measure(TINY))
 
 
 def test_every_part_gives_its_lines(events: list[Event]) -> None:

@@ -8,6 +8,8 @@ from fedatoms.bench.contestants import Contestant, Round
 from fedatoms.bench.limits import timed, watch_memory
 from fedatoms.bench.results import Gap
 
+WHILE = 0.5  # seconds of a turn
+
 
 class Timing(NamedTuple):
     """What a contestant's rounds took."""
@@ -37,11 +39,25 @@ def compete(device: str, contestants: Sequence[Contestant], where: str) -> Itera
     for turn in range(max((each.contestant.turns for each in ready), default=0)):
         for each in [each for each in ready if turn < each.contestant.turns]:
             try:
-                each.timing.seconds.append(timed(device, each.work))
+                each.timing.seconds.append(_turn(device, each))
             except Exception as error:
                 ready.remove(each)
                 yield Gap(f"{each.contestant.name}, {where}", reason_of(error))
     yield from (each.timing for each in ready)
+
+
+def _turn(device: str, each: _Ready) -> float:
+    """Runs rounds for a while, at least one, and returns the mean: after others had their turn, the first is slower."""
+    seconds = timed(device, each.work)
+    more = round(WHILE / seconds) - 1
+    if more < 1:
+        return seconds
+
+    def rounds() -> None:
+        for _ in range(more):
+            each.work()
+
+    return (seconds + timed(device, rounds)) / (1 + more)
 
 
 def reason_of(error: Exception) -> str:

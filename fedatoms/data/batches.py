@@ -141,6 +141,8 @@ def _draw_augmentation(shape: Sequence[int], recipe: Recipe | None, draws: torch
 
 def _lengthen(one: Plan, steps: int) -> Plan:
     more = steps - len(one.rows)
+    if not more:
+        return one
     rows = torch.cat([one.rows, one.rows[0, 0].expand(more, one.rows.shape[1])])
     real, flip = (pad_tensor(leaf, (0, 0, 0, more)) for leaf in (one.real, one.flip))
     return Plan(rows, real, flip, pad_tensor(one.shift, (0, 0, 0, 0, 0, more)), one.key)
