@@ -53,6 +53,18 @@ def gains() -> str:
     return f"{table(heads, [*lines, means])}\n\n{said}"
 
 
+def controls() -> str:
+    """Writes what changes if control updates divide by the first rate, as FedDC's code does."""
+    heads = ("", "paper", "η_t of the round", "η of the first, in `controls/`")
+    return table(heads, [_controls(name, place) for name in ("scaffold", "feddc") for place in range(len(CLASSES))])
+
+
+def _controls(name: str, place: int) -> list[str]:
+    cell = f"{name}-cifar10-{CLASSES[place]}"
+    ours = [_read(each).accuracy["all"].headline for each in (cell, f"controls/{cell}")]
+    return [f"{NAMES[name]} (100, {CLASSES[place]})", *(f"{value:.2f}" for value in (PAPER[name][place], *ours))]
+
+
 def search() -> str:
     """Writes what was tried on held-out images, the best first."""
     found = [read_result(path.parent) for path in (ROOT / "search").glob("*/result.json")]
@@ -63,7 +75,7 @@ def search() -> str:
     return table(("flags", "held-out accuracy", "final", "best", "in `search/`"), lines)
 
 
-BLOCKS = {"cells": cells, "gains": gains, "search": search}
+BLOCKS = {"cells": cells, "gains": gains, "controls": controls, "search": search}
 
 
 def report(page: Path = ROOT / "README.md", picture: Path = ROOT.parent / "docs" / "cifar10-5.png") -> None:

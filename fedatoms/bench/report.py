@@ -88,12 +88,12 @@ def _origin(results: Results) -> str:
     versions = [f"{name} {origin[name]}" for name in ("torch", "triton", "cuda", "driver", "jax") if origin.get(name)]
     return (
         f"{origin['device']}, {settings['precision']}, {', '.join(versions)}; fedatoms {origin['fedatoms']}, commit "
-        f"{origin['commit']}, {str(origin['time'])[:10]}. Medians of {settings['repeats']} rounds, of 3 for the loops."
+        f"{origin['commit']}, {str(origin['time'])[:10]}. Medians of {settings['repeats']} turns, of 3 for the loops."
     )
 
 
 def _ratios(ratios: Sequence[Ratio]) -> str:
-    lines = [[ratio.name, f"{ratio.value:.2f}", _bar(ratio), ratio.verdict, ratio.detail] for ratio in ratios]
+    lines = [[ratio.name, f"{ratio.value:.3f}", _bar(ratio), ratio.verdict, ratio.detail] for ratio in ratios]
     return table(("measured", "value", "bar", "", "detail"), lines, align="---")
 
 
