@@ -35,14 +35,19 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
     (10, ['atoms', 'coefficients', 'head', 'rest'])
     """
     check(experiment)
-    chosen = algorithm(experiment.algorithm, experiment.strength)
-    device = device_of(experiment)
+    algorithm(experiment.algorithm, experiment.strength), device_of(experiment)  # before data are read
     images = load(experiment.dataset, experiment.data_dir, experiment.augment)
     images = hold_out(images, experiment.holdout, experiment.seed)
+    model = network_of(experiment, images.classes, tuple(images.x.shape[1:]))
+    return assemble(experiment, model, data_of(experiment, images), folder)
+
+
+def assemble(experiment: Experiment, model: nn.Module, data: Federation, folder: Path | None = None) -> Simulation:
+    """Puts a network and data together as an experiment says; an error belongs here, before anything is written."""
     sim = Simulation(
-        model=network_of(experiment, images.classes, tuple(images.x.shape[1:])),
-        data=data_of(experiment, images),
-        algorithm=chosen,
+        model=model,
+        data=data,
+        algorithm=algorithm(experiment.algorithm, experiment.strength),
         exchange=exchange_of(experiment),
         personal=personal(experiment.personal, experiment.personal_strength),
         training=training_of(experiment),
@@ -50,7 +55,7 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
         failures=experiment.failures,
         score=cast(tuple[Scored, ...], scored_models(experiment)),
         seed=experiment.seed,
-        device=device,
+        device=device_of(experiment),
         map=cast(Map, experiment.map),
         block=experiment.block,
         precision=cast(Precision, experiment.precision),
@@ -58,7 +63,7 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
         folder=folder,
         head=experiment.head or None,
     )
-    _ = sim.map_clients, learner_of(sim, 0), learner_of(sim, 1)  # their errors belong here: nothing is written yet
+    _ = sim.map_clients, learner_of(sim, 0), learner_of(sim, 1)
     return sim
 
 
@@ -86,6 +91,15 @@ def network_of(experiment: Experiment, classes: int, shape: tuple[int, ...]) -> 
     """Builds the network for images of a shape, in the parametrisation of the experiment."""
     model = build(experiment.model, classes=classes, channels=shape[0], seed=experiment.seed)
     check_input(model, shape, classes)
+    return parametrise(experiment, model)
+
+
+def parametrise(experiment: Experiment, model: nn.Module) -> nn.Module:
+    """Gives a plain network the parametrisation of the experiment.
+
+    >>> type(parametrise(Experiment(parametrisation="atoms"), nn.Sequential(nn.Conv2d(3, 8, 3)))[0]).__name__
+    'AtomConv'
+    """
     if experiment.parametrisation == "plain":
         return model
     try:

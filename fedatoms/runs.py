@@ -69,10 +69,18 @@ class Result:
 Say = Callable[[str], None]
 
 
-def run(experiment: Experiment, *, watch: Watch | None = None) -> Result:
+class Engine(NamedTuple):
+    """Who trains: by default this process, all clients. ``personal`` ends a run of a personalised method."""
+
+    simulation: Callable[[Experiment, Path], Simulation] = simulation
+    rounds: Callable[[Simulation, State, int, int], Iterator[Progress]] = rounds
+    personal: Callable[[Experiment, Simulation, State, Path], dict[str, float]] | None = None
+
+
+def run(experiment: Experiment, *, watch: Watch | None = None, engine: Engine | None = None) -> Result:
     """Runs an experiment into a new folder ``out/name``; ``watch`` sees every round."""
-    folder = Path(experiment.out) / run_name(experiment)
-    sim = simulation(experiment, folder / "checkpoint" / "clients")  # bad input fails here: nothing is written yet
+    folder, engine = Path(experiment.out) / run_name(experiment), engine or Engine()
+    sim = engine.simulation(experiment, folder / "checkpoint" / "clients")  # bad input fails here: nothing is written
     check_tensorboard(experiment)
     if (folder / "experiment.json").exists():
         raise ValueError(
@@ -81,20 +89,26 @@ def run(experiment: Experiment, *, watch: Watch | None = None) -> Result:
     configure(experiment)
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "experiment.json", _json(experiments.to_json(experiment)))
-    return _finish(experiment, sim, Loaded(begin(sim), 0.0, []), folder, watch)
+    return _finish(experiment, sim, Loaded(begin(sim), 0.0, []), folder, watch, engine)
 
 
 def resume(
-    folder: Path, changes: Mapping[str, object], *, watch: Watch | None = None, say: Say = lambda line: None
+    folder: Path,
+    changes: Mapping[str, object],
+    *,
+    watch: Watch | None = None,
+    say: Say = lambda line: None,
+    engine: Engine | None = None,
 ) -> Result:
     """Continues a run from its last checkpoint, for more rounds or on another device if ``changes`` says so."""
+    engine = engine or Engine()
     old = experiments.load_run(folder)
     new = replace(old, **{**changes, "name": folder.name, "out": str(folder.parent)})  # type: ignore[arg-type]
     experiments.check(new)
     fixed = [f"--{name.replace('_', '-')}" for name in changes if name not in HOW_NOT_WHAT | set(HOW_LONG)]
     if trajectory(new) != trajectory(old):
         raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run. Leave it out, or start a new run.")
-    sim = simulation(new, folder / "checkpoint" / "clients")
+    sim = engine.simulation(new, folder / "checkpoint" / "clients")
     configure(new)
     loaded = load_checkpoint(folder / "checkpoint", sim, trajectory=trajectory(new))
     done = loaded.state.round
@@ -114,7 +128,7 @@ def resume(
         say(f"{folder} is complete after {done} rounds. Ask for more with --rounds.")
     replace_file(folder / "experiment.json", _json(experiments.to_json(new)))
     _forget_rounds(folder / "rounds.jsonl", done)
-    return _finish(new, sim, loaded, folder, watch)
+    return _finish(new, sim, loaded, folder, watch, engine)
 
 
 def read_rounds(folder: Path) -> list[Row]:
@@ -186,7 +200,9 @@ def accuracy_curves(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
     return curves
 
 
-def _finish(experiment: Experiment, sim: Simulation, loaded: Loaded, folder: Path, watch: Watch | None) -> Result:
+def _finish(
+    experiment: Experiment, sim: Simulation, loaded: Loaded, folder: Path, watch: Watch | None, engine: Engine
+) -> Result:
     """Runs the rounds that are left, then writes the model and the result."""
     state, before, began, source = loaded.state, loaded.seconds, time.perf_counter(), provenance(sim.device)
     watchers = [each for each in (watch, tensorboard(experiment, folder, state.round)) if each is not None]
@@ -197,7 +213,7 @@ def _finish(experiment: Experiment, sim: Simulation, loaded: Loaded, folder: Pat
 
     try:
         with (folder / "rounds.jsonl").open("a") as lines:
-            for progress in rounds(sim, state, experiment.rounds, experiment.eval_every):
+            for progress in engine.rounds(sim, state, experiment.rounds, experiment.eval_every):
                 lines.write(json.dumps(_row(progress)) + "\n")
                 lines.flush()
                 state = progress.state  # after its line: a checkpoint never knows more rounds than the file
@@ -209,14 +225,18 @@ def _finish(experiment: Experiment, sim: Simulation, loaded: Loaded, folder: Pat
         save_state()
         raise
     save_state()
-    own = _personal(experiment, sim, state, folder) if experiment.personal != "none" else None
+    own = (engine.personal or _personal)(experiment, sim, state, folder) if experiment.personal != "none" else None
     result = replace(_result(experiment, sim, folder, before + time.perf_counter() - began, source), personal=own)
+    write_model(folder, sim, state)
+    return _write(result)
+
+
+def write_model(folder: Path, sim: Simulation, state: State) -> None:
+    """Writes the server's model of a run."""
     images = json.dumps({"classes": sim.data.classes, "shape": list(sim.data.x.shape[1:])})
     tensors = {name: leaf.cpu().contiguous() for name, leaf in state.server.params.items()}  # tied ones once
-    replace_file(
-        folder / "model.safetensors", save(tensors, metadata={"images": images})
-    )  # one key: their order is random
-    return _write(result)
+    data = save(tensors, metadata={"images": images})  # one key: their order is random
+    replace_file(folder / "model.safetensors", data)
 
 
 def _result(experiment: Experiment, sim: Simulation, folder: Path, seconds: float, source: dict[str, object]) -> Result:

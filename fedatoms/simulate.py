@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from fedatoms.files import Stored
 from fedatoms.local import Job, Reply, Traces, check_finite, traces_of
 from fedatoms.personal.base import Phase, View
 from fedatoms.simulation import Bytes, Record, Simulation, State, learner_of, look_ahead, placed, select, travelling
-from fedatoms.trees import Params
+from fedatoms.trees import Memory, Params
 
 _LAST = 1_000  # tells the batches of a last pass from those of a round's phases
 
@@ -50,10 +50,11 @@ def advance(sim: Simulation, state: State) -> tuple[State, Record]:
             now, seen = train_own(sim, now, present, phase, place)
             traces += seen
         else:
-            got = _train_shared(sim, now, present, phase, before)
+            for block, reply in _train_shared(sim, now, present, phase, before):
+                got = _collect(sim, now, got, block, reply, phase.view)
             now = _with_rows(now, got.rows)
     told = collaborate.told_by(sim, now, before, got.after)
-    new = _settle(sim, now, present, got) if present else state._replace(round=state.round + 1, selected=None)
+    new = settle(sim, now, present, got.total)._replace(last_sum=got.last_sum)
     new = collaborate.settle(sim, new, told)
     up = _add(got.up, collaborate.bytes_up(sim, told))
     down = _add(_bytes_down(sim, state, chosen), collaborate.bytes_down(sim, state, chosen, told))
@@ -100,9 +101,52 @@ def last_pass(sim: Simulation, state: State, epochs: int) -> tuple[Simulation, S
     return last, state
 
 
+class Contribution(NamedTuple):
+    """What one client gives to a round and keeps of it; no tensor has an axis of clients."""
+
+    upload: Memory  # nothing if all of it stays
+    row: Client
+    loss: float  # mean over its steps
+
+
+def take_part(sim: Simulation, state: State, client: int) -> Contribution:
+    """Does one client's part of a round, elsewhere than the server: ``state`` is what this client knows of it."""
+    now, own, shared = state, list[Traces](), list[Traces]()
+    upload: Memory = {}
+    for place, phase in placed(sim):
+        if phase.moves == "own":
+            now, seen = train_own(sim, now, [client], phase, place)
+            own += seen
+            continue
+        for block, reply in _train_shared(sim, now, [client], phase, {}):
+            upload = {kind: trees.unstack(tree, 0) for kind, tree in reply.upload.items()}
+            shared.append(traces_of(reply, block))
+            row = _kept(sim, now, _row(sim, now, client), reply, 0, phase.view)
+            now = _with_rows(now, {client: now.clients.keep(client, row, state.round + 1)})
+    losses = [mean for each in shared or own for mean in check_finite(each, state.round)]
+    return Contribution(upload, _row(sim, now, client), sum(losses) / len(losses))
+
+
+def settle(sim: Simulation, state: State, present: list[int], total: server_side.Total) -> State:
+    """Takes the uploads of a round in; without any the model stays as it is."""
+    if not total.weight:
+        return state._replace(round=state.round + 1, selected=None)
+    mean = server_side.mean_of(total, like=state.server.params)
+    changed = {sim.labels[name] for name in travelling(sim, state.round)}
+    return state._replace(
+        round=state.round + 1,
+        server=server_side.settle(state.server, sim.algorithm, mean, len(present) / len(sim.data.parts)),
+        versions={**state.versions, **dict.fromkeys(changed, state.round + 1)},
+        held={**state.held, **dict.fromkeys(present, state.versions)},
+        selected={**state.server.params, **mean["params"], **mean["statistics"]},
+    )
+
+
 @torch.no_grad()
 def _check_outputs(sim: Simulation, params: Params) -> None:
     data = sim.pool
+    if not len(data.test_x):  # a server that has no images
+        return
     logits = sim.network.predict(params, normalise(data.test_x[:2], data.recipe, sim.network.dtype))
     if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < data.classes:
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -114,17 +158,17 @@ def _check_outputs(sim: Simulation, params: Params) -> None:
 
 def _train_shared(
     sim: Simulation, state: State, present: list[int], phase: Phase, before: Mapping[int, Params]
-) -> "_Collected":
+) -> Iterator[tuple[list[int], Reply]]:
+    """Trains what is uploaded, and gives the clients of each block with their replies."""
     learner = learner_of(sim, state.round, phase)
     heard = server_side.heard(state.server, sim.algorithm, learner.travelling)
     jobs = (_job(sim, state, client, phase, place=0) for client in present)
     if learner.align is not None:
         targets = (collaborate.targets_of(sim, state, before[client]) for client in present)
         jobs = (job._replace(memory={**job.memory, **those}) for job, those in zip(jobs, targets, strict=True))
-    waiting, got = iter(present), _NOTHING._replace(last_sum=state.last_sum)
+    waiting = iter(present)
     for reply in sim.map_clients(learner, heard, jobs):
-        got = _collect(sim, state, got, [next(waiting) for _ in reply.steps], reply, phase.view)
-    return got
+        yield [next(waiting) for _ in reply.steps], reply
 
 
 class _Collected(NamedTuple):
@@ -208,21 +252,6 @@ def _last(sim: Simulation, row: Client, name: str) -> Tensor:
     """Returns a leaf of a client's last model; one that never reported counts as the initial model."""
     initial = sim.network.parameters if name in sim.network.parameters else sim.network.statistics
     return row.last.get(name, initial[name])
-
-
-def _settle(sim: Simulation, state: State, present: list[int], got: _Collected) -> State:
-    if not got.traces:  # nobody uploads anything
-        return state._replace(round=state.round + 1, selected=None)
-    mean = server_side.mean_of(got.total, like=state.server.params)
-    changed = {sim.labels[name] for name in travelling(sim, state.round)}
-    return state._replace(
-        round=state.round + 1,
-        server=server_side.settle(state.server, sim.algorithm, mean, len(present) / len(sim.data.parts)),
-        versions={**state.versions, **dict.fromkeys(changed, state.round + 1)},
-        held={**state.held, **dict.fromkeys(present, state.versions)},
-        last_sum=got.last_sum,
-        selected={**state.server.params, **mean["params"], **mean["statistics"]},
-    )
 
 
 def _bytes_down(sim: Simulation, state: State, chosen: list[int]) -> Bytes:
