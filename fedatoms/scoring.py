@@ -71,7 +71,15 @@ def personal_score(sim: Simulation, state: State) -> Score:
         outcomes = _own_outcomes(sim, server, [own[client] for client in some], [parts[client] for client in some])
         found.update(zip(some, outcomes, strict=True))
     right, loss = (torch.stack([found[client][i].double().sum() for client in range(len(parts))]).cpu() for i in (0, 1))
-    tested = torch.tensor([float(len(part)) for part in parts], dtype=torch.float64)
+    return over_clients(right, loss, torch.tensor([float(len(part)) for part in parts], dtype=torch.float64))
+
+
+def over_clients(right: Tensor, loss: Tensor, tested: Tensor) -> Score:
+    """Sums up clients' results: right answers and sums of losses over so many tested samples each, in float64.
+
+    >>> over_clients(torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0]), torch.tensor([3.0, 1.0]))
+    Score(accuracy=75.0, loss=1.0, worst=0.0, spread=50.0)
+    """
     each = (right / tested)[tested > 0].sort().values
     if not len(each):
         raise ValueError(

@@ -85,17 +85,19 @@ def train_own(
     return _with_rows(state, rows), traces
 
 
-def last_pass(sim: Simulation, state: State, epochs: int) -> tuple[Simulation, State]:
+def last_pass(sim: Simulation, state: State, epochs: int, clients: list[int] | None = None) -> tuple[Simulation, State]:
     """Trains on every client, sampled or not, what the method says is its own in the end, and all else stays.
 
-    Returns the simulation in which that part is the clients' own, for scoring, and the state.
+    ``clients`` are those to train, by default all. Returns the simulation in which that part is the clients' own, for
+    scoring, and the state.
     """
     phase = Phase("own", epochs=epochs)
     last = replace(sim, personal=sim.personal._replace(own=sim.personal.final or sim.personal.own, phases=(phase,)))
     last.__dict__.update(
         {name: sim.__dict__[name] for name in ("network", "pool", "map_clients", "predict") if name in sim.__dict__}
     )
-    state, traces = train_own(last, state, list(range(len(sim.data.parts))), phase, place=_LAST)
+    everyone = list(range(len(sim.data.parts)))
+    state, traces = train_own(last, state, everyone if clients is None else clients, phase, place=_LAST)
     for each in traces:
         check_finite(each, state.round)
     return last, state

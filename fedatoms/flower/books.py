@@ -1,0 +1,90 @@
+"""What a server knows between rounds: the run's state, and which state and versions each client holds."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from fedatoms import server as server_side
+from fedatoms.exchange import bytes_of
+from fedatoms.files import replace_file
+from fedatoms.flower.wire import Answer, Lacks, Order
+from fedatoms.simulate import settle
+from fedatoms.simulation import Bytes, Simulation, State, travelling
+from fedatoms.trees import Memory
+
+KEPT = 2  # as many as there are checkpoints
+
+
+class Books(NamedTuple):
+    """The state of a run, its name on the nodes, and for each client the number of its state that counts."""
+
+    state: State
+    run: str
+    trajectory: str
+    base: Mapping[int, int] = {}  # after its last answer that was taken in
+
+
+def order_for(sim: Simulation, books: Books, client: int, *, score: bool = False, last_epochs: int = 0) -> Order:
+    """Writes a client's order for the round: the groups that it lacks, and what the algorithm sends along."""
+    state = books.state
+    lost = server_side.lacking(state.versions, state.held.get(client, {})) - sim.exchange.personal
+    names = {name for name, group in sim.labels.items() if group in lost and name not in sim.private}
+    memory = frozenset[str]() if score else travelling(sim, state.round) & sim.network.parameters.keys()
+    down = server_side.message(state.server, sim.algorithm, names, memory)
+    base = books.base.get(client, 0)
+    return Order(books.run, books.trajectory, state.round, base, state.versions, down, last_epochs)
+
+
+def take_in(sim: Simulation, books: Books, answers: Mapping[int, Answer], mean: Memory | None = None) -> Books:
+    """Averages good answers in the order of the clients and ends the round; ``mean`` stands for another average."""
+    present, total, uniform = sorted(answers), server_side.NOTHING_YET, sim.algorithm.weighting == "uniform"
+    uploads = [(answers[each].upload, 1.0 if uniform else float(answers[each].samples)) for each in present]
+    for upload, weight in uploads if mean is None else [(mean, 1.0)]:
+        total = server_side.gather(total, _lead(upload), torch.tensor([weight]))
+    state = settle(sim, books.state, present, total)
+    return books._replace(state=state, base={**books.base, **dict.fromkeys(present, books.state.round + 1)})
+
+
+def mend(books: Books, client: int, lacks: Lacks) -> Books:
+    """Notes that a client holds less than was thought; one whose own state is lost begins anew."""
+    held = {group: version for group, version in books.state.held.get(client, {}).items() if group not in lacks.groups}
+    base = {**books.base, client: 0} if lacks.lost else books.base
+    return books._replace(state=books.state._replace(held={**books.state.held, client: held}), base=base)
+
+
+def bytes_in(sim: Simulation, messages: list[Memory]) -> Bytes:
+    """Counts the bytes of messages by group."""
+    count: Bytes = {}
+    for message in messages:
+        for group, size in bytes_of(message, sim.labels).items():
+            count[group] = count.get(group, 0) + size
+    return count
+
+
+def save_books(folder: Path, books: Books) -> None:
+    """Writes what no checkpoint has; before the checkpoint of the same round, which then finds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    base = {str(client): number for client, number in books.base.items()}
+    replace_file(_path(folder, books.state.round), json.dumps({"run": books.run, "base": base}).encode())
+    for old in sorted(folder.glob("*.json"))[: -KEPT - 1]:
+        old.unlink()
+
+
+def load_books(folder: Path, state: State, trajectory: str) -> Books:
+    """Reads what ``save_books`` wrote for a state."""
+    try:
+        found = json.loads(_path(folder, state.round).read_text())
+    except OSError as error:
+        raise ValueError(f"{folder} has nothing about round {state.round}. Restore it, or start a new run.") from error
+    return Books(state, found["run"], trajectory, {int(client): number for client, number in found["base"].items()})
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}.json"
+
+
+def _lead(upload: Memory) -> Memory:
+    return {kind: {name: leaf[None] for name, leaf in tree.items()} for kind, tree in upload.items()}

@@ -1,0 +1,71 @@
+"""What a server looks at before it averages: an answer that is broken, late or far from the others is refused."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from fedatoms import server as server_side
+from fedatoms import trees
+from fedatoms.algorithms.base import Work
+from fedatoms.flower.wire import Answer
+from fedatoms.simulation import Simulation, State, travelling
+from fedatoms.trees import Memory, Params
+
+FEWEST = 3  # answers, for one of them to be far from the others
+
+
+class Refused(ValueError):
+    """An answer that is not averaged, and why."""
+
+
+def check_answer(sim: Simulation, state: State, answer: Answer) -> Answer:
+    """Returns an answer to the round that can be averaged, its leaves in the order of the model's."""
+    if answer.round != state.round:
+        raise Refused(f"it is about round {answer.round}")
+    if answer.samples < 1:
+        raise Refused(f"it says {answer.samples} samples")
+    return answer._replace(upload=_ordered(_expected(sim, state), answer.upload))
+
+
+def _expected(sim: Simulation, state: State) -> Memory:
+    """Makes an upload like those of the round: what the algorithm reports of a client that did not move."""
+    sent, algorithm = travelling(sim, state.round), sim.algorithm
+    heard = server_side.heard(state.server, algorithm, sent & sim.network.parameters.keys())
+    still = Work(heard.params, torch.ones(()), trees.apply(lambda leaf: leaf.new_ones(()), heard.params))
+    upload, _ = algorithm.report(heard.params, heard, algorithm.client_memory(heard.params), still)
+    return {**upload, "statistics": trees.restrict(sim.network.statistics, sent)}
+
+
+def _ordered(expected: Memory, upload: Memory) -> Memory:
+    if extra := upload.keys() - expected.keys():
+        raise Refused(f"it has '{min(extra)}', which nobody asked for")
+    return {kind: _tree(kind, like, upload.get(kind, {})) for kind, like in expected.items()}
+
+
+def _tree(kind: str, like: Params, tree: Params) -> Params:
+    if tree.keys() != like.keys():
+        name = min(tree.keys() ^ like.keys())
+        raise Refused(f"'{kind}/{name}' is {'not asked for' if name in tree else 'missing'}")
+    for name, leaf in tree.items():
+        if (leaf.dtype, leaf.shape) != (like[name].dtype, like[name].shape):
+            was, wanted = (f"{each.dtype} {tuple(each.shape)}" for each in (leaf, like[name]))
+            raise Refused(f"'{kind}/{name}' is {was} instead of {wanted}")
+        if leaf.is_floating_point() and not torch.isfinite(leaf).all():
+            raise Refused(f"'{kind}/{name}' is not finite")
+    return {name: tree[name].to(like[name].device) for name in like}
+
+
+def far_ones(state: State, answers: Mapping[int, Answer], times: float) -> Iterator[tuple[int, str]]:
+    """Gives the clients whose update is longer than so many times the median of all, and what to say of each."""
+    if not times or len(answers) < FEWEST:
+        return
+    lengths = {client: _length(state, answer) for client, answer in answers.items()}
+    median = float(torch.tensor(sorted(lengths.values()), dtype=torch.float64).median())
+    for client, length in lengths.items():
+        if length > times * median:
+            yield client, f"its update has norm {length:.3g}, {length / median:.0f} times the median"
+
+
+def _length(state: State, answer: Answer) -> float:
+    moved = trees.subtract(answer.upload["params"], trees.restrict(state.server.params, answer.upload["params"]))
+    return float(sum((leaf.double() ** 2).sum() for leaf in moved.values()) ** 0.5)

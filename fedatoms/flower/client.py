@@ -1,0 +1,107 @@
+"""A node's side: Flower's ClientApp around one client's part of a round."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+
+from fedatoms import trees
+from fedatoms.algorithms.base import Server
+from fedatoms.build import configure
+from fedatoms.clients import Clients
+from fedatoms.experiment import trajectory
+from fedatoms.files import write_file
+from fedatoms.flower import wire
+from fedatoms.flower.node import Kept, keep, kept_at
+from fedatoms.flower.task import Task, configured, node_simulation
+from fedatoms.flower.wire import Answer, Lacks, Marks, Order
+from fedatoms.scoring import personal_score
+from fedatoms.simulate import last_pass, take_part
+from fedatoms.simulation import Simulation, State
+
+
+def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
+    """Makes the app that runs on every node; a node's state lies in its ``state-dir``, by run and partition."""
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        order, sim, kept, folder = _open(task, message, context)
+        if lacks := _lacks(sim, order, kept):
+            return Message(wire.write_lacks(lacks), reply_to=message)
+        me = _partition(context)
+        state = _state(sim, order, kept, me)
+        done = take_part(sim, state, me)
+        after = Kept(trees.restrict(state.server.params, sim.labels), order.versions, done.row)
+        keep(folder, order.round + 1, after, before=order.base)
+        answer = Answer(order.round, len(sim.data.parts[me]), done.loss, done.upload)
+        return Message(wire.write_answer(answer), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        order, sim, kept, folder = _open(task, message, context)
+        if lacks := _lacks(sim, order, kept):
+            return Message(wire.write_lacks(lacks), reply_to=message)
+        me = _partition(context)
+        state = _state(sim, order, kept, me)
+        if order.last_epochs:
+            sim, state = last_pass(sim, state, order.last_epochs, [me])
+            row = state.clients.read(me)
+            write_file(folder / "personal.safetensors", {} if row is None else trees.restrict(row.own, sim.own))
+        score, count = personal_score(sim, state), len(sim.data.test_parts[me])
+        return Message(wire.write_marks(Marks(count, score.accuracy, score.loss)), reply_to=message)
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return Message(wire.write_place(_partition(context)), reply_to=message)
+
+    return app
+
+
+def _open(task: Task, message: Message, context: Context) -> tuple[Order, Simulation, Kept | None, Path]:
+    """Reads an order, and gets ready what it is about."""
+    order, (experiment, _) = wire.read_order(message.content), configured(task, context.run_config)
+    if trajectory(experiment) != order.trajectory:
+        raise ValueError("the server runs another experiment than this node's app. Install the same app on both.")
+    configure(experiment)
+    partition = _partition(context)
+    folder = _home(context) / order.run / f"{partition:06d}"
+    kept = kept_at(folder, order.base) if order.base else Kept({}, {}, None)
+    return order, node_simulation(task, experiment, partition), kept, folder
+
+
+def _lacks(sim: Simulation, order: Order, kept: Kept | None) -> Lacks | None:
+    """Says which groups the node neither was sent nor holds in the server's version; without its state, all."""
+    if kept is None:
+        return Lacks(order.round, sorted(order.versions), lost=True)
+    sent = {sim.labels[name] for name in order.down.get("params", {})}
+    travel = {sim.labels[name] for name in sim.labels.keys() - sim.private}
+    missing = [group for group in travel - sent if kept.versions.get(group) != order.versions[group]]
+    return Lacks(order.round, sorted(missing), lost=False) if missing else None
+
+
+def _state(sim: Simulation, order: Order, kept: Kept | None, me: int) -> State:
+    """Puts together what this client knows of the server, in the form of the simulator's own functions."""
+    assert kept is not None, "a node without its state says so first"
+    net, device = sim.network, torch.device(sim.device)
+    there = {kind: {name: trees.move(leaf, device) for name, leaf in tree.items()} for kind, tree in order.down.items()}
+    held = {name: trees.move(leaf, device) for name, leaf in kept.params.items()}
+    params = {**net.parameters, **net.statistics, **net.constants, **held, **there.pop("params", {})}
+    clients = Clients({} if kept.row is None else {me: kept.row}, device=device)
+    return State(order.round, Server(params, there), clients, order.versions, {me: kept.versions}, None, {})
+
+
+def _partition(context: Context) -> int:
+    try:
+        return int(context.node_config["partition-id"])
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            "this node has no partition-id. Start it with --node-config 'partition-id=0 num-partitions=3'."
+        ) from error
+
+
+def _home(context: Context) -> Path:
+    return Path(str(context.node_config.get("state-dir", Path.home() / ".fedatoms"))).expanduser()

@@ -1,0 +1,63 @@
+"""What a node keeps on its disk: its state before and after its last round, whole files with a checksum."""
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from fedatoms.clients import Client, flatten, unflatten
+from fedatoms.decompose import Group
+from fedatoms.files import replace_file
+from fedatoms.trees import Params
+
+
+class Kept(NamedTuple):
+    """A node's copy of the server's model, which version of each group that is, and what is the client's own."""
+
+    params: Params
+    versions: Mapping[Group, int]
+    row: Client | None
+
+
+def keep(folder: Path, number: int, kept: Kept, *, before: int) -> None:
+    """Writes the state after a round as ``number``; only the one ``before`` it stays beside it."""
+    tree = {f"server/{name}": leaf for name, leaf in kept.params.items()}
+    tree |= flatten(kept.row) if kept.row is not None else {}
+    tensors = {name: leaf.detach().cpu().contiguous() for name, leaf in tree.items()}
+    data = save(tensors, metadata={"versions": json.dumps(kept.versions)})
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in _files(folder, number):
+        path.unlink()
+    replace_file(folder / f"{number:06d}-{zlib.crc32(data):08x}.safetensors", data)
+    for path in folder.glob("*.safetensors"):
+        if path not in (*_files(folder, number), *_files(folder, before)):
+            path.unlink()
+
+
+def kept_at(folder: Path, number: int) -> Kept | None:
+    """Reads the state ``number``, or None if it is not there whole."""
+    for path in _files(folder, number):
+        checksum = re.fullmatch(r"\d{6}-([0-9a-f]{8})", path.stem)
+        if checksum and zlib.crc32(path.read_bytes()) == int(checksum[1], 16):
+            return _read(path)
+    return None
+
+
+def _read(path: Path) -> Kept | None:
+    try:
+        with safe_open(path, "pt") as file:
+            tree = {name: file.get_tensor(name) for name in file.keys()}
+            versions = json.loads(file.metadata()["versions"])
+    except (SafetensorError, KeyError, ValueError):
+        return None
+    params = {name.removeprefix("server/"): leaf for name, leaf in tree.items() if name.startswith("server/")}
+    return Kept(params, versions, unflatten({name: leaf for name, leaf in tree.items() if name[:7] != "server/"}))
+
+
+def _files(folder: Path, number: int) -> list[Path]:
+    return sorted(folder.glob(f"{number:06d}-*.safetensors"))

@@ -1,0 +1,276 @@
+"""The server's side: Flower's hooks around the books of a run, and a run on Flower as a run in a folder."""
+
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Strategy
+
+from fedatoms.experiment import Experiment, load_run, run_name, trajectory
+from fedatoms.flower import wire
+from fedatoms.flower.books import Books, bytes_in, load_books, mend, order_for, save_books, take_in
+from fedatoms.flower.checks import Refused, check_answer, far_ones
+from fedatoms.flower.roll import ask, meet
+from fedatoms.flower.task import Settings, Task, configured, server_simulation
+from fedatoms.flower.wire import Answer, Lacks, Order
+from fedatoms.names import find
+from fedatoms.runs import Engine, Result, resume, run, write_model
+from fedatoms.scoring import Progress, Score, evaluate, over_clients
+from fedatoms.simulation import Record, Scored, Simulation, State, select
+from fedatoms.trees import Memory
+
+log = logging.getLogger("flwr")
+AGGREGATIONS: dict[str, type[Strategy] | None] = {"mean": None, "median": FedMedian, "trimmed": FedTrimmedAvg}
+
+
+class TooFew(RuntimeError):
+    """A round with fewer good answers than it needs."""
+
+
+class FedAtoms(Strategy):
+    """Flower's hooks over the books of a run: any algorithm, schedule and personalised method of fedatoms."""
+
+    def __init__(self, sim: Simulation, books: Books, settings: Settings) -> None:
+        self.sim, self.books, self.settings = sim, books, settings
+        self.record: Record | None = None  # of the last round
+        self._robust = find(settings.aggregation, AGGREGATIONS, "aggregation")
+        self._nodes: dict[int, int] = {}  # client -> Flower's id of its node
+        self._sent: list[tuple[Order, RecordDict]] = []
+        self._grid: Grid | None = None
+        self._began = 0.0
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Draws the clients of the round as the simulator does, and sends each what it lacks."""
+        self._grid, self._began, self._sent = grid, time.perf_counter(), []
+        chosen, _ = select(self.sim, self.books.state.round)
+        self._nodes = meet(grid, self._nodes, chosen, self.settings.wait)
+        return [self._message(client) for client in chosen if client in self._nodes]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Takes the good answers in, in the order of the clients; refuses the others, each with a line."""
+        state, (chosen, _) = self.books.state, select(self.sim, self.books.state.round)
+        replies = [*replies]
+        replies += self._ask_again(replies)
+        answers = self._good(replies)
+        if len(answers) < self.settings.min_train_nodes:
+            raise TooFew(
+                f"round {state.round}: {len(answers)} good answers from {len(chosen)} clients, but min-train-nodes is "
+                f"{self.settings.min_train_nodes}. Start the missing nodes, and go on with --run-config 'resume=true'."
+            )
+        self.books = take_in(self.sim, self.books, answers, self._other_mean(answers))
+        loss = sum(answer.loss for answer in answers.values()) / len(answers)
+        up, down = (
+            bytes_in(self.sim, messages)
+            for messages in ([each.upload for each in answers.values()], [order.down for order, _ in self._sent])
+        )
+        seconds = time.perf_counter() - self._began
+        self.record = Record(state.round, loss, len(answers), len(chosen) - len(answers), up, down, seconds)
+        return wire.pack({"params": self.books.state.server.params}), self._metrics(loss, replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Asks every node that is there how its own model does on its own test images."""
+        self._nodes = meet(grid, self._nodes, [], self.settings.wait)
+        epochs = int(str(config.get("last-epochs", 0)))
+        orders = {
+            client: order_for(self.sim, self.books, client, score=True, last_epochs=epochs) for client in self._nodes
+        }
+        return [
+            Message(wire.write_order(order), self._nodes[client], MessageType.EVALUATE)
+            for client, order in sorted(orders.items())
+        ]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Weighs the nodes' scores by their test images."""
+        marks = [
+            wire.read_marks(each.content) for each in replies if each.has_content() and each.content.metric_records
+        ]
+        counts = torch.tensor([float(each.samples) for each in marks], dtype=torch.float64)
+        if not counts.sum():
+            return None
+        right, loss = (
+            torch.tensor(each, dtype=torch.float64)
+            for each in zip(*((m.accuracy / 100, m.loss) for m in marks), strict=True)
+        )
+        score = over_clients(right * counts, loss * counts, counts)
+        return MetricRecord({name: value for name, value in score._asdict().items() if value is not None})
+
+    def summary(self) -> None:
+        """Says what is run."""
+        log.info("fedatoms: run %s, %d clients, %s", self.books.run, len(self.sim.data.parts), self.settings)
+
+    def _message(self, client: int) -> Message:
+        order = order_for(self.sim, self.books, client)
+        content = wire.write_order(order)
+        self._sent.append((order, content))
+        return Message(content, self._nodes[client], MessageType.TRAIN)
+
+    def _ask_again(self, replies: list[Message]) -> list[Message]:
+        """Sends more to nodes that hold less than was thought, as after a restart with an empty disk."""
+        again = []
+        for client, reply in self._from_clients(replies):
+            lacks = wire.read_answer(reply.content) if "lacks" in reply.content.config_records["config"] else None
+            if isinstance(lacks, Lacks):
+                what = "has lost its state, and begins anew" if lacks.lost else f"lacks {', '.join(lacks.groups)}"
+                log.warning("round %d: client %d %s", self.books.state.round, client, what)
+                self.books = mend(self.books, client, lacks)
+                again.append(self._message(client))
+        assert self._grid is not None, "a round is configured first"
+        return ask(self._grid, again, self.settings.timeout)
+
+    def _from_clients(self, replies: Iterable[Message]) -> Iterator[tuple[int, Message]]:
+        """Gives replies that have content with the client they are from; says what became of the others."""
+        clients = {node: client for client, node in self._nodes.items()}
+        for reply in replies:
+            if reply.has_content():
+                yield clients[reply.metadata.src_node_id], reply
+
+    def _good(self, replies: list[Message]) -> dict[int, Answer]:
+        state, answers = self.books.state, dict[int, Answer]()
+        for reply in replies:
+            if not reply.has_content():
+                log.warning("round %d: node %d failed: %s", state.round, reply.metadata.src_node_id, reply.error.reason)
+        for client, reply in self._from_clients(replies):
+            try:
+                answer = wire.read_answer(reply.content)
+                if isinstance(answer, Answer):
+                    answers[client] = check_answer(self.sim, state, answer)
+            except (Refused, KeyError, ValueError, TypeError) as error:
+                self._refuse(client, str(error))
+        for client, reason in list(far_ones(state, answers, self.settings.far)):
+            self._refuse(client, reason)
+            del answers[client]
+        return {client: answers[client] for client in sorted(answers)}
+
+    def _refuse(self, client: int, reason: str) -> None:
+        log.warning(
+            "round %d: refused the answer of client %d (node %d): %s",
+            self.books.state.round, client, self._nodes[client], reason,
+        )  # fmt: skip
+
+    def _other_mean(self, answers: dict[int, Answer]) -> Memory | None:
+        """Lets one of Flower's own strategies average, if a robust mean is wanted."""
+        if self._robust is None:
+            return None
+        replies = [
+            RecordDict({"arrays": wire.pack(each.upload), "metrics": MetricRecord({"num-examples": each.samples})})
+            for each in answers.values()
+        ]
+        messages = [
+            Message(content, node, MessageType.TRAIN)
+            for content, node in zip(replies, self._nodes.values(), strict=False)
+        ]
+        arrays, _ = self._robust().aggregate_train(1, messages)
+        assert arrays is not None, "there are answers"
+        like = next(iter(answers.values())).upload
+        found = wire.unpack(arrays)
+        return {
+            kind: {name: found[kind][name].to(leaf.dtype) for name, leaf in tree.items()} for kind, tree in like.items()
+        }
+
+    def _metrics(self, loss: float, replies: list[Message]) -> MetricRecord:
+        up = [wire.size_of(each.content) for each in replies if each.has_content()]
+        down = [wire.size_of(content) for _, content in self._sent]
+        sizes = {
+            f"{what}-{way}": sum(getattr(each, field) for each in messages)
+            for way, messages in (("up", up), ("down", down))
+            for what, field in (("bytes", "arrays"), ("headers", "rest"))
+        }
+        return MetricRecord({"loss": loss, **sizes})
+
+
+def server_app(task: Task) -> ServerApp:
+    """Makes the app that runs on the server: a run in a folder, as the simulator's, with nodes for clients."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        experiment, settings = configured(task, context.run_config)
+        federate(task, grid, experiment, settings)
+
+    return app
+
+
+def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings) -> Result:
+    """Runs an experiment on the nodes of a grid, or resumes it; every round ends with a checkpoint."""
+    experiment = replace(experiment, checkpoint_every=1, name=run_name(experiment))
+    folder = Path(experiment.out) / experiment.name
+    engine = _engine(task, grid, experiment, settings)
+    if not settings.resume:
+        return run(experiment, engine=engine)
+    if trajectory(load_run(folder)) != trajectory(experiment):
+        raise ValueError(f"{folder} holds a run of another experiment. Use its settings, or another name.")
+    changes = {"rounds": experiment.rounds, "eval_every": experiment.eval_every}
+    return resume(folder, changes, engine=engine, say=lambda line: log.info("%s", line))
+
+
+def _engine(task: Task, grid: Grid, experiment: Experiment, settings: Settings) -> Engine:
+    folder, strategies = Path(experiment.out) / experiment.name, list[FedAtoms]()
+
+    def rounds(sim: Simulation, state: State, until: int, eval_every: int) -> Iterator[Progress]:
+        strategy = FedAtoms(sim, _open_books(folder, state, experiment), settings)
+        strategies.append(strategy)
+        strategy.summary()
+        try:
+            for progress in _rounds(strategy, grid, until, eval_every, own=experiment.personal != "none"):
+                save_books(folder / "nodes", strategy.books)
+                yield progress
+        except TooFew:
+            write_model(folder, sim, strategy.books.state)
+            raise
+
+    def personal(experiment: Experiment, sim: Simulation, state: State, _: Path) -> dict[str, float]:
+        score = _scores(strategies[0], grid, experiment.last_epochs)
+        if score is None:
+            return {}
+        rest = {"worst tenth": score.worst, "spread": score.spread}
+        return {
+            "after the last pass": score.accuracy,
+            **{name: value for name, value in rest.items() if value is not None},
+        }
+
+    return Engine(lambda experiment, _: server_simulation(task, experiment), rounds, personal)
+
+
+def _rounds(strategy: FedAtoms, grid: Grid, until: int, eval_every: int, *, own: bool) -> Iterator[Progress]:
+    nothing, sim = (ArrayRecord(), ConfigRecord()), strategy.sim
+    while (number := strategy.books.state.round) < until:
+        messages = strategy.configure_train(number + 1, *nothing, grid)
+        strategy.aggregate_train(number + 1, ask(grid, [*messages], strategy.settings.timeout))
+        state, record = strategy.books.state, strategy.record
+        assert record is not None, "a round leaves its record"
+        scores: dict[Scored, Score] = {}
+        if state.round % eval_every == 0 or state.round == until:
+            scores = evaluate(sim, state) if len(sim.data.test_y) else {}
+            if own and (score := _scores(strategy, grid, 0)) is not None:
+                scores["personal"] = score
+        log.info("round %d: loss %.4f, %d clients, %s", number, record.loss, record.clients, _said(scores))
+        yield Progress(state, record, scores)
+
+
+def _scores(strategy: FedAtoms, grid: Grid, last_epochs: int) -> Score | None:
+    config = ConfigRecord({"last-epochs": last_epochs})
+    messages = strategy.configure_evaluate(0, ArrayRecord(), config, grid)
+    found = strategy.aggregate_evaluate(0, ask(grid, [*messages], strategy.settings.timeout))
+    return None if found is None else Score(**{name: float(str(value)) for name, value in found.items()})
+
+
+def _open_books(folder: Path, state: State, experiment: Experiment) -> Books:
+    if state.round:
+        return load_books(folder / "nodes", state, trajectory(experiment))
+    return Books(state, f"{run_name(experiment)}-{secrets.token_hex(4)}", trajectory(experiment))
+
+
+def _said(scores: dict[Scored, Score]) -> str:
+    return ", ".join(f"{name} {score.accuracy:.2f} %" for name, score in scores.items()) or "not scored"

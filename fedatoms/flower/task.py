@@ -1,0 +1,141 @@
+"""What a federation is about: the same words on the server and on every node, each with its own data."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedatoms.build import assemble, data_of, parametrise
+from fedatoms.data.datasets import Images, Recipe, load
+from fedatoms.data.federation import Federation, hold_out
+from fedatoms.experiment import Experiment, check
+from fedatoms.models import build
+from fedatoms.names import unknown
+from fedatoms.simulation import Simulation
+
+
+class Own(NamedTuple):
+    """The data of one node: what it trains on, and what it is tested on."""
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+
+
+class Task(NamedTuple):
+    """An experiment, the plain network, and where each node finds its data; a server may have test images too."""
+
+    experiment: Experiment
+    model: Callable[[], nn.Module]
+    data: Callable[[int, int], Own]  # partition-id, num-partitions -> that node's data
+    classes: int
+    shape: tuple[int, ...]  # of an image
+    test: Callable[[], tuple[Tensor, Tensor]] | None = None
+    recipe: Recipe | None = None
+
+
+class Settings(NamedTuple):
+    """How a federation is run, beside its experiment; each is a key of Flower's run config, with dashes."""
+
+    min_train_nodes: int = 1  # fewer good answers end the run
+    timeout: float = 3600.0  # seconds for the answers of a round
+    wait: float = 120.0  # seconds for sampled nodes to appear
+    far: float = 10.0  # an update longer than so many times the median of the others' is refused; 0 refuses none
+    aggregation: str = "mean"  # or median, trimmed: Flower's own
+    resume: bool = False
+
+
+def built_in(experiment: Experiment) -> Task:
+    """Makes the task that is the simulator's experiment, spread over nodes: client k is the node of partition k.
+
+    >>> task = built_in(Experiment(clients=3, partition="iid"))
+    >>> len(task.data(0, 3).y)
+    479
+    """
+    data = cache(lambda: _data(experiment))
+
+    def own(partition: int, partitions: int) -> Own:
+        pool = data()[1]
+        if partitions != len(pool.parts):
+            raise ValueError(
+                f"{partitions} nodes for an experiment of {len(pool.parts)} clients. Use one node for each."
+            )
+        rows, tested = pool.parts[partition], pool.test_parts[partition]
+        return Own(pool.x[rows], pool.y[rows], pool.test_x[tested], pool.test_y[tested])
+
+    def model() -> nn.Module:
+        images = data()[0]
+        return build(experiment.model, classes=images.classes, channels=images.x.shape[1], seed=experiment.seed)
+
+    images = data()[0]
+    return Task(
+        experiment, model, own, images.classes, tuple(images.x.shape[1:]), lambda: _test(data()[0]), images.recipe
+    )
+
+
+def _data(experiment: Experiment) -> tuple[Images, Federation]:
+    images = hold_out(
+        load(experiment.dataset, experiment.data_dir, experiment.augment), experiment.holdout, experiment.seed
+    )
+    return images, data_of(experiment, images)
+
+
+def _test(images: Images) -> tuple[Tensor, Tensor]:
+    return images.test_x, images.test_y
+
+
+def configured(task: Task, config: Mapping[str, object]) -> tuple[Experiment, Settings]:
+    """Reads Flower's run config: every field of an experiment and every setting, with dashes.
+
+    >>> task = built_in(Experiment(clients=3, partition="iid"))
+    >>> experiment, settings = configured(task, {"lr": 0.5, "min-train-nodes": 2})
+    >>> experiment.lr, settings.min_train_nodes
+    (0.5, 2)
+    """
+    names = {name.replace("-", "_"): value for name, value in config.items()}
+    experiments, settings = {field.name for field in fields(Experiment)}, set(Settings._fields)
+    for name in names:
+        if name not in experiments | settings:
+            raise unknown(name.replace("_", "-"), sorted(experiments | settings), "key in the run config")
+    changed = {name: value for name, value in names.items() if name in experiments}
+    experiment = replace(task.experiment, **changed)  # type: ignore[arg-type]
+    check(experiment)
+    return experiment, Settings(**{name: value for name, value in names.items() if name in settings})  # type: ignore[arg-type]
+
+
+def server_simulation(task: Task, experiment: Experiment) -> Simulation:
+    """Makes what a server knows: the network, and how many clients there are, but none of their data."""
+    nothing = torch.zeros(0, dtype=torch.int64)
+    pool = torch.zeros(0, *task.shape)
+    test = (pool, nothing) if task.test is None else task.test()
+    nobody = [nothing] * experiment.clients
+    return _simulation(task, experiment, Federation(pool, nothing, nobody, *test, nobody, task.classes, task.recipe))
+
+
+def node_simulation(task: Task, experiment: Experiment, partition: int) -> Simulation:
+    """Makes what a node knows: the network and its own data, as one of many clients."""
+    x, y, test_x, test_y = task.data(partition, experiment.clients)
+    if not len(y):
+        raise ValueError(f"partition {partition} has no training samples. Leave this node out of the federation.")
+    parts, tests = ([torch.zeros(0, dtype=torch.int64)] * experiment.clients for _ in range(2))
+    parts[partition], tests[partition] = torch.arange(len(y)), torch.arange(len(test_y))
+    return _simulation(task, experiment, Federation(x, y, parts, test_x, test_y, tests, task.classes, task.recipe))
+
+
+def _simulation(task: Task, experiment: Experiment, data: Federation) -> Simulation:
+    if experiment.failures:
+        raise ValueError("--failures simulates nodes that fail; here they fail by themselves. Leave it out.")
+    with torch.random.fork_rng(devices=[]):  # the same network everywhere, also where its parts never travel
+        torch.manual_seed(experiment.seed)
+        model = parametrise(experiment, task.model())
+    sim = assemble(replace(experiment, map="one_by_one"), model, data)
+    if sim.personal.collaboration is not None:
+        raise ValueError(
+            f"--personal {experiment.personal} needs a step on the server that compares clients, which Flower's nodes "
+            f"do not send. Use it in the simulator, or another method here."
+        )
+    return replace(sim, score=("server",))

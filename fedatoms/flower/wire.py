@@ -1,0 +1,200 @@
+"""What crosses between server and nodes: trees of tensors as Flower's arrays, and a few words about them.
+
+Flower's arrays are NumPy's own format, read with pickle forbidden.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple, cast
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedatoms.decompose import Group
+from fedatoms.trees import Memory, nbytes
+
+Words = dict[str, int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]]
+Numbers = dict[str, int | float | list[int] | list[float]]
+
+
+class Order(NamedTuple):
+    """What a node is asked: to do its part of a round, or to score its model.
+
+    ``base`` is the state that it starts from: the one it had after the last round in which its answer was taken in, 0
+    for none. ``versions`` are the server's; groups of which ``down`` has nothing are held by the node already.
+    """
+
+    run: str
+    trajectory: str
+    round: int
+    base: int
+    versions: Mapping[Group, int]
+    down: Memory
+    last_epochs: int = 0  # of a last local pass before scoring
+
+
+class Answer(NamedTuple):
+    """A node's part of a round."""
+
+    round: int
+    samples: int
+    loss: float
+    upload: Memory
+
+
+class Marks(NamedTuple):
+    """How well a node's model does on its own test images."""
+
+    samples: int
+    accuracy: float
+    loss: float
+
+
+class Lacks(NamedTuple):
+    """A node that cannot do its part: it does not hold what it was not sent, or its own state is ``lost``."""
+
+    round: int
+    groups: list[str]
+    lost: bool
+
+
+def pack(memory: Memory) -> ArrayRecord:
+    """Writes trees as one record, with paths for keys.
+
+    >>> list(pack({"params": {"w": torch.zeros(2)}}))
+    ['params/w']
+    """
+    return ArrayRecord(
+        {
+            f"{kind}/{name}": Array(leaf.detach().cpu().contiguous().numpy())
+            for kind, tree in memory.items()
+            for name, leaf in tree.items()
+        }
+    )
+
+
+def unpack(record: ArrayRecord) -> Memory:
+    """Inverts ``pack``; a kind without leaves is not there.
+
+    >>> unpack(pack({"params": {"a.b": torch.ones(1)}, "statistics": {}}))
+    {'params': {'a.b': tensor([1.])}}
+    """
+    memory: Memory = {}
+    for key, array in record.items():
+        kind, _, name = key.partition("/")
+        memory.setdefault(kind, {})[name] = torch.from_numpy(array.numpy().copy())
+    return memory
+
+
+def write_order(order: Order) -> RecordDict:
+    """Makes the content of a message to a node."""
+    words: Words = {
+        "run": order.run,
+        "trajectory": order.trajectory,
+        "round": order.round,
+        "base": order.base,
+        "versions": json.dumps(order.versions),
+        "last-epochs": order.last_epochs,
+    }
+    return RecordDict({"arrays": pack(order.down), "config": ConfigRecord(words)})
+
+
+def read_order(content: RecordDict) -> Order:
+    """Inverts ``write_order``.
+
+    >>> order = Order("run", "t", 3, 2, {"atoms": 3}, {"params": {"w": torch.ones(1)}})
+    >>> read_order(write_order(order)) == order
+    True
+    """
+    words, versions = content.config_records["config"], cast(str, content.config_records["config"]["versions"])
+    return Order(
+        run=cast(str, words["run"]),
+        trajectory=cast(str, words["trajectory"]),
+        round=cast(int, words["round"]),
+        base=cast(int, words["base"]),
+        versions=json.loads(versions),
+        down=unpack(content.array_records["arrays"]),
+        last_epochs=cast(int, words["last-epochs"]),
+    )
+
+
+def write_answer(answer: Answer) -> RecordDict:
+    """Makes the content of a node's reply, in the form that Flower's own strategies read too."""
+    metrics = MetricRecord({"num-examples": answer.samples, "loss": answer.loss})
+    return RecordDict(
+        {"arrays": pack(answer.upload), "metrics": metrics, "config": ConfigRecord({"round": answer.round})}
+    )
+
+
+def write_marks(marks: Marks) -> RecordDict:
+    """Makes the content of a node's reply to a question for its score."""
+    metrics: Numbers = {"num-examples": marks.samples, "accuracy": marks.accuracy, "loss": marks.loss}
+    return RecordDict({"metrics": MetricRecord(metrics)})
+
+
+def write_lacks(lacks: Lacks) -> RecordDict:
+    """Makes the content of the reply of a node that must be sent more."""
+    words: Words = {"round": lacks.round, "lacks": lacks.groups, "lost": lacks.lost}
+    return RecordDict({"config": ConfigRecord(words)})
+
+
+def write_place(partition: int) -> RecordDict:
+    """Makes the content of a node's reply to the question which part of the data it has."""
+    return RecordDict({"config": ConfigRecord({"partition-id": partition})})
+
+
+def read_place(content: RecordDict) -> int:
+    """Inverts ``write_place``.
+
+    >>> read_place(write_place(3))
+    3
+    """
+    return cast(int, content.config_records["config"]["partition-id"])
+
+
+def read_answer(content: RecordDict) -> Answer | Lacks:
+    """Inverts ``write_answer`` and ``write_lacks``.
+
+    >>> read_answer(write_answer(Answer(3, 50, 0.5, {"params": {"w": torch.ones(1)}})))
+    Answer(round=3, samples=50, loss=0.5, upload={'params': {'w': tensor([1.])}})
+    >>> read_answer(write_lacks(Lacks(3, ["atoms"], lost=False)))
+    Lacks(round=3, groups=['atoms'], lost=False)
+    """
+    words = content.config_records["config"]
+    if "lacks" in words:
+        groups, lost = cast(list[str], words["lacks"]), cast(bool, words["lost"])
+        return Lacks(cast(int, words["round"]), list(groups), lost)
+    metrics = content.metric_records["metrics"]
+    samples, loss = cast(int, metrics["num-examples"]), cast(float, metrics["loss"])
+    return Answer(cast(int, words["round"]), samples, loss, unpack(content.array_records["arrays"]))
+
+
+def read_marks(content: RecordDict) -> Marks:
+    """Inverts ``write_marks``.
+
+    >>> read_marks(write_marks(Marks(10, 50.0, 0.5)))
+    Marks(samples=10, accuracy=50.0, loss=0.5)
+    """
+    metrics = content.metric_records["metrics"]
+    return Marks(cast(int, metrics["num-examples"]), cast(float, metrics["accuracy"]), cast(float, metrics["loss"]))
+
+
+class Size(NamedTuple):
+    """Bytes of a message: those of its tensors, which the ledger counts, and all others (keys, headers, words)."""
+
+    arrays: int
+    rest: int
+
+
+def size_of(content: RecordDict) -> Size:
+    """Weighs a message as Flower's ``message_size_mod`` does.
+
+    >>> size_of(RecordDict({"arrays": pack({"params": {"w": torch.zeros(2)}})})).arrays
+    8
+    """
+    arrays = sum(
+        nbytes({"": torch.from_numpy(array.numpy())})
+        for record in content.array_records.values()
+        for array in record.values()
+    )
+    return Size(arrays, sum(record.count_bytes() for record in content.values()) - arrays)
