@@ -1,0 +1,1 @@
+"""A federation with filter atoms, on Flower."""
