@@ -1,8 +1,9 @@
-"""The command line: fedatoms demo | run | compare | personalize | presets | bench. Imports torch only when it must."""
+"""The command line: fedatoms demo | run | compare | personalize | presets | bench | flower; torch only when it must."""
 
 import contextlib
 import dataclasses
 import errno
+import importlib.util
 import io
 import itertools
 import os
@@ -31,6 +32,7 @@ Federated learning with filter atoms, on PyTorch.
   personalize   a client that joins later: fedatoms personalize RUN --images FILE.npz --out FILE.safetensors
   presets       the named experiments
   bench         how fast, how big, against a hand-written loop; --device cuda adds torch.compile and JAX
+  flower        a real federation: fedatoms flower new DIR | fedatoms flower demo [--nodes 3] [--rounds 3] [--tls]
 
 fedatoms COMMAND --help lists a command's options.
 """
@@ -49,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "personalize": _personalize,
         "presets": _presets,
         "bench": _bench,
+        "flower": _flower,
     }
     if not words or words[0] in ("-h", "--help"):
         print(HELP, end="")
@@ -262,6 +265,58 @@ def _bench(words: list[str]) -> int:
     if results.rows:
         console.print(contest(results.rows))
     console.print(benchmarks(results.results))
+    return 0
+
+
+def _flower(words: list[str]) -> int:
+    commands = {"new": _flower_new, "demo": _flower_demo}
+    if not words or words[0] in ("-h", "--help"):
+        print("fedatoms flower new DIR                                   a Flower app to fill in, which works as it is")
+        print("fedatoms flower demo [--nodes N] [--rounds N] [--tls]     a SuperLink and SuperNodes on this machine\n")
+        print("See docs/federation.md for the way from there to machines that do not trust each other.")
+        return 0
+    if words[0] not in commands:
+        raise unknown(words[0], commands, "flower command")
+    if importlib.util.find_spec("flwr") is None:
+        raise ValueError('Flower is not installed. Use pip install "fedatoms[flower]".')
+    return commands[words[0]](words[1:])
+
+
+def _flower_new(words: list[str]) -> int:
+    if len(words) != 1 or words[0].startswith("-"):
+        raise ValueError("name one new folder: fedatoms flower new DIR")
+    from fedatoms.flower.new import new
+
+    console = _console()
+    for path in new(Path(words[0])):
+        console.print(str(path), highlight=False)
+    console.print(f"\nYour network and data go into {Path(words[0]) / 'federation' / 'task.py'}.", highlight=False)
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowerDemo:
+    """A federation on this machine's loopback, run and ended."""
+
+    nodes: int = 3
+    """SuperNodes."""
+    rounds: int = 3
+    """Rounds."""
+    tls: bool = False
+    """TLS, and only nodes whose keys are registered."""
+
+
+def _flower_demo(words: list[str]) -> int:
+    settings = parse("flower demo", words, FlowerDemo())
+    from fedatoms.compare import compare
+    from fedatoms.display import tables, working
+    from fedatoms.flower.demo import demo
+
+    console = _console()
+    with working(console, "federation", settings.rounds) as done:
+        result = demo(settings.nodes, settings.rounds, tls=settings.tls, say=console.print, done=done)
+    for table in tables(compare([result]), f"{settings.nodes} nodes, {settings.rounds} rounds"):
+        console.print(table)
     return 0
 
 

@@ -1,6 +1,6 @@
 """What a person sees while a run goes on and after it: a live bar, plain lines without a terminal, and tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
@@ -52,6 +52,18 @@ def watching(console: Console, label: str, rounds: int) -> Iterator[Watch]:
     with Progress(*columns, TimeRemainingColumn(), TextColumn("left"), console=console) as bar:
         task = bar.add_task(label, total=rounds, news="")
         yield lambda progress: bar.update(task, completed=progress.state.round, news=news(progress))
+
+
+@contextmanager
+def working(console: Console, label: str, rounds: int) -> Iterator[Callable[[int], None]]:
+    """Shows how many rounds of some other program are over: yields what to tell."""
+    if not console.is_terminal:
+        yield lambda number: None
+        return
+    columns = (SpinnerColumn(), "[bold]{task.description}", BarColumn(bar_width=20), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+        task = bar.add_task(label, total=rounds)
+        yield lambda number: bar.update(task, completed=number)
 
 
 def tables(lines: Sequence[Line], title: str) -> list[Table]:
