@@ -1,0 +1,1 @@
+"""A real federation on Flower: translation only, the algorithms are those of the simulator."""
