@@ -2,13 +2,10 @@
 
 import contextlib
 import json
-import os
-import random
 import re
-import shutil
+import signal
 import socket
 import subprocess
-import sysconfig
 import threading
 import time
 import uuid
@@ -16,26 +13,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import fedatoms
+from fedatoms.flower.commands import (
+    LOOPBACK,
+    Config,
+    config_words,
+    connection,
+    environment,
+    free_ports,
+    link_command,
+    node_command,
+    program,
+)
 from fedatoms.flower.keys import NodeKey, certificates, node_key
-from fedatoms.flower.processes import MARK, PAUSE, end, kill, start
+from fedatoms.flower.processes import PAUSE, end, kill, start
 
-Value = str | int | float | bool
 EachLine = Callable[[str], None]
 
-LOOPBACK = "127.0.0.1"
-# below those that the system gives to outgoing connections: one of these could take the port of a killed SuperLink
-PORTS = range(20_000, 32_768)
 STARTING = 60.0  # seconds until a new process must answer
 ASKING = 60.0  # seconds for a command that only asks
+MISSING = 120.0  # seconds until the SuperLink must have noticed that a node was killed: two heartbeats of 30, and spare
+STILL_THERE = "code: 2004"  # how it refuses a node that it believes to be online
 TAIL = 15  # lines of a log in an error
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # it would install torch anew for each run
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-    "PYTHONUNBUFFERED": "1",
-}
 
 
 class DeploymentError(RuntimeError):
@@ -53,7 +51,7 @@ class Part(NamedTuple):
 @contextlib.contextmanager
 def deployed(
     folder: Path,
-    nodes: Sequence[Mapping[str, Value]],
+    nodes: Sequence[Config],
     *,
     tls: bool = False,
     env: Mapping[str, str] | None = None,
@@ -75,26 +73,29 @@ def deployed(
 class Deployment:
     """A SuperLink and its SuperNodes, each of which can be killed and started again; see ``deployed``."""
 
-    def __init__(
-        self, folder: Path, nodes: Sequence[Mapping[str, Value]], *, tls: bool, env: Mapping[str, str]
-    ) -> None:
+    def __init__(self, folder: Path, nodes: Sequence[Config], *, tls: bool, env: Mapping[str, str]) -> None:
         self.folder = folder.resolve()
         self.logs = self.folder / "logs"
-        self.logs.mkdir(parents=True, exist_ok=True)
+        if self.logs.exists():
+            raise FileExistsError(f"{self.folder} has a deployment in it already. Use a new folder.")
+        self.logs.mkdir(parents=True)
         link_port, *self._node_ports = free_ports(1 + len(nodes))
         self.address = f"{LOOPBACK}:{link_port}"
-        self._configs = [config_words(node) for node in nodes]
-        self._certificates = certificates(self.folder) if tls else None
+        self._configs = nodes
+        self._server = certificates(self.folder) if tls else None
         self._keys = [node_key(self.folder, f"node-{i}") if tls else None for i in range(len(nodes))]
-        self._env = _environment(self.folder / "flower", env)
+        self._ca = self._server and self._server.ca
+        home = self.folder / "flower"
+        home.mkdir()
+        (home / "config.toml").write_text(connection(self.address, self._ca))
+        self._env = environment(home, env)
         self._token = uuid.uuid4().hex
         self._parts: dict[str, Part] = {}
-        self._write_connection()
 
     def run(
         self,
         app: Path,
-        config: Mapping[str, Value] | None = None,
+        config: Config | None = None,
         *,
         timeout: float,
         each_line: EachLine = lambda line: None,
@@ -103,8 +104,8 @@ class Deployment:
 
         ``each_line`` may kill and start parts. A run that is late, or that it breaks off with an error, is stopped.
         """
-        command = self._flwr("run", str(app.resolve()), "--stream", "--run-config", config_words(config or {}))
-        client = start(command, self._mark("client"), env=self._env, cwd=self.folder)
+        words = ["flwr", "run", str(app.resolve()), "--stream", "--run-config", config_words(config or {})]
+        client = self._launch("client", words)
         late = threading.Timer(timeout, client.kill)
         lines: list[str] = []
         try:
@@ -112,9 +113,7 @@ class Deployment:
             for raw in client.stdout or ():
                 lines.append(_plain(raw))
                 each_line(lines[-1])
-            if late.finished.is_set():
-                raise DeploymentError(_quote(f"the run did not end within {timeout:g} s", lines))
-            self._check(client.wait(), lines)
+            self._check(client.wait(), lines, timeout)
         except Exception:
             self._stop(lines)
             raise
@@ -125,18 +124,31 @@ class Deployment:
 
     def start_link(self) -> None:
         """Starts the SuperLink, at the same address and with the same database as before, and waits for it."""
-        self._start("link", self._link_command())
+        self._start("link", link_command(self.address, self.folder / "link.db", self._server))
         self._wait("link", self._answers)
 
     def start_node(self, i: int) -> None:
-        """Starts a SuperNode and waits until it is online; without TLS it has a new identity each time."""
-        self.start_nodes([i])
+        """Starts a SuperNode again and waits until it is online.
+
+        Without TLS it is a new node to the SuperLink. With TLS it is the old one, and after a kill it is let in only
+        when the SuperLink has missed it for a minute.
+        """
+        until = time.monotonic() + MISSING
+        while True:
+            try:
+                return self.start_nodes([i])
+            except DeploymentError:
+                if time.monotonic() > until or not any(STILL_THERE in line for line in self.log(f"node-{i}")):
+                    raise
+            time.sleep(1)
 
     def start_nodes(self, which: Iterable[int] | None = None) -> None:
         """Starts SuperNodes, all unless told which, and waits until they are online."""
         names = {i: f"node-{i}" for i in (range(len(self._configs)) if which is None else which)}
         for i, name in names.items():
-            self._start(name, self._node_command(self._node_ports[i], self._configs[i], self._keys[i]))
+            self._start(
+                name, node_command(self.address, self._node_ports[i], self._configs[i], self._keys[i], self._ca)
+            )
         for name in names.values():
             self._wait(name, self._is_online)
 
@@ -154,6 +166,11 @@ class Deployment:
         """Kills a SuperNode and all it started, as a power cut would."""
         self._kill(f"node-{i}")
 
+    def end_node(self, i: int) -> None:
+        """Ends a SuperNode in peace: it says goodbye, so the SuperLink knows at once."""
+        end(self._mark(f"node-{i}"))
+        self._parts[f"node-{i}"].process.wait()
+
     def kill_server_app(self) -> int:
         """Kills the server's side of runs, but not the SuperLink, and returns how many processes these were."""
         return kill(self._mark("link"), "flwr-serverapp")
@@ -161,7 +178,7 @@ class Deployment:
     def try_node(self, key: NodeKey | None, *, timeout: float = 20.0) -> list[str]:
         """Starts one more SuperNode with another key or none, and ends it; returns its log, refused or not."""
         name = "node-extra"
-        part = self._start(name, self._node_command(free_ports(1)[0], "", key))
+        part = self._start(name, node_command(self.address, free_ports(1)[0], {}, key, self._ca))
         until = time.monotonic() + timeout
         while part.process.poll() is None and not self._is_online(name) and time.monotonic() < until:
             time.sleep(PAUSE)
@@ -175,14 +192,17 @@ class Deployment:
 
     def ask(self, *words: str) -> str:
         """Runs a ``flwr`` command on this SuperLink, and returns its answer in JSON."""
-        command = self._flwr(*words, "--format", "json")
-        env = {**self._env, MARK: self._mark("client")}
-        ran = subprocess.run(
-            command, capture_output=True, text=True, timeout=ASKING, env=env, cwd=self.folder, check=False
-        )
-        if ran.returncode:
-            raise DeploymentError(_quote(f"flwr {' '.join(words)} failed", (ran.stdout + ran.stderr).splitlines()))
-        return ran.stdout
+        client = self._launch("client", ["flwr", *words, "--format", "json"])
+        try:
+            output, _ = client.communicate(timeout=ASKING)
+            lines = [_plain(line) for line in output.splitlines()]
+            if client.returncode:
+                raise DeploymentError(_quote(f"flwr {' '.join(words)} ended with status {client.returncode}", lines))
+        except subprocess.TimeoutExpired:
+            raise DeploymentError(f"flwr {' '.join(words)} did not answer within {ASKING:g} s") from None
+        finally:
+            _close(client)
+        return "\n".join(lines)
 
     def log(self, name: str) -> list[str]:
         """Returns what a part, "link" or "node-0" and so on, has printed since it was last started."""
@@ -210,9 +230,12 @@ class Deployment:
         log = self.logs / f"{name}.log"
         log.touch()
         begin = log.stat().st_size
-        process = start(command, self._mark(name), env=self._env, cwd=self.folder, log=log)
-        self._parts[name] = Part(process, log, begin)
+        self._parts[name] = Part(self._launch(name, command, log), log, begin)
         return self._parts[name]
+
+    def _launch(self, name: str, command: Sequence[str], log: Path | None = None) -> subprocess.Popen[bytes]:
+        found = [program(command[0], self._env), *command[1:]]
+        return start(found, self._mark(name), env=self._env, cwd=self.folder, log=log)
 
     def _wait(self, name: str, ready: Callable[[str], bool]) -> None:
         until = time.monotonic() + STARTING
@@ -237,7 +260,9 @@ class Deployment:
         kill(self._mark(name))
         self._parts[name].process.wait()
 
-    def _check(self, status: int, lines: Sequence[str]) -> None:
+    def _check(self, status: int, lines: Sequence[str], timeout: float) -> None:
+        if status == -signal.SIGKILL:
+            raise DeploymentError(_quote(f"the run did not end within {timeout:g} s", lines))
         if status:
             raise DeploymentError(_quote(f"flwr run ended with status {status}", lines))
         # the stream of a failed run ends like any other, with status 0
@@ -246,108 +271,8 @@ class Deployment:
             raise DeploymentError(_quote(f"the run is {run['status']} ({run['status-details']})", lines))
 
     def _stop(self, lines: Sequence[str]) -> None:
-        with contextlib.suppress(DeploymentError, subprocess.TimeoutExpired):  # it has ended, or the SuperLink is down
+        with contextlib.suppress(DeploymentError):  # it has ended, or the SuperLink is down
             self.ask("stop", _run_id(lines))
-
-    def _write_connection(self) -> None:
-        """Makes this SuperLink the one that ``flwr`` talks to."""
-        home = Path(self._env["FLWR_HOME"])
-        home.mkdir(exist_ok=True)
-        trust = (
-            "insecure = true"
-            if self._certificates is None
-            else f"root-certificates = {_toml(str(self._certificates.ca))}"
-        )
-        connection = f'[superlink]\ndefault = "link"\n\n[superlink.link]\naddress = "{self.address}"\n{trust}\n'
-        (home / "config.toml").write_text(connection)
-
-    def _flwr(self, *words: str) -> list[str]:
-        return [_program("flwr", self._env), *words]
-
-    def _link_command(self) -> list[str]:
-        host, port = self.address.split(":")
-        command = [_program("flower-superlink", self._env), "--host", host, "--port", port]
-        command += ["--database", str(self.folder / "link.db"), "--disable-runtime-dependency-installation"]
-        if self._certificates is None:
-            return [*command, "--insecure"]
-        ca, certificate, key = map(str, self._certificates)
-        command += ["--ssl-ca-certfile", ca, "--ssl-certfile", certificate, "--ssl-keyfile", key]
-        return [*command, "--enable-supernode-auth"]
-
-    def _node_command(self, port: int, config: str, key: NodeKey | None) -> list[str]:
-        command = [_program("flower-supernode", self._env), "--superlink", self.address, "--port", str(port)]
-        command += ["--node-config", config] if config else []
-        command += ["--auth-supernode-private-key", str(key.private)] if key else []
-        return [
-            *command,
-            *(["--root-certificates", str(self._certificates.ca)] if self._certificates else ["--insecure"]),
-        ]
-
-
-def config_words(config: Mapping[str, Value]) -> str:
-    """Writes a config as ``--node-config`` and ``--run-config`` want it.
-
-    >>> print(config_words({"partition-id": 0, "fraction": 0.5, "tls": True, "title": "two words"}))
-    partition-id=0 fraction=0.5 tls=true title="two words"
-    """
-    for name in config:
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-            raise ValueError(f"the name {name!r} is not of letters, digits, - and _, as names in a Flower config are")
-    return " ".join(f"{name}={_toml(value)}" for name, value in config.items())
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns different ports of the loopback on which nobody listens now."""
-    with contextlib.ExitStack() as bound:  # all at once, so that none is found twice
-        ports: list[int] = []
-        for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-            if len(ports) == count:
-                return ports
-            with contextlib.suppress(OSError):
-                bound.enter_context(socket.socket()).bind((LOOPBACK, port))
-                ports.append(port)
-    raise OSError(f"fewer than {count} ports from {PORTS.start} to {PORTS.stop - 1} are free. End what holds them.")
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if not isinstance(value, str):
-        return repr(value)
-    # Flower cuts words at the next quote, escaped or not; TOML wants DEL escaped, JSON does not
-    inner = json.dumps(value, ensure_ascii=False)[1:-1].replace('\\"', "\\u0022").replace("\x7f", "\\u007f")
-    return f'"{inner}"'
-
-
-def _environment(home: Path, extra: Mapping[str, str]) -> dict[str, str]:
-    given = {**os.environ, **extra}
-    scripts = sysconfig.get_path("scripts")  # Flower finds its helpers by PATH
-    near = ",".join([LOOPBACK, "localhost", *filter(None, [given.get("no_proxy") or given.get("NO_PROXY")])])
-    return {
-        **os.environ,
-        **QUIET,
-        **extra,
-        "FLWR_HOME": str(home),
-        "PATH": os.pathsep.join([scripts, given.get("PATH", os.defpath)]),
-        "PYTHONPATH": os.pathsep.join(_import_paths(given.get("PYTHONPATH", ""))),
-        "NO_PROXY": near,
-        "no_proxy": near,
-    }
-
-
-def _import_paths(given: str) -> list[str]:
-    """Returns where apps look for modules first: they run in other folders, but import this very package."""
-    ours = Path(fedatoms.__file__).parents[1]
-    installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
-    paths = [*([] if ours in installed else [ours]), *(Path(path) for path in given.split(os.pathsep) if path)]
-    return [str(path.resolve()) for path in paths]
-
-
-def _program(name: str, env: Mapping[str, str]) -> str:
-    found = shutil.which(name, path=env["PATH"])
-    if found is None:
-        raise FileNotFoundError(f"{name} is not installed. Type: pip install 'fedatoms[flower]'")
-    return found
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
