@@ -1,0 +1,302 @@
+"""Starts a SuperLink and SuperNodes on this machine's loopback, and ends all that it started."""
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedatoms.flower.commands import (
+    LOOPBACK,
+    Config,
+    config_words,
+    connection,
+    environment,
+    free_ports,
+    link_command,
+    node_command,
+    program,
+)
+from fedatoms.flower.keys import NodeKey, certificates, node_key
+from fedatoms.flower.processes import PAUSE, end, kill, start
+
+EachLine = Callable[[str], None]
+
+STARTING = 60.0  # seconds until a new process must answer
+ASKING = 60.0  # seconds for a command that only asks
+MISSING = 120.0  # seconds until the SuperLink must have noticed that a node was killed: two heartbeats of 30, and spare
+STILL_THERE = "code: 2004"  # how it refuses a node that it believes to be online
+TAIL = 15  # lines of a log in an error
+
+
+class DeploymentError(RuntimeError):
+    """A process of the deployment failed, or a run on it; the message ends with the last lines of its log."""
+
+
+class Part(NamedTuple):
+    """A process of the deployment, and where in its log this start of it begins."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    begin: int
+
+
+@contextlib.contextmanager
+def deployed(
+    folder: Path,
+    nodes: Sequence[Config],
+    *,
+    tls: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> Iterator["Deployment"]:
+    """Starts a SuperLink and one SuperNode for each node config; ends them, and all they started, on the way out.
+
+    With ``tls`` they speak TLS, and the SuperLink lets in only nodes whose keys are registered, which these are.
+    """
+    deployment = Deployment(folder, nodes, tls=tls, env=env or {})
+    try:
+        deployment.start_link()
+        deployment.register_nodes()
+        deployment.start_nodes()
+        yield deployment
+    finally:
+        deployment.end()
+
+
+class Deployment:
+    """A SuperLink and its SuperNodes, each of which can be killed and started again; see ``deployed``."""
+
+    def __init__(self, folder: Path, nodes: Sequence[Config], *, tls: bool, env: Mapping[str, str]) -> None:
+        self.folder = folder.resolve()
+        self.logs = self.folder / "logs"
+        if self.logs.exists():
+            raise FileExistsError(f"{self.folder} has a deployment in it already. Use a new folder.")
+        self.logs.mkdir(parents=True)
+        link_port, *self._node_ports = free_ports(1 + len(nodes))
+        self.address = f"{LOOPBACK}:{link_port}"
+        self._configs = nodes
+        self._server = certificates(self.folder) if tls else None
+        self._keys = [node_key(self.folder, f"node-{i}") if tls else None for i in range(len(nodes))]
+        self._ca = self._server and self._server.ca
+        home = self.folder / "flower"
+        home.mkdir()
+        (home / "config.toml").write_text(connection(self.address, self._ca))
+        self._env = environment(home, env)
+        self._token = uuid.uuid4().hex
+        self._parts: dict[str, Part] = {}
+
+    def run(
+        self,
+        app: Path,
+        config: Config | None = None,
+        *,
+        timeout: float,
+        each_line: EachLine = lambda line: None,
+    ) -> list[str]:
+        """Runs an app to its end, hands on each line of its log as it comes, and returns all of them.
+
+        ``each_line`` may kill and start parts. A run that is late, or that it breaks off with an error, is stopped.
+        """
+        words = ["flwr", "run", str(app.resolve()), "--stream", "--run-config", config_words(config or {})]
+        client = self._launch("client", words)
+        late = threading.Timer(timeout, client.kill)
+        lines: list[str] = []
+        try:
+            late.start()
+            for raw in client.stdout or ():
+                lines.append(_plain(raw))
+                each_line(lines[-1])
+            self._check(client.wait(), lines, timeout)
+        except Exception:
+            self._stop(lines)
+            raise
+        finally:
+            late.cancel()
+            _close(client)
+        return lines
+
+    def start_link(self) -> None:
+        """Starts the SuperLink, at the same address and with the same database as before, and waits for it."""
+        self._start("link", link_command(self.address, self.folder / "link.db", self._server))
+        self._wait("link", self._answers)
+
+    def start_node(self, i: int) -> None:
+        """Starts a SuperNode again and waits until it is online.
+
+        Without TLS it is a new node to the SuperLink. With TLS it is the old one, and after a kill it is let in only
+        when the SuperLink has missed it for a minute.
+        """
+        until = time.monotonic() + MISSING
+        while True:
+            try:
+                return self.start_nodes([i])
+            except DeploymentError:
+                if time.monotonic() > until or not any(STILL_THERE in line for line in self.log(f"node-{i}")):
+                    raise
+            time.sleep(1)
+
+    def start_nodes(self, which: Iterable[int] | None = None) -> None:
+        """Starts SuperNodes, all unless told which, and waits until they are online."""
+        names = {i: f"node-{i}" for i in (range(len(self._configs)) if which is None else which)}
+        for i, name in names.items():
+            self._start(
+                name, node_command(self.address, self._node_ports[i], self._configs[i], self._keys[i], self._ca)
+            )
+        for name in names.values():
+            self._wait(name, self._is_online)
+
+    def register_nodes(self) -> None:
+        """Tells the SuperLink the nodes' keys, if they have any."""
+        for key in self._keys:
+            if key is not None:
+                self.ask("supernode", "register", str(key.public))
+
+    def kill_link(self) -> None:
+        """Kills the SuperLink and all it started, the server's side of runs included, as a power cut would."""
+        self._kill("link")
+
+    def kill_node(self, i: int) -> None:
+        """Kills a SuperNode and all it started, as a power cut would."""
+        self._kill(f"node-{i}")
+
+    def end_node(self, i: int) -> None:
+        """Ends a SuperNode in peace: it says goodbye, so the SuperLink knows at once."""
+        end(self._mark(f"node-{i}"))
+        self._parts[f"node-{i}"].process.wait()
+
+    def kill_server_app(self) -> int:
+        """Kills the server's side of runs, but not the SuperLink, and returns how many processes these were."""
+        return kill(self._mark("link"), "flwr-serverapp")
+
+    def try_node(self, key: NodeKey | None, *, timeout: float = 20.0) -> list[str]:
+        """Starts one more SuperNode with another key or none, and ends it; returns its log, refused or not."""
+        name = "node-extra"
+        part = self._start(name, node_command(self.address, free_ports(1)[0], {}, key, self._ca))
+        until = time.monotonic() + timeout
+        while part.process.poll() is None and not self._is_online(name) and time.monotonic() < until:
+            time.sleep(PAUSE)
+        end(self._mark(name))
+        part.process.wait()
+        return self.log(name)
+
+    def online(self) -> int:
+        """Returns how many nodes the SuperLink believes to be online; it notices a killed one after a minute."""
+        return sum(node["status"] == "online" for node in _table(self.ask("supernode", "list"), "nodes"))
+
+    def ask(self, *words: str) -> str:
+        """Runs a ``flwr`` command on this SuperLink, and returns its answer in JSON."""
+        client = self._launch("client", ["flwr", *words, "--format", "json"])
+        try:
+            output, _ = client.communicate(timeout=ASKING)
+            lines = [_plain(line) for line in output.splitlines()]
+            if client.returncode:
+                raise DeploymentError(_quote(f"flwr {' '.join(words)} ended with status {client.returncode}", lines))
+        except subprocess.TimeoutExpired:
+            raise DeploymentError(f"flwr {' '.join(words)} did not answer within {ASKING:g} s") from None
+        finally:
+            _close(client)
+        return "\n".join(lines)
+
+    def log(self, name: str) -> list[str]:
+        """Returns what a part, "link" or "node-0" and so on, has printed since it was last started."""
+        part = self._parts[name]
+        with part.log.open("rb") as file:
+            file.seek(part.begin)
+            return [_plain(line) for line in file.read().splitlines()]
+
+    def end(self) -> None:
+        """Ends all that was started: nodes first, which say goodbye to the SuperLink."""
+        try:
+            for name in ("client", "node-", "link"):
+                end(f"{self._token}/{name}")
+        finally:
+            kill(f"{self._token}/")
+            for part in self._parts.values():
+                part.process.wait()
+
+    def _mark(self, name: str) -> str:
+        return f"{self._token}/{name}/"  # the second slash: node-1 is not node-10
+
+    def _start(self, name: str, command: Sequence[str]) -> Part:
+        if name in self._parts and self._parts[name].process.poll() is None:
+            raise ValueError(f"{name} is running: kill it before it is started again")
+        log = self.logs / f"{name}.log"
+        log.touch()
+        begin = log.stat().st_size
+        self._parts[name] = Part(self._launch(name, command, log), log, begin)
+        return self._parts[name]
+
+    def _launch(self, name: str, command: Sequence[str], log: Path | None = None) -> subprocess.Popen[bytes]:
+        found = [program(command[0], self._env), *command[1:]]
+        return start(found, self._mark(name), env=self._env, cwd=self.folder, log=log)
+
+    def _wait(self, name: str, ready: Callable[[str], bool]) -> None:
+        until = time.monotonic() + STARTING
+        while not ready(name):
+            ended = self._parts[name].process.poll()
+            if ended is not None:
+                raise DeploymentError(_quote(f"{name} ended with status {ended}", self.log(name)))
+            if time.monotonic() > until:
+                raise DeploymentError(_quote(f"{name} did not answer within {STARTING:g} s", self.log(name)))
+            time.sleep(PAUSE)
+
+    def _answers(self, name: str) -> bool:
+        host, port = self.address.split(":")
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+            return self._parts[name].process.poll() is None  # or it is not the SuperLink that answers
+        return False
+
+    def _is_online(self, name: str) -> bool:
+        return any("SuperNode ID:" in line for line in self.log(name))  # the SuperLink gives it one
+
+    def _kill(self, name: str) -> None:
+        kill(self._mark(name))
+        self._parts[name].process.wait()
+
+    def _check(self, status: int, lines: Sequence[str], timeout: float) -> None:
+        if status == -signal.SIGKILL:
+            raise DeploymentError(_quote(f"the run did not end within {timeout:g} s", lines))
+        if status:
+            raise DeploymentError(_quote(f"flwr run ended with status {status}", lines))
+        # the stream of a failed run ends like any other, with status 0
+        run = _table(self.ask("list", "--run-id", _run_id(lines)), "runs")[0]
+        if run["status"] != "finished:completed":
+            raise DeploymentError(_quote(f"the run is {run['status']} ({run['status-details']})", lines))
+
+    def _stop(self, lines: Sequence[str]) -> None:
+        with contextlib.suppress(DeploymentError):  # it has ended, or the SuperLink is down
+            self.ask("stop", _run_id(lines))
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _run_id(lines: Sequence[str]) -> str:
+    found = [match[1] for line in lines if (match := re.search(r"Successfully started run (\d+)", line))]
+    if not found:
+        raise DeploymentError(_quote("the run did not start", lines))
+    return found[0]
+
+
+def _table(answer: str, name: str) -> list[dict[str, str]]:
+    rows: list[dict[str, str]] = json.loads(answer)[name]
+    return rows
+
+
+def _plain(line: bytes) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", line.decode(errors="replace")).rstrip()
+
+
+def _quote(problem: str, lines: Sequence[str]) -> str:
+    return "\n".join([f"{problem}; its last lines:", *(f"  {line}" for line in lines[-TAIL:] or ["nothing"])])
