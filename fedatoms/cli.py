@@ -308,14 +308,18 @@ class FlowerDemo:
 
 def _flower_demo(words: list[str]) -> int:
     settings = parse("flower demo", words, FlowerDemo())
-    from fedatoms.compare import compare
-    from fedatoms.display import tables, working
+    from fedatoms.display import counting, tables
     from fedatoms.flower.demo import demo
+    from fedatoms.flower.deploy import DeploymentError
 
     console = _console()
-    with working(console, "federation", settings.rounds) as done:
-        result = demo(settings.nodes, settings.rounds, tls=settings.tls, say=console.print, done=done)
-    for table in tables(compare([result]), f"{settings.nodes} nodes, {settings.rounds} rounds"):
+    try:
+        with counting(console, "federation", settings.rounds) as done:
+            lines = demo(settings.nodes, settings.rounds, tls=settings.tls, say=console.print, done=done)
+    except DeploymentError as error:  # with the end of the log: one line would not help
+        print(f"fedatoms: {error}", file=sys.stderr)
+        return 2
+    for table in tables(lines, f"{settings.nodes} nodes, {settings.rounds} rounds"):
         console.print(table)
     return 0
 

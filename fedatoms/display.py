@@ -55,7 +55,7 @@ def watching(console: Console, label: str, rounds: int) -> Iterator[Watch]:
 
 
 @contextmanager
-def working(console: Console, label: str, rounds: int) -> Iterator[Callable[[int], None]]:
+def counting(console: Console, label: str, rounds: int) -> Iterator[Callable[[int], None]]:
     """Shows how many rounds of some other program are over: yields what to tell."""
     if not console.is_terminal:
         yield lambda number: None

@@ -6,23 +6,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from fedatoms.compare import Line, compare
+from fedatoms.flower.commands import Value
 from fedatoms.flower.deploy import deployed
 from fedatoms.flower.new import new
-from fedatoms.runs import Result, read_result
+from fedatoms.runs import read_result
 
 NAME = "demo"
 LONGEST = 1800.0  # seconds
 ROUND = re.compile(r"round (\d+): loss .*")
 
 
-def demo(nodes: int, rounds: int, *, tls: bool, say: Callable[[str], None], done: Callable[[int], None]) -> Result:
+def demo(nodes: int, rounds: int, *, tls: bool, say: Callable[[str], None], done: Callable[[int], None]) -> list[Line]:
     """Deploys the template on loopback and runs it; ``say`` hears what happens, ``done`` the rounds that are over."""
     if nodes < 1 or rounds < 1:
         raise ValueError(f"--nodes {nodes} and --rounds {rounds} must be at least 1. Use for example 3 and 3.")
     with _folder() as folder:
         app, state = folder / "app", str(folder / "state")
         new(app)
-        configs = [{"partition-id": i, "num-partitions": nodes, "state-dir": state} for i in range(nodes)]
+        configs: list[dict[str, Value]] = [
+            {"partition-id": i, "num-partitions": nodes, "state-dir": state} for i in range(nodes)
+        ]
         say(f"starting a SuperLink and {nodes} SuperNodes{' with TLS and keys' if tls else ''}")
         with deployed(folder / "deployment", configs, tls=tls) as deployment:
             say(f"all {nodes} nodes are online; running {rounds} rounds")
@@ -32,10 +36,10 @@ def demo(nodes: int, rounds: int, *, tls: bool, say: Callable[[str], None], done
                     say(found[0])
                     done(int(found[1]) + 1)
 
-            config = {"clients": nodes, "rounds": rounds, "out": str(folder / "runs"), "name": NAME}
+            config: dict[str, Value] = {"clients": nodes, "rounds": rounds, "out": str(folder / "runs"), "name": NAME}
             deployment.run(app, config, timeout=LONGEST, each_line=each_line)
             say("stopping all of it")
-        return read_result(folder / "runs" / NAME)
+        return compare([read_result(folder / "runs" / NAME)])
 
 
 @contextmanager
