@@ -52,7 +52,9 @@ class FedAtoms(Strategy):
         self._grid, self._began, self._sent = grid, time.perf_counter(), []
         chosen, _ = select(self.sim, self.books.state.round)
         self._nodes = meet(grid, self._nodes, chosen, self.settings.wait)
-        return [self._message(client) for client in chosen if client in self._nodes]
+        there = [client for client in chosen if client in self._nodes]
+        log.info("round %d: asking %d of %d clients", self.books.state.round, len(there), len(chosen))
+        return [self._message(client) for client in there]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

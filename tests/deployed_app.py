@@ -1,0 +1,61 @@
+"""A Flower app that is one of the simulator's experiments, and what the simulator makes of it."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from fedatoms.build import configure, simulation
+from fedatoms.experiment import Experiment
+from fedatoms.flower.commands import Value
+from fedatoms.flower.new import new
+from fedatoms.runs import read_rounds
+from fedatoms.simulate import advance, begin
+from fedatoms.trees import Params
+
+SMALL = Experiment(
+    partition="dirichlet",
+    own_test="classes",
+    fraction=1.0,
+    epochs=1,
+    batch_size=30,
+    rounds=3,
+    last_epochs=0,
+    threads=1,
+    device="cpu",
+)
+
+
+def write_app(folder: Path, experiment: Experiment) -> Path:
+    """Writes the template with another task: the built-in one of an experiment."""
+    new(folder)
+    task = f"from fedatoms import Experiment\nfrom fedatoms.flower import built_in\n\ntask = built_in({experiment!r})\n"
+    (folder / "federation" / "task.py").write_text(task)
+    project = folder / "pyproject.toml"
+    words = 'rounds = 3\nname = "it"\nout = "runs"\nmin-train-nodes = 1\ntimeout = 600.0\nresume = false\n'
+    project.write_text(re.sub(r"(?s)(\[tool.flwr.app.config\]\n).*", rf"\1{words}", project.read_text()))
+    return folder
+
+
+def node_configs(folder: Path, count: int) -> list[dict[str, Value]]:
+    return [{"partition-id": i, "num-partitions": count, "state-dir": str(folder / "state")} for i in range(count)]
+
+
+def simulated(experiment: Experiment) -> Params:
+    """Returns the server's model after all rounds in the simulator."""
+    configure(experiment)
+    sim = simulation(replace(experiment, map="one_by_one"))
+    state = begin(sim)
+    for _ in range(experiment.rounds):
+        state, _ = advance(sim, state)
+    return dict(state.server.params)
+
+
+def is_the_simulators(run: Path, experiment: Experiment) -> bool:
+    """Says whether a run on Flower has the simulator's model, bit for bit, and each round once."""
+    ours, theirs = load_file(run / "model.safetensors"), simulated(experiment)
+    rounds = [row["round"] for row in read_rounds(run)]
+    same = ours.keys() == theirs.keys() and all(torch.equal(leaf, theirs[name]) for name, leaf in ours.items())
+    return same and rounds == list(range(experiment.rounds))
