@@ -54,7 +54,7 @@ def connection(address: str, ca: Path | None) -> str:
     return f'[superlink]\ndefault = "link"\n\n[superlink.link]\naddress = "{address}"\n{trust}\n'
 
 
-def config_words(config: Mapping[str, Value]) -> str:
+def config_words(config: Config) -> str:
     """Writes a config as ``--node-config`` and ``--run-config`` want it.
 
     >>> print(config_words({"partition-id": 0, "fraction": 0.5, "tls": True, "title": "two words"}))
