@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint format types bench clean
+.PHONY: demo test federation lint format types bench clean
 
 demo: .venv/installed
 	$(BIN)/fedatoms demo
 
 test: lint types
 	$(BIN)/python -m pytest
+
+federation: .venv/installed-for-tests # a quarter of an hour: three nodes against the simulator, and parts that are killed
+	$(BIN)/python -m pytest tests/federation.py
 
 lint: .venv/installed-for-tests
 	$(BIN)/ruff format --check .

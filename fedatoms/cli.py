@@ -32,7 +32,7 @@ Federated learning with filter atoms, on PyTorch.
   personalize   a client that joins later: fedatoms personalize RUN --images FILE.npz --out FILE.safetensors
   presets       the named experiments
   bench         how fast, how big, against a hand-written loop; --device cuda adds torch.compile and JAX
-  flower        a real federation: fedatoms flower new DIR | fedatoms flower demo [--nodes 3] [--rounds 3] [--tls]
+  flower        a real federation: fedatoms flower new DIR | keys DIR | demo [--nodes 3] [--rounds 3] [--tls]
 
 fedatoms COMMAND --help lists a command's options.
 """
@@ -269,9 +269,10 @@ def _bench(words: list[str]) -> int:
 
 
 def _flower(words: list[str]) -> int:
-    commands = {"new": _flower_new, "demo": _flower_demo}
+    commands = {"new": _flower_new, "keys": _flower_keys, "demo": _flower_demo}
     if not words or words[0] in ("-h", "--help"):
         print("fedatoms flower new DIR                                   a Flower app to fill in, which works as it is")
+        print("fedatoms flower keys DIR [--host NAME] [--nodes N]        certificates for a server, keys for its nodes")
         print("fedatoms flower demo [--nodes N] [--rounds N] [--tls]     a SuperLink and SuperNodes on this machine\n")
         print("See docs/federation.md for the way from there to machines that do not trust each other.")
         return 0
@@ -291,6 +292,35 @@ def _flower_new(words: list[str]) -> int:
     for path in new(Path(words[0])):
         console.print(str(path), highlight=False)
     console.print(f"\nYour network and data go into {Path(words[0]) / 'federation' / 'task.py'}.", highlight=False)
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowerKeys:
+    """Files for a federation with TLS; those without .crt, .pem or .pub are secrets."""
+
+    host: str = "localhost"
+    """Name under which nodes reach the server."""
+    address: str = "127.0.0.1"
+    """Address of the server."""
+    nodes: int = 3
+    """Nodes that get a key."""
+
+
+def _flower_keys(words: list[str]) -> int:
+    if "-h" not in words and "--help" not in words and (not words or words[0].startswith("-")):
+        raise ValueError("name a new folder: fedatoms flower keys DIR [--host NAME] [--nodes N]")
+    folder = Path(words[0])
+    settings = parse("flower keys", words[1:] if not words[0].startswith("-") else words, FlowerKeys())
+    from fedatoms.flower.keys import certificates, node_key
+
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty. Use a new folder: keys are never overwritten.")
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [*certificates(folder, [settings.host], [settings.address])]
+    files += [file for i in range(settings.nodes) for file in node_key(folder, f"node-{i}")]
+    for file in files:
+        _console().print(str(file), highlight=False)
     return 0
 
 

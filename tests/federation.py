@@ -5,6 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("flwr")
+
 from deployed_app import SMALL, is_the_simulators, node_configs, write_app
 
 from fedatoms.flower.deploy import Deployment, DeploymentError, deployed

@@ -1,7 +1,21 @@
-"""A real federation on Flower: translation only, the algorithms are those of the simulator."""
+"""A real federation on Flower: translation only, the algorithms are those of the simulator.
 
-from fedatoms.flower.client import client_app
-from fedatoms.flower.server import server_app
-from fedatoms.flower.task import Own, Task, built_in
+Names are imported when they are first used: the commands that only write files, or start processes, need no torch.
+"""
 
-__all__ = ["Own", "Task", "built_in", "client_app", "server_app"]
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedatoms.flower.client import client_app
+    from fedatoms.flower.server import FedAtoms, server_app
+    from fedatoms.flower.task import Own, Task, built_in, trained
+
+_HOME = {"client_app": "client", "FedAtoms": "server", "server_app": "server"}
+__all__ = ["FedAtoms", "Own", "Task", "built_in", "client_app", "server_app", "trained"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"fedatoms.flower.{_HOME.get(name, 'task')}"), name)

@@ -3,18 +3,21 @@
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedatoms.build import assemble, data_of, parametrise
 from fedatoms.data.datasets import Images, Recipe, load
 from fedatoms.data.federation import Federation, hold_out
-from fedatoms.experiment import Experiment, check
+from fedatoms.experiment import Experiment, check, load_run
 from fedatoms.models import build
 from fedatoms.names import unknown
 from fedatoms.simulation import Simulation
+from fedatoms.train import with_params
 
 
 class Own(NamedTuple):
@@ -105,6 +108,12 @@ def configured(task: Task, config: Mapping[str, object]) -> tuple[Experiment, Se
     experiment = replace(task.experiment, **changed)  # type: ignore[arg-type]
     check(experiment)
     return experiment, Settings(**{name: value for name, value in names.items() if name in settings})  # type: ignore[arg-type]
+
+
+def trained(task: Task, folder: Path | str) -> nn.Module:
+    """Returns the model of a run on Flower, in the experiment's parametrisation; ``fuse`` makes it plain."""
+    model = parametrise(load_run(Path(folder)), task.model())
+    return with_params(model, load_file(Path(folder) / "model.safetensors"))
 
 
 def server_simulation(task: Task, experiment: Experiment) -> Simulation:
