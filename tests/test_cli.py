@@ -337,3 +337,43 @@ def test_an_interrupt_saves_a_checkpoint_and_says_how_to_go_on(number: str) -> N
     rounds = lines.read_text().count("\n")
     (manifest,) = Path("runs/x/checkpoint").glob("*.json")
     assert int(manifest.stem) in (rounds, rounds - 1)
+
+
+def test_a_new_flower_app_is_written_once(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("flwr")
+    assert main(["flower", "new", "app"]) == 0
+    assert "app/federation/task.py" in capsys.readouterr().out.replace("\n", "")
+    assert "app is not empty. Use a new folder." in mistake(["flower", "new", "app"], capsys)
+
+
+def test_keys_are_secret_and_never_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("flwr")
+    assert main(["flower", "keys", "keys", "--nodes", "2", "--host", "link.example.org"]) == 0
+    capsys.readouterr()
+    secret = {path.name for path in Path("keys").iterdir() if path.stat().st_mode & 0o077 == 0}
+    assert secret == {"server.key", "node-0", "node-1"}
+    assert "keys are never overwritten" in mistake(["flower", "keys", "keys"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["demmo"], "Did you mean 'demo'"),
+        (["new"], "name one new folder"),
+        (["keys"], "name a new folder"),
+        (["demo", "--nodes", "0"], "--nodes 0 and --rounds 3 must be at least 1"),
+        (["demo", "--tsl"], "Did you mean --tls"),
+    ],
+    ids=str,
+)
+def test_a_mistake_with_flower_costs_one_line(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flwr")
+    assert reason in mistake(["flower", *words], capsys)
+
+
+def test_flower_says_how_to_install_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert 'pip install "fedatoms[flower]"' in mistake(["flower", "demo"], capsys)
+    assert main(["flower"]) == 0 and "docs/federation.md" in capsys.readouterr().out
