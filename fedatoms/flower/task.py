@@ -141,10 +141,10 @@ def _simulation(task: Task, experiment: Experiment, data: Federation) -> Simulat
     with torch.random.fork_rng(devices=[]):  # the same network everywhere, also where its parts never travel
         torch.manual_seed(experiment.seed)
         model = parametrise(experiment, task.model())
-    sim = assemble(replace(experiment, map="one_by_one"), model, data)
+    sim = assemble(replace(experiment, map="one_by_one", score="server"), model, data)
     if sim.personal.collaboration is not None:
         raise ValueError(
             f"--personal {experiment.personal} needs a step on the server that compares clients, which Flower's nodes "
             f"do not send. Use it in the simulator, or another method here."
         )
-    return replace(sim, score=("server",))
+    return sim
