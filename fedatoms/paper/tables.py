@@ -147,7 +147,9 @@ def pairs(dataset: str = "") -> tuple[Pair, ...]:
 
 @cache
 def _all_cells() -> tuple[Cell, ...]:
-    return tuple(cell for table, text in PRINTED.items() for line in text.split("\n")[1:-1] for cell in _row(table, line))
+    return tuple(
+        cell for table, text in PRINTED.items() for line in text.split("\n")[1:-1] for cell in _row(table, line)
+    )
 
 
 @cache
@@ -181,9 +183,9 @@ def _described(table: int, row: str, stem: str, column: Column, printed: str) ->
 
 
 def _readings(table: int, row: str, column: Column) -> tuple[str, ...]:
-    tiny = {1: ("tiny-clients", "tiny-participation", "tiny-pre-training")}
-    of_data = tiny.get(table, ("tiny-clients", "tiny-pre-training", "tiny-test")) if column.clients != 100 else ()
-    return (*_OF_TABLE[table], *of_data, *_OF_ROW.get(row, ()), *(("atoms",) if row.endswith(DECOMPOSED) else ()))
+    tiny = _OF_TINY[table] if column.dataset == "tiny-imagenet" else ()
+    atoms = ("atoms", "initialisation") if row.endswith(DECOMPOSED) else ()
+    return (*_OF_TABLE[table], *tiny, *_OF_ROW.get(row.removesuffix(DECOMPOSED), ()), *atoms)
 
 
 _OF_TABLE = {
@@ -191,13 +193,15 @@ _OF_TABLE = {
     2: ("regime", "rounds", "personal-score", "shards"),
     3: ("regime", "rounds", "personal-score", "shards", "personalisation", "personal-head"),
 }
+_OF_TINY = {
+    1: ("tiny-clients", "tiny-participation", "tiny-pre-training", "tiny-layers"),
+    2: ("tiny-clients", "tiny-pre-training", "tiny-test", "tiny-layers"),
+    3: ("tiny-clients", "tiny-pre-training", "tiny-test", "tiny-layers"),
+}
 _OF_ROW = {
     "FedProx": ("fedprox-mu",),
-    "FedProx + Decomposition": ("fedprox-mu",),
     "Scaffold": ("controls",),
-    "Scaffold + Decomposition": ("controls",),
     "FedDC": ("controls",),
-    "FedDC + Decomposition": ("controls",),
     "FedAvg + FT": ("fine-tuning",),
     "FedProx + FT": ("fine-tuning", "fedprox-mu"),
     "LG-FedAvg": ("lg-fedavg",),
