@@ -1,12 +1,13 @@
 """Makes the tables of paper-results/README.md and the picture docs/cifar10-5.png from the files next to it."""
 
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 
 from fedatoms.bench.report import fill, table
 from fedatoms.compare import compare
 from fedatoms.experiment import Experiment
+from fedatoms.paper import tables
+from fedatoms.paper.tables import Pair
 from fedatoms.plots import accuracy_plot
 from fedatoms.presets import ALGORITHMS, TABLE1
 from fedatoms.runs import Result, read_result
@@ -14,18 +15,7 @@ from fedatoms.runs import Result, read_result
 ROOT, MAKER = Path(__file__).parent, "paper-results/table.py"
 NAMES = dict(zip(ALGORITHMS, ("FedAvg", "FedProx", "SCAFFOLD", "FedDyn", "FedDC"), strict=True))
 CLASSES = (2, 5)  # of each client: the paper's (100, 2) and (100, 5)
-PAPER = {  # Chen & Qiu, "Extra Clients at No Extra Cost", ICML 2025, Table 1, CIFAR10: the mean of three seeds
-    "fedavg": (75.57, 79.44),
-    "fedavg-atoms": (77.67, 81.05),
-    "fedprox": (75.83, 79.35),
-    "fedprox-atoms": (76.98, 80.93),
-    "scaffold": (74.96, 81.74),
-    "scaffold-atoms": (77.11, 83.30),
-    "feddyn": (77.04, 81.81),
-    "feddyn-atoms": (77.88, 82.82),
-    "feddc": (77.20, 82.49),
-    "feddc-atoms": (77.89, 83.45),
-}
+PAPER = {cell.preset: cell for cell in tables.cells(1, "cifar10")}
 
 
 def cells() -> str:
@@ -33,15 +23,15 @@ def cells() -> str:
     heads = ("preset and folder", "paper", "ours", "difference", "final", "best", "server", "GB up")
     return "\n\n".join(
         f"(100, {classes}): 100 clients with {classes} classes each\n\n"
-        + table(heads, [_cell(f"{method}-cifar10-{classes}", PAPER[method][place]) for method in PAPER])
-        for place, classes in enumerate(CLASSES)
+        + table(heads, [_cell(name, cell.value) for name, cell in PAPER.items() if cell.column.classes == classes])
+        for classes in CLASSES
     )
 
 
 def gains() -> str:
     """Writes what the decomposition adds to each algorithm, and the means."""
     heads = ("", *(f"(100, {classes}), {who}" for classes in CLASSES for who in ("paper", "ours")))
-    columns = [_gains_of(place, who) for place in range(len(CLASSES)) for who in ("paper", "ours")]
+    columns = [[gain(pair) for pair in _pairs(classes)] for classes in CLASSES for gain in (_printed, _measured)]
     lines = [[NAMES[name], *(f"{column[row]:+.2f}" for column in columns)] for row, name in enumerate(ALGORITHMS)]
     means = ["mean", *(f"{statistics.mean(column):+.2f}" for column in columns)]
     pairs = [columns[who] + columns[who + 2] for who in (0, 1)]
@@ -56,13 +46,13 @@ def gains() -> str:
 def controls() -> str:
     """Writes what changes if control updates divide by the first rate, as FedDC's code does."""
     heads = ("", "paper", "η_t of the round", "η of the first, in `controls/`")
-    return table(heads, [_controls(name, place) for name in ("scaffold", "feddc") for place in range(len(CLASSES))])
+    return table(heads, [_controls(name, classes) for name in ("scaffold", "feddc") for classes in CLASSES])
 
 
-def _controls(name: str, place: int) -> list[str]:
-    cell = f"{name}-cifar10-{CLASSES[place]}"
+def _controls(name: str, classes: int) -> list[str]:
+    cell = f"{name}-cifar10-{classes}"
     ours = [_read(each).accuracy["all"].headline for each in (cell, f"controls/{cell}")]
-    return [f"{NAMES[name]} (100, {CLASSES[place]})", *(f"{value:.2f}" for value in (PAPER[name][place], *ours))]
+    return [f"{NAMES[name]} (100, {classes})", *(f"{value:.2f}" for value in (PAPER[cell].value, *ours))]
 
 
 def search() -> str:
@@ -99,17 +89,17 @@ def _cell(preset: str, paper: float) -> list[str]:
     return [f"`{preset}`", f"{paper:.2f}", f"{ours.headline:.2f}", f"{ours.headline - paper:+.2f}", *values, sent]
 
 
-def _gains_of(place: int, who: str) -> list[float]:
-    return [atoms - plain for plain, atoms in _pairs(place, who)]
+def _pairs(classes: int) -> list[Pair]:
+    return [pair for pair in tables.pairs("cifar10") if pair.plain.column.classes == classes]
 
 
-def _pairs(place: int, who: str) -> Iterator[tuple[float, float]]:
-    for name in ALGORITHMS:
-        if who == "paper":
-            yield PAPER[name][place], PAPER[f"{name}-atoms"][place]
-        else:
-            plain, atoms = (_read(f"{name}{kind}-cifar10-{CLASSES[place]}") for kind in ("", "-atoms"))
-            yield plain.accuracy["all"].headline, atoms.accuracy["all"].headline
+def _printed(pair: Pair) -> float:
+    return pair.gain
+
+
+def _measured(pair: Pair) -> float:
+    plain, atoms = (_read(cell.preset).accuracy["all"].headline for cell in pair)
+    return atoms - plain
 
 
 def _flags(experiment: Experiment) -> str:
