@@ -1,5 +1,6 @@
 """Flower in one process: the same bits and bytes as the simulator, whatever algorithm, schedule and method."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +10,21 @@ from conftest import difference, identical
 
 pytest.importorskip("flwr")
 
-from flower_grid import SMALL, kept_by, on_flower, row_as_tree, server_as_tree, server_of, simulated, task_of
+from flower_grid import (
+    SMALL, OneProcess, kept_by, on_flower, row_as_tree, server_as_tree, server_of, simulated, task_of,
+)  # fmt: skip
+from flwr.clientapp.mod import message_size_mod
+from safetensors.torch import load_file
 
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.build import simulation
 from fedatoms.experiment import Experiment
-from fedatoms.flower import built_in
+from fedatoms.flower import Own, Task, built_in, client_app, wire
+from fedatoms.models import build
 from fedatoms.personal import METHODS
+from fedatoms.runs import read_rounds
 from fedatoms.simulate import advance, begin
+from fedatoms.trees import nbytes
 
 DIGITS = Experiment(
     partition="dirichlet", unbalanced=0.3, own_test="classes", clients=3, fraction=1.0, epochs=1, batch_size=30,
@@ -79,3 +87,78 @@ def test_an_experiment_of_the_simulator_gives_the_same_bits_on_nodes(changes: di
     for _ in range(experiment.rounds):
         state, _ = advance(sim, state)
     assert identical(server_of(tmp_path), server_as_tree(state.server))
+
+
+def test_a_method_that_compares_clients_on_the_server_is_refused_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--personal fedpac needs a step on the server that compares clients"):
+        on_flower(replace(SMALL, personal="fedpac"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn", "feddc", "fedadam"])
+def test_flower_and_vectorised_clients_differ_by_rounding_only(name: str, tmp_path: Path) -> None:
+    experiment = replace(SMALL, algorithm=name, **FAST_SLOW)
+    task = task_of(experiment, dtype=torch.float64)
+    on_flower(experiment, tmp_path, task=task)
+    state, _ = simulated(replace(experiment, map="vectorised"), task)
+    assert difference(server_of(tmp_path), server_as_tree(state.server)) < 1e-9
+
+
+LEDGERS: dict[str, dict[str, object]] = {
+    "every round": {"algorithm": "feddc", "parametrisation": "atoms"},
+    "fast and slow, some clients missing": {"algorithm": "scaffold", **FAST_SLOW},
+    "a private part": {"algorithm": "scaffold", "personal": "fedrep", **FAST_SLOW},
+}
+
+
+@pytest.mark.parametrize("changes", LEDGERS.values(), ids=LEDGERS.keys())
+def test_the_ledger_is_the_simulator_s_and_counts_the_arrays_that_crossed(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
+    experiment = replace(SMALL, **changes)
+    grid = on_flower(experiment, tmp_path)
+    rows, (_, records) = read_rounds(tmp_path / "runs" / "it"), simulated(experiment)
+    for row, record in zip(rows, records, strict=True):
+        assert (row["up"], row["down"]) == (record.up, record.down)
+        assert (sum(row["down"].values()), sum(row["up"].values())) == crossed_in(grid, row["round"])
+
+
+def crossed_in(grid: OneProcess, number: int) -> tuple[int, int]:
+    """Weighs the arrays that went down and up in a round."""
+    both = [(wire.size_of(each.sent), wire.size_of(each.reply.content)) for each in grid.log if each.round == number]
+    return sum(down.arrays for down, _ in both), sum(up.arrays for _, up in both)
+
+
+def test_arrays_and_the_rest_are_what_flower_s_own_count_says(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    task = task_of(SMALL)
+    with caplog.at_level(logging.INFO, "flwr"):
+        grid = on_flower(replace(SMALL, **FAST_SLOW), tmp_path, app=client_app(task, mods=[message_size_mod]))
+    counted = [record.args[0] for record in caplog.records if "message size" in record.msg]
+    orders = [each for each in grid.log if each.round is not None]
+    assert counted == [sum(wire.size_of(one)) for each in orders for one in (each.sent, each.reply.content)]
+
+
+def test_fast_rounds_of_a_lenet_cost_a_fifth(tmp_path: Path) -> None:
+    experiment = replace(
+        SMALL, clients=2, rounds=10, eval_every=10, epochs=1, model="lenet", parametrisation="atoms", beta="1/5"
+    )
+    task = lenet_task(experiment)
+    grid = on_flower(experiment, tmp_path, task=task)
+    rows, full = read_rounds(tmp_path / "runs" / "it"), 2 * 10 * nbytes(load_file(tmp_path / "runs/it/model.safetensors"))
+    up, down = (sum(sum(row[way].values()) for row in rows) for way in ("up", "down"))
+    assert up <= 0.21 * full
+    assert up + down <= 0.26 * 2 * full
+    fast = [wire.size_of(content) for each in grid.log if each.round == 9 for content in (each.sent, each.reply.content)]
+    assert all(size.rest < 0.08 * sum(size) for size in fast)
+
+
+def lenet_task(experiment: Experiment) -> Task:
+    """Makes a task of a LeNet with two random images on each node."""
+
+    def own(partition: int, partitions: int) -> Own:
+        x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(partition))
+        return Own(x, torch.arange(2), x, torch.arange(2))
+
+    return Task(experiment, lambda: build("lenet", classes=10, channels=3, seed=0), own, 10, (3, 32, 32))

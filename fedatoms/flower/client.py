@@ -24,10 +24,13 @@ from fedatoms.simulation import Simulation, State
 
 
 def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
-    """Makes the app that runs on every node; a node's state lies in its ``state-dir``, by run and partition."""
-    app = ClientApp(mods=list(mods))
+    """Makes the app that runs on every node; a node's state lies in its ``state-dir``, by run and partition.
 
-    @app.train()
+    ``mods`` are Flower's, around training: those for privacy take every message for one with a model.
+    """
+    app = ClientApp()
+
+    @app.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:
         order, sim, kept, folder = _open(task, message, context)
         if lacks := _lacks(sim, order, kept):

@@ -1,0 +1,224 @@
+"""Flower in one process when things go wrong: servers that stop, nodes that fail, lie or forget, and bad input."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from shutil import rmtree
+
+import numpy as np
+import pytest
+import torch
+from conftest import identical
+
+pytest.importorskip("flwr")
+
+from flower_grid import (
+    FIRST, SMALL, App, Meddle, OneProcess, as_the_runtime, kept_by, node_folder, on_flower, round_of, server_of,
+)  # fmt: skip
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from torch import Tensor
+
+from fedatoms.experiment import Experiment
+from fedatoms.flower import wire
+from fedatoms.flower.server import TooFew
+from fedatoms.runs import read_rounds
+
+SCAFFOLD = replace(SMALL, algorithm="scaffold", parametrisation="atoms", beta="1/2", rounds=4, eval_every=4)
+OWN_ATOMS = replace(SMALL, parametrisation="atoms", personal="local-atoms", rounds=4, eval_every=4)
+WHEN, WHO = 1, 2  # the round in which something goes wrong, and with which client
+
+
+@pytest.fixture(autouse=True)
+def heard(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets pytest hear Flower's logger."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+
+
+def all_of(folder: Path, experiment: Experiment) -> dict[str, Tensor]:
+    """What server and clients have in the end."""
+    nodes = {
+        f"{client}/{name}": leaf
+        for client in range(experiment.clients)
+        for name, leaf in kept_by(folder, client).items()
+    }
+    return {**server_of(folder), **nodes}
+
+
+class Killed(Exception):
+    """The server's end."""
+
+
+def dies(number: int, *, after: int, how: type[BaseException]) -> Meddle:
+    """Lets the server die in a round, after so many nodes have done their part."""
+    done = []
+
+    def meddle(client: int, message: Message, app: App) -> Message:
+        if round_of(message) == number:
+            if len(done) == after:
+                raise how
+            done.append(client)
+        return app(message)
+
+    return meddle
+
+
+@pytest.mark.parametrize("experiment", [SCAFFOLD, OWN_ATOMS], ids=["scaffold, fast and slow", "local atoms"])
+@pytest.mark.parametrize("after", [0, 3], ids=["between rounds", "in a round that nodes have done"])
+@pytest.mark.parametrize("how", [KeyboardInterrupt, Killed])
+def test_a_server_that_stops_and_resumes_gives_the_same_bits_as_one_that_never_stopped(
+    experiment: Experiment, after: int, how: type[BaseException], tmp_path: Path
+) -> None:
+    on_flower(experiment, tmp_path / "whole")
+    with pytest.raises(how):
+        on_flower(experiment, tmp_path / "cut", dies(2, after=after, how=how))
+    on_flower(experiment, tmp_path / "cut", resume=True)
+    assert identical(*(all_of(tmp_path / each, experiment) for each in ("whole", "cut")))
+    assert [row["round"] for row in read_rounds(tmp_path / "cut" / "runs" / "it")] == [0, 1, 2, 3]
+
+
+def test_a_server_that_stops_after_the_last_answer_of_a_round_asks_for_all_of_them_again(tmp_path: Path) -> None:
+    on_flower(SCAFFOLD, tmp_path / "whole")
+    with pytest.raises(Killed), pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fedatoms.flower.server.save_books", _dies_at(3))
+        on_flower(SCAFFOLD, tmp_path / "cut")
+    grid = on_flower(SCAFFOLD, tmp_path / "cut", resume=True)
+    assert [each.client for each in grid.log if each.round == 2] == [0, 1, 2, 3]
+    assert identical(*(all_of(tmp_path / each, SCAFFOLD) for each in ("whole", "cut")))
+
+
+def _dies_at(number: int) -> Callable[..., None]:
+    from fedatoms.flower.books import Books, save_books
+
+    def save(folder: Path, books: Books) -> None:
+        if books.state.round == number:
+            raise Killed
+        save_books(folder, books)
+
+    return save
+
+
+def with_arrays(change: Callable[[dict[str, Array]], dict[str, Array]]) -> Callable[[Message, Message], Message]:
+    """Makes a lie about the arrays of an answer."""
+
+    def lie(reply: Message, message: Message) -> Message:
+        arrays = change(dict(reply.content.array_records["arrays"]))
+        return Message(RecordDict({**reply.content, "arrays": ArrayRecord(arrays)}), reply_to=message)
+
+    return lie
+
+
+def with_leaf(change: Callable[[np.ndarray], np.ndarray], kind: str = "params") -> Callable[..., Message]:
+    """Makes a lie about one array of an answer."""
+
+    def one(arrays: dict[str, Array]) -> dict[str, Array]:
+        name = next(name for name in arrays if name.startswith(kind))
+        return {**arrays, name: Array(change(arrays[name].numpy()))}
+
+    return with_arrays(one)
+
+
+def with_words(record: str, **words: object) -> Callable[[Message, Message], Message]:
+    """Makes a lie about what an answer says of itself."""
+
+    def lie(reply: Message, message: Message) -> Message:
+        old = reply.content[record]
+        new = type(old)({**old, **{name.replace("_", "-"): value for name, value in words.items()}})
+        return Message(RecordDict({**reply.content, record: new}), reply_to=message)
+
+    return lie
+
+
+def spoilt(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Puts a value into an array."""
+
+    def change(leaf: np.ndarray) -> np.ndarray:
+        new = leaf.copy()
+        new.flat[0] = value
+        return new
+
+    return change
+
+
+def pickled(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Puts an array of objects, which only pickle could read, in place of the first."""
+    data, name = BytesIO(), next(iter(arrays))
+    np.save(data, np.array([{"any": "object"}]), allow_pickle=True)
+    return {**arrays, name: Array(dtype="float32", shape=(1,), stype="numpy.ndarray", data=data.getvalue())}
+
+
+def garbled(data: bytes) -> Callable[[dict[str, Array]], dict[str, Array]]:
+    """Puts other bytes in place of the first array."""
+    raw = {"dtype": "float32", "shape": (1,), "stype": "numpy.ndarray", "data": data}
+    return lambda arrays: {**arrays, next(iter(arrays)): Array(**raw)}
+
+
+LIES: dict[str, Callable[[Message, Message], Message | None]] = {
+    "no answer": lambda reply, message: None,
+    "an error": lambda reply, message: Message(Error(2, "out of memory"), reply_to=message),
+    "no content": lambda reply, message: Message(RecordDict(), reply_to=message),
+    "nan": with_leaf(spoilt(float("nan"))),
+    "inf": with_leaf(spoilt(float("inf"))),
+    "nan in a control": with_leaf(spoilt(float("nan")), "control"),
+    "a wrong shape": with_leaf(lambda leaf: leaf[None]),
+    "a wrong type": with_leaf(lambda leaf: leaf.astype(np.float64)),
+    "a type that torch lacks": with_leaf(lambda leaf: leaf.astype(np.complex256)),
+    "words for numbers": with_leaf(lambda leaf: leaf.astype(str)),
+    "a missing leaf": with_arrays(lambda arrays: dict([*arrays.items()][1:])),
+    "an extra leaf": with_arrays(lambda arrays: {**arrays, "params/more": Array(np.zeros(1, np.float32))}),
+    "a kind that nobody asked for": with_arrays(lambda arrays: {**arrays, "odd/w": Array(np.zeros(1, np.float32))}),
+    "an object": with_arrays(pickled),
+    "no bytes": with_arrays(garbled(b"")),
+    "an archive": with_arrays(garbled(b"PK\x03\x04")),
+    "a wrong round": with_words("config", round=0),
+    "no samples": with_words("metrics", num_examples=0),
+    "not a number of samples": with_words("metrics", num_examples=float("nan")),
+    "a loss that is not a number": with_words("metrics", loss=float("nan")),
+    "an update that is far too long": with_leaf(lambda leaf: leaf + 1000),
+    "a control that is far too long": with_leaf(lambda leaf: leaf + 1e6, "control"),
+    "statistics that are far away": with_leaf(lambda leaf: leaf + 1e6, "statistics"),
+    "a lack that never ends": lambda reply, message: Message(
+        RecordDict({"config": ConfigRecord({"round": WHEN, "lacks": ["atoms"], "lost": False})}), reply_to=message
+    ),
+}
+
+
+def lying(lie: Callable[[Message, Message], Message | None]) -> Meddle:
+    """Lets one client do its part of a round and then answer something else."""
+
+    def meddle(client: int, message: Message, app: App) -> Message | None:
+        reply = app(message)
+        return lie(reply, message) if (client, round_of(message)) == (WHO, WHEN) else reply
+
+    return meddle
+
+
+def silent(client: int, message: Message, app: App) -> Message | None:
+    """Lets the same client not even begin its part of that round."""
+    return None if (client, round_of(message)) == (WHO, WHEN) else app(message)
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    """What is left of a run in which a client did not take part in a round."""
+    folder = tmp_path_factory.mktemp("without")
+    on_flower(SCAFFOLD, folder, silent)
+    return all_of(folder, SCAFFOLD)
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
+def test_a_bad_answer_is_left_out_with_a_line_as_if_the_client_had_not_taken_part(
+    lie: Callable[[Message, Message], Message | None],
+    without: dict[str, Tensor],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    on_flower(SCAFFOLD, tmp_path, lying(lie))
+    assert identical(all_of(tmp_path, SCAFFOLD), without)
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    about = [line for line in lines if f"round {WHEN}: " in line and f"client {WHO} (node {FIRST + WHO})" in line]
+    assert about
+    assert len(about) == len(lines)
+    rows = read_rounds(tmp_path / "runs" / "it")
+    assert [(row["clients"], row["failed"]) for row in rows] == [(4, 0), (3, 1), (4, 0), (4, 0)]
