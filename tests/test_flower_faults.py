@@ -16,18 +16,21 @@ pytest.importorskip("flwr")
 
 from flower_grid import (
     FIRST, SMALL, App, Meddle, OneProcess, as_the_runtime, kept_by, node_folder, on_flower, round_of, server_of,
+    task_of,
 )  # fmt: skip
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from safetensors.torch import load_file
 from torch import Tensor
 
 from fedatoms.experiment import Experiment
-from fedatoms.flower import wire
+from fedatoms.flower import Own, wire
+from fedatoms.flower.node import keep, kept_at
 from fedatoms.flower.server import TooFew
 from fedatoms.runs import read_rounds
 
 SCAFFOLD = replace(SMALL, algorithm="scaffold", parametrisation="atoms", beta="1/2", rounds=4, eval_every=4)
 OWN_ATOMS = replace(SMALL, parametrisation="atoms", personal="local-atoms", rounds=4, eval_every=4)
-WHEN, WHO = 1, 2  # the round in which something goes wrong, and with which client
+WHEN, WHO = 2, 2  # the round in which something goes wrong, and with which client
 
 
 @pytest.fixture(autouse=True)
@@ -221,4 +224,147 @@ def test_a_bad_answer_is_left_out_with_a_line_as_if_the_client_had_not_taken_par
     assert about
     assert len(about) == len(lines)
     rows = read_rounds(tmp_path / "runs" / "it")
-    assert [(row["clients"], row["failed"]) for row in rows] == [(4, 0), (3, 1), (4, 0), (4, 0)]
+    assert [(row["clients"], row["failed"]) for row in rows] == [(4, 0), (4, 0), (3, 1), (4, 0)]
+
+
+def far_from(clients: set[int]) -> Meddle:
+    """Lets some nodes not answer from the second round on."""
+
+    def meddle(client: int, message: Message, app: App) -> Message | None:
+        gone = client in clients and (round_of(message) or 0) > 0
+        return None if gone else app(message)
+
+    return meddle
+
+
+def test_too_few_answers_end_the_run_with_a_model_and_it_goes_on_when_nodes_are_back(tmp_path: Path) -> None:
+    on_flower(SCAFFOLD, tmp_path / "whole")
+    with pytest.raises(TooFew, match="round 1: 2 good answers from 4 clients, but min-train-nodes is 3"):
+        on_flower(SCAFFOLD, tmp_path / "cut", far_from({1, 2}), min_train_nodes=3)
+    model = load_file(tmp_path / "cut" / "runs" / "it" / "model.safetensors")
+    assert identical({f"params/{name}": leaf for name, leaf in model.items()}, params_of(server_of(tmp_path / "cut")))
+    on_flower(SCAFFOLD, tmp_path / "cut", min_train_nodes=3, resume=True)
+    assert identical(*(all_of(tmp_path / each, SCAFFOLD) for each in ("whole", "cut")))
+
+
+def params_of(server: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: leaf for name, leaf in server.items() if name.startswith("params/")}
+
+
+def test_too_few_answers_in_the_first_round_leave_a_run_that_can_go_on(tmp_path: Path) -> None:
+    on_flower(SCAFFOLD, tmp_path / "whole")
+    with pytest.raises(TooFew):
+        on_flower(SCAFFOLD, tmp_path / "cut", lambda client, message, app: None)
+    on_flower(SCAFFOLD, tmp_path / "cut", resume=True)
+    assert identical(server_of(tmp_path / "whole"), server_of(tmp_path / "cut"))
+
+
+def before(number: int, client: int, spoil: Callable[[], None]) -> Meddle:
+    """Lets something happen to a node just before it is asked for its part of a round."""
+    waiting = [spoil]
+
+    def meddle(asked: int, message: Message, app: App) -> Message | None:
+        if (asked, round_of(message)) == (client, number) and waiting:
+            waiting.pop()()
+        return app(message)
+
+    return meddle
+
+
+def wipe(folder: Path) -> None:
+    """Deletes a node's folder."""
+    rmtree(node_folder(folder, WHO))
+
+
+def damage(folder: Path) -> None:
+    """Flips a bit of each of a node's files."""
+    for path in node_folder(folder, WHO).glob("*.safetensors"):
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+
+
+def cut_off(folder: Path) -> None:
+    """Leaves the first half of each of a node's files."""
+    for path in node_folder(folder, WHO).glob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("spoil", [wipe, damage, cut_off])
+@pytest.mark.parametrize("experiment", [SCAFFOLD, OWN_ATOMS], ids=["scaffold, fast and slow", "local atoms"])
+def test_a_node_that_lost_its_state_begins_anew_and_is_sent_all(
+    spoil: Callable[[Path], None], experiment: Experiment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = on_flower(experiment, tmp_path, before(3, WHO, lambda: spoil(tmp_path)))
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert lines == [f"round 3: client {WHO} (node {FIRST + WHO}) has lost its state, and begins anew"]
+    rows = read_rounds(tmp_path / "runs" / "it")
+    assert rows[3]["clients"] == 4
+    assert all(leaf.isfinite().all() for leaf in all_of(tmp_path, experiment).values())
+    asked = [wire.size_of(each.sent).arrays for each in grid.log if each.round == 3]
+    assert sum(rows[3]["down"].values()) == sum(asked)  # the first order to it counts too
+    assert len(asked) == 5
+
+
+def forget_slow(folder: Path) -> None:
+    """Lets a node hold an older version of the slow part than the server thinks."""
+    path = max(node_folder(folder, WHO).glob("0*.safetensors"))
+    kept = kept_at(path.parent, int(path.stem[:6]))
+    versions = {**kept.versions, "coefficients": 99, "rest": 99, "statistics": 99}
+    keep(path.parent, int(path.stem[:6]), kept._replace(versions=versions), before=0)
+
+
+def test_a_node_that_lacks_only_the_slow_part_is_sent_that_and_the_result_is_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    on_flower(SCAFFOLD, tmp_path / "whole")
+    # round 2 is the second fast step of the slow part of round 0: nobody is sent that part again
+    grid = on_flower(SCAFFOLD, tmp_path / "late", before(2, WHO, lambda: forget_slow(tmp_path / "late")))
+    line = f"round 2: client {WHO} (node {FIRST + WHO}) lacks coefficients, rest, statistics"
+    assert line in caplog.messages
+    assert identical(*(all_of(tmp_path / each, SCAFFOLD) for each in ("whole", "late")))
+    usual, more = (read_rounds(tmp_path / each / "runs" / "it")[2]["down"] for each in ("whole", "late"))
+    again = [each for each in grid.log if each.round == 2][-1]
+    extra = sum(wire.size_of(again.sent)) - wire.size_of(again.sent).rest
+    assert sum(more.values()) == sum(usual.values()) + extra
+    assert more["coefficients"] > usual["coefficients"]
+
+
+def test_a_node_without_test_images_is_not_scored_and_does_not_end_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = task_of(OWN_ATOMS)
+
+    def some(partition: int, partitions: int) -> Own:
+        own = task.data(partition, partitions)
+        return own._replace(test_x=own.test_x[:0], test_y=own.test_y[:0]) if partition == WHO else own
+
+    on_flower(OWN_ATOMS, tmp_path, task=task._replace(data=some))
+    assert read_rounds(tmp_path / "runs" / "it")[-1]["scores"]["personal"]
+    assert (node_folder(tmp_path, WHO) / "personal.safetensors").exists()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+MARKS: dict[str, Callable[[Message, Message], Message | None]] = {
+    "no answer": LIES["no answer"],
+    "an error": LIES["an error"],
+    "no content": LIES["no content"],
+    "nan": with_words("metrics", accuracy=float("nan")),
+    "too good": with_words("metrics", accuracy=1e9),
+    "less than no samples": with_words("metrics", num_examples=-5),
+    "a list": with_words("metrics", num_examples=[1, 2]),
+}
+
+
+@pytest.mark.parametrize("lie", MARKS.values(), ids=MARKS.keys())
+def test_a_bad_score_is_left_out_with_a_line(
+    lie: Callable[[Message, Message], Message | None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def meddle(client: int, message: Message, app: App) -> Message | None:
+        reply = app(message)
+        return lie(reply, message) if client == WHO and message.metadata.message_type == "evaluate" else reply
+
+    on_flower(replace(OWN_ATOMS, rounds=1), tmp_path, meddle)
+    score = read_rounds(tmp_path / "runs" / "it")[0]["scores"]["personal"]
+    assert 0 <= score["accuracy"] <= 100
+    assert [line for line in caplog.messages if f"client {WHO} (node {FIRST + WHO})" in line]
