@@ -75,9 +75,7 @@ class OneProcess(Grid):
             reply = self.answer(message) if self.meddle is None else self.meddle(client, message, self.answer)
             if reply is not None:
                 self.replies[name] = reply
-            self.log.append(
-                Crossed(client, message.metadata.message_type, round_of(message), message.content, reply)
-            )
+            self.log.append(Crossed(client, message.metadata.message_type, round_of(message), message.content, reply))
             yield name
 
     def answer(self, message: Message) -> Message:
@@ -123,9 +121,7 @@ def wide_net() -> nn.Module:
         return nn.Sequential(*body, nn.Linear(32, 3))
 
 
-def simulated(
-    experiment: Experiment, task: Task | None = None, data: Federation = DATA
-) -> tuple[State, list[Record]]:
+def simulated(experiment: Experiment, task: Task | None = None, data: Federation = DATA) -> tuple[State, list[Record]]:
     """Runs the experiment of a task in the simulator."""
     task = task or task_of(experiment, data)
     sim = assemble(experiment, parametrise(experiment, task.model()), data)
@@ -189,4 +185,4 @@ def row_as_tree(row: Client | None) -> dict[str, Tensor]:
 
 def _context(client: int, clients: int, home: Path, run: dict[str, object]) -> Context:
     node = {"partition-id": client, "num-partitions": clients, "state-dir": str(home)}
-    return Context(1, FIRST + client, node, RecordDict(), run)
+    return Context(1, FIRST + client, node, RecordDict(), dict(run))

@@ -146,11 +146,16 @@ def test_fast_rounds_of_a_lenet_cost_a_fifth(tmp_path: Path) -> None:
     )
     task = lenet_task(experiment)
     grid = on_flower(experiment, tmp_path, task=task)
-    rows, full = read_rounds(tmp_path / "runs" / "it"), 2 * 10 * nbytes(load_file(tmp_path / "runs/it/model.safetensors"))
+    rows, full = (
+        read_rounds(tmp_path / "runs" / "it"),
+        2 * 10 * nbytes(load_file(tmp_path / "runs/it/model.safetensors")),
+    )
     up, down = (sum(sum(row[way].values()) for row in rows) for way in ("up", "down"))
     assert up <= 0.21 * full
     assert up + down <= 0.26 * 2 * full
-    fast = [wire.size_of(content) for each in grid.log if each.round == 9 for content in (each.sent, each.reply.content)]
+    fast = [
+        wire.size_of(content) for each in grid.log if each.round == 9 for content in (each.sent, each.reply.content)
+    ]
     assert all(size.rest < 0.08 * sum(size) for size in fast)
 
 

@@ -1,5 +1,6 @@
 """Who is there: which node has which part of the data, and messages to them with an end to the waiting."""
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 
@@ -8,6 +9,7 @@ from flwr.serverapp import Grid
 
 from fedatoms.flower.wire import read_place
 
+log = logging.getLogger("flwr")
 POLL = 0.2  # seconds between two looks
 
 
@@ -23,12 +25,24 @@ def meet(grid: Grid, known: Mapping[int, int], wanted: Iterable[int], wait: floa
         if strangers := there - asked:
             questions = [Message(RecordDict({"config": ConfigRecord()}), node, MessageType.QUERY) for node in strangers]
             replies = ask(grid, questions, max(until - time.monotonic(), POLL))
-            here |= {read_place(reply.content): reply.metadata.src_node_id for reply in replies if reply.has_content()}
+            here = _welcome(here, replies)
             asked |= {reply.metadata.src_node_id for reply in replies}
         known = here
         if wanted <= known.keys() or time.monotonic() > until:
             return here
         time.sleep(POLL)
+
+
+def _welcome(here: Mapping[int, int], replies: list[Message]) -> dict[int, int]:
+    """Adds nodes that say which client they are; of two that say the same the first stays."""
+    known = dict(here)
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        if not reply.has_content():
+            log.warning("node %d cannot take part: %s", node, reply.error.reason)
+        elif (other := known.setdefault(client := read_place(reply.content), node)) != node:
+            log.warning("node %d has the partition-id %d of node %d. Give each its own.", node, client, other)
+    return known
 
 
 def ask(grid: Grid, messages: list[Message], timeout: float) -> list[Message]:

@@ -121,9 +121,7 @@ class FedAtoms(Strategy):
         self._sent.append((order, wire.size_of(content)))
         return Message(content, self._nodes[client], MessageType.TRAIN)
 
-    def _read(
-        self, replies: Iterable[Message], asked: Iterable[int], read: Callable[[RecordDict], T]
-    ) -> dict[int, T]:
+    def _read(self, replies: Iterable[Message], asked: Iterable[int], read: Callable[[RecordDict], T]) -> dict[int, T]:
         """Reads the reply of each client; says what is wrong with those that are no answer, and who gave none."""
         clients, waiting, found = {node: client for client, node in self._nodes.items()}, set(asked), dict[int, T]()
         for reply in replies:
@@ -216,6 +214,7 @@ def server_app(task: Task) -> ServerApp:
 
 def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings) -> Result:
     """Runs an experiment on the nodes of a grid, or resumes it; every round ends with a checkpoint."""
+    find(settings.aggregation, AGGREGATIONS, "aggregation")
     experiment = replace(experiment, checkpoint_every=1, name=run_name(experiment))
     folder = Path(experiment.out) / experiment.name
     engine = _engine(task, grid, experiment, settings)
