@@ -26,7 +26,7 @@ from fedatoms.flower.node import kept_at
 from fedatoms.flower.server import federate
 from fedatoms.flower.task import Settings, node_simulation
 from fedatoms.simulate import advance, begin
-from fedatoms.simulation import Record, State
+from fedatoms.simulation import Record, Simulation, State
 
 FIRST = 100  # Flower's id of client 0's node
 SMALL = Experiment(
@@ -141,13 +141,20 @@ def on_flower(
     **settings: object,
 ) -> OneProcess:
     """Runs an experiment on a grid in this process; the run's folder is ``runs/it``, the nodes' is ``nodes``."""
-    experiment = replace(experiment, out=str(folder / "runs"), name="it")
-    task = task or task_of(experiment)
+    task, experiment = task or _task_of(experiment), replace(experiment, out=str(folder / "runs"), name="it")
     grid = OneProcess(app or client_app(task), experiment, folder / "nodes", meddle)
-    once = patch("fedatoms.flower.client.node_simulation", cache(node_simulation))  # not for each message
-    with as_the_runtime(), once:
+    with as_the_runtime(), patch("fedatoms.flower.client.node_simulation", _simulation), patch("os.fsync"):
         federate(task, grid, experiment, Settings(wait=0.0, timeout=0.0)._replace(**settings))
     return grid
+
+
+_task_of = cache(task_of)
+_simulations = cache(node_simulation)
+
+
+def _simulation(task: Task, experiment: Experiment, partition: int) -> Simulation:
+    """Builds what a node knows once, not for each message of each run."""
+    return _simulations(task, replace(experiment, out="runs", name=""), partition)
 
 
 def as_the_runtime() -> patch:

@@ -11,7 +11,15 @@ from conftest import difference, identical
 pytest.importorskip("flwr")
 
 from flower_grid import (
-    SMALL, OneProcess, kept_by, on_flower, row_as_tree, server_as_tree, server_of, simulated, task_of,
+    SMALL,
+    OneProcess,
+    kept_by,
+    on_flower,
+    row_as_tree,
+    server_as_tree,
+    server_of,
+    simulated,
+    task_of,
 )  # fmt: skip
 from flwr.clientapp.mod import message_size_mod
 from safetensors.torch import load_file

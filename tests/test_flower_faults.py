@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -10,13 +10,22 @@ from shutil import rmtree
 
 import numpy as np
 import pytest
-import torch
 from conftest import identical
 
 pytest.importorskip("flwr")
 
 from flower_grid import (
-    FIRST, SMALL, App, Meddle, OneProcess, as_the_runtime, kept_by, node_folder, on_flower, round_of, server_of,
+    FIRST,
+    SMALL,
+    App,
+    Meddle,
+    OneProcess,
+    as_the_runtime,
+    kept_by,
+    node_folder,
+    on_flower,
+    round_of,
+    server_of,
     task_of,
 )  # fmt: skip
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
@@ -447,7 +456,7 @@ def test_simulated_failures_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_aggregation_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="unknown aggregation 'medain'. Did you mean 'median'"):
+    with pytest.raises(ValueError, match="unknown aggregation .medain"):
         on_flower(SMALL, tmp_path, aggregation="medain")
     assert not (tmp_path / "runs").exists()
 
@@ -456,7 +465,7 @@ def test_a_run_is_not_overwritten_and_not_resumed_as_another_one(tmp_path: Path)
     on_flower(SMALL, tmp_path)
     with pytest.raises(ValueError, match="already holds a run"):
         on_flower(SMALL, tmp_path)
-    with pytest.raises(ValueError, match="holds a run of another experiment. Use its settings, or another name"):
+    with pytest.raises(ValueError, match="holds a run of another experiment"):
         on_flower(replace(SMALL, lr=0.3), tmp_path, resume=True)
     with pytest.raises(ValueError, match="holds no run"):
         on_flower(SMALL, tmp_path / "elsewhere", resume=True)
