@@ -1,12 +1,15 @@
 """What the tests of Flower share: a grid in one process, a small task, and the simulator's run of the same."""
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
+import pytest
 import torch
 from conftest import clients_of, small_net
 from flwr.app import Context, Error, Message, MessageType, RecordDict
@@ -33,6 +36,8 @@ SMALL = Experiment(
     clients=4, fraction=1.0, epochs=2, batch_size=5, lr=0.05, momentum=0.5, rounds=3, eval_every=3, last_epochs=1,
     threads=1,
 )  # fmt: skip
+SCAFFOLD = replace(SMALL, algorithm="scaffold", parametrisation="atoms", beta="1/2", rounds=4, eval_every=4)
+OWN_ATOMS = replace(SMALL, parametrisation="atoms", personal="local-atoms", rounds=4, eval_every=4)
 DATA = clients_of((5, 7, 12, 9))
 App = Callable[[Message], Message]
 Meddle = Callable[[int, Message, App], Message | None]  # client, message, its app -> its reply, or none
@@ -138,12 +143,14 @@ def on_flower(
     meddle: Meddle | None = None,
     task: Task | None = None,
     app: ClientApp | None = None,
+    change: Callable[[OneProcess], object] = lambda grid: None,
     **settings: object,
 ) -> OneProcess:
     """Runs an experiment on a grid in this process; the run's folder is ``runs/it``, the nodes' is ``nodes``."""
     task, experiment = task or _task_of(experiment), replace(experiment, out=str(folder / "runs"), name="it")
     grid = OneProcess(app or client_app(task), experiment, folder / "nodes", meddle)
-    with as_the_runtime(), patch("fedatoms.flower.client.node_simulation", _simulation), patch("os.fsync"):
+    change(grid)
+    with _in_a_test():
         federate(task, grid, experiment, Settings(wait=0.0, timeout=0.0)._replace(**settings))
     return grid
 
@@ -157,9 +164,14 @@ def _simulation(task: Task, experiment: Experiment, partition: int) -> Simulatio
     return _simulations(task, replace(experiment, out="runs", name=""), partition)
 
 
-def as_the_runtime() -> patch:
-    """Lets this process make messages: they want to know whose they are."""
-    return patch.multiple(TaskIdentity, _task_id=1, _run_id=1, _node_id=1)
+@contextmanager
+def _in_a_test() -> Iterator[None]:
+    """Lets this process make messages, which want to know whose they are, and pytest hear Flower's logger."""
+    runtime = patch.multiple(TaskIdentity, _task_id=1, _run_id=1, _node_id=1)
+    loud = patch.object(logging.getLogger("flwr"), "propagate", True)
+    quick = patch("fedatoms.flower.client.node_simulation", _simulation), patch("os.fsync")
+    with runtime, loud, quick[0], quick[1]:
+        yield
 
 
 def server_of(folder: Path) -> dict[str, Tensor]:
@@ -188,6 +200,21 @@ def kept_by(folder: Path, client: int) -> dict[str, Tensor]:
 def row_as_tree(row: Client | None) -> dict[str, Tensor]:
     """Writes what a client has of its own in one tree, less its last model, which only a simulator scores."""
     return {} if row is None else flatten(row._replace(last={}))
+
+
+def all_of(folder: Path, experiment: Experiment) -> dict[str, Tensor]:
+    """Reads what the server and all clients of a run have in the end."""
+    nodes = {
+        f"{client}/{name}": leaf
+        for client in range(experiment.clients)
+        for name, leaf in kept_by(folder, client).items()
+    }
+    return {**server_of(folder), **nodes}
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Returns the lines that say that something went wrong."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def _context(client: int, clients: int, home: Path, run: dict[str, object]) -> Context:

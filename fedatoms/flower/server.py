@@ -221,6 +221,10 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
     folder = Path(experiment.out) / experiment.name
     engine = _engine(task, grid, experiment, settings)
     if not settings.resume:
+        if (folder / "experiment.json").exists():
+            raise ValueError(
+                f"{folder} already holds a run. Go on with it by --run-config 'resume=true', or use another name."
+            )
         return run(experiment, engine=engine)
     if trajectory(load_run(folder)) != trajectory(experiment):
         raise ValueError(f"{folder} holds a run of another experiment. Use its settings, or another name.")
@@ -260,15 +264,16 @@ def _rounds(strategy: FedAtoms, grid: Grid, until: int, eval_every: int, *, own:
     nothing, sim = (ArrayRecord(), ConfigRecord()), strategy.sim
     while (number := strategy.books.state.round) < until:
         messages = strategy.configure_train(number + 1, *nothing, grid)
-        strategy.aggregate_train(number + 1, ask(grid, [*messages], strategy.settings.timeout))
+        _, metrics = strategy.aggregate_train(number + 1, ask(grid, [*messages], strategy.settings.timeout))
         state, record = strategy.books.state, strategy.record
-        assert record is not None, "a round leaves its record"
+        assert record is not None and metrics is not None, "a round leaves its record"
         scores: dict[Scored, Score] = {}
         if state.round % eval_every == 0 or state.round == until:
             scores = evaluate(sim, state) if len(sim.data.test_y) else {}
             if own and (score := _scores(strategy, grid, 0)) is not None:
                 scores["personal"] = score
         log.info("round %d: loss %.4f, %d clients, %s", number, record.loss, record.clients, _said(scores))
+        log.info("round %d: bytes of arrays and headers, %s", number, _sizes(metrics))
         yield Progress(state, record, scores)
 
 
@@ -283,6 +288,10 @@ def _open_books(folder: Path, state: State, experiment: Experiment) -> Books:
     if state.round:
         return load_books(folder / "nodes", state, trajectory(experiment))
     return Books(state, f"{run_name(experiment)}-{secrets.token_hex(4)}", trajectory(experiment))
+
+
+def _sizes(metrics: MetricRecord) -> str:
+    return ", ".join(f"{metrics[f'bytes-{way}']} + {metrics[f'headers-{way}']} {way}" for way in ("up", "down"))
 
 
 def _said(scores: dict[Scored, Score]) -> str:
