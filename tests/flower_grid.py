@@ -150,7 +150,7 @@ def on_flower(
     task, experiment = task or _task_of(experiment), replace(experiment, out=str(folder / "runs"), name="it")
     grid = OneProcess(app or client_app(task), experiment, folder / "nodes", meddle)
     change(grid)
-    with _in_a_test():
+    with in_a_test():
         federate(task, grid, experiment, Settings(wait=0.0, timeout=0.0)._replace(**settings))
     return grid
 
@@ -165,7 +165,7 @@ def _simulation(task: Task, experiment: Experiment, partition: int) -> Simulatio
 
 
 @contextmanager
-def _in_a_test() -> Iterator[None]:
+def in_a_test() -> Iterator[None]:
     """Lets this process make messages, which want to know whose they are, and pytest hear Flower's logger."""
     runtime = patch.multiple(TaskIdentity, _task_id=1, _run_id=1, _node_id=1)
     loud = patch.object(logging.getLogger("flwr"), "propagate", True)

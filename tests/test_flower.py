@@ -13,6 +13,7 @@ pytest.importorskip("flwr")
 from flower_grid import (
     SMALL,
     OneProcess,
+    in_a_test,
     kept_by,
     on_flower,
     row_as_tree,
@@ -21,13 +22,14 @@ from flower_grid import (
     simulated,
     task_of,
 )
+from flwr.app import Context, RecordDict
 from flwr.clientapp.mod import message_size_mod
 from safetensors.torch import load_file
 
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.build import simulation
 from fedatoms.experiment import Experiment
-from fedatoms.flower import Own, Task, built_in, client_app, wire
+from fedatoms.flower import Own, Task, built_in, client_app, server_app, wire
 from fedatoms.models import build
 from fedatoms.personal import METHODS
 from fedatoms.runs import read_rounds
@@ -169,3 +171,13 @@ def lenet_task(experiment: Experiment) -> Task:
         return Own(x, torch.arange(2), x, torch.arange(2))
 
     return Task(experiment, lambda: build("lenet", classes=10, channels=3, seed=0), own, 10, (3, 32, 32))
+
+
+def test_the_apps_read_the_run_config(tmp_path: Path) -> None:
+    task, config = task_of(SMALL), {"algorithm": "scaffold", "rounds": 2, "out": str(tmp_path / "runs"), "name": "it"}
+    experiment = replace(SMALL, algorithm="scaffold", rounds=2)
+    grid = OneProcess(client_app(task), experiment, tmp_path / "nodes")
+    with in_a_test():
+        server_app(task)(grid, Context(1, 1, {}, RecordDict(), {**config, "wait": 0.0, "timeout": 0.0}))
+    state, _ = simulated(replace(experiment, map="one_by_one"))
+    assert identical(server_of(tmp_path), server_as_tree(state.server))

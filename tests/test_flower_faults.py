@@ -17,6 +17,7 @@ from flower_grid import (
     SCAFFOLD,
     App,
     Meddle,
+    OneProcess,
     all_of,
     node_folder,
     on_flower,
@@ -196,3 +197,31 @@ def test_a_bad_score_is_left_out_with_a_line(
     score = read_rounds(tmp_path / "runs" / "it")[0]["scores"]["personal"]
     assert 0 <= score["accuracy"] <= 100
     assert [line for line in caplog.messages if f"client {WHO} (node {FIRST + WHO})" in line]
+
+
+def test_a_stranger_that_does_not_say_whose_node_it_is_holds_nobody_up(tmp_path: Path) -> None:
+    def meddle(client: int, message: Message, app: App) -> Message | None:
+        return None if client == 9 else app(message)
+
+    def invite(grid: OneProcess) -> None:
+        grid.contexts[FIRST + 9] = grid.contexts[FIRST]
+
+    grid = on_flower(SMALL, tmp_path, meddle, change=invite, wait=1e6)
+    assert [row["clients"] for row in read_rounds(tmp_path / "runs" / "it")] == [4, 4, 4]
+    assert len([each for each in grid.log if each.client == 9]) == 1
+
+
+def test_a_node_that_comes_back_with_another_number_is_the_same_client(tmp_path: Path) -> None:
+    def move(client: int, message: Message, app: App) -> Message | None:
+        if (client, round_of(message)) == (3, 1):
+            grid.contexts[FIRST + 9] = grid.contexts.pop(FIRST + WHO)
+        return app(message)
+
+    def remember(made: OneProcess) -> None:
+        nonlocal grid
+        grid = made
+
+    grid: OneProcess
+    on_flower(SCAFFOLD, tmp_path / "whole")
+    on_flower(SCAFFOLD, tmp_path / "moved", move, change=remember)
+    assert identical(*(all_of(tmp_path / each, SCAFFOLD) for each in ("whole", "moved")))

@@ -17,7 +17,7 @@ from fedatoms.experiment import Experiment, load_run, run_name, trajectory
 from fedatoms.flower import wire
 from fedatoms.flower.books import Books, bytes_in, load_books, mend, order_for, save_books, take_in
 from fedatoms.flower.checks import Refused, check_answer, check_marks, far_ones
-from fedatoms.flower.roll import ask, meet
+from fedatoms.flower.roll import Roll, ask, meet
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
 from fedatoms.flower.wire import Answer, Lacks, Order, Size
 from fedatoms.names import find
@@ -42,7 +42,7 @@ class FedAtoms(Strategy):
         self.sim, self.books, self.settings = sim, books, settings
         self.record: Record | None = None  # of the last round
         self._robust = find(settings.aggregation, AGGREGATIONS, "aggregation")
-        self._nodes: dict[int, int] = {}  # client -> Flower's id of its node
+        self._roll = Roll()
         self._sent: list[tuple[Order, Size]] = []
         self._heard: list[Size] = []
         self._grid: Grid | None = None
@@ -54,18 +54,18 @@ class FedAtoms(Strategy):
         """Draws the clients of the round as the simulator does, and sends each what it lacks."""
         self._grid, self._began, self._sent, self._heard = grid, time.perf_counter(), [], []
         chosen, _ = select(self.sim, self.books.state.round)
-        self._nodes = meet(grid, self._nodes, chosen, self.settings.wait)
+        self._roll = meet(grid, self._roll, chosen, self.settings.wait)
         for client in chosen:
-            if client not in self._nodes:
+            if client not in self._roll.nodes:
                 log.warning("round %d: client %d has no node", self.books.state.round, client)
-        return [self._message(client) for client in chosen if client in self._nodes]
+        return [self._message(client) for client in chosen if client in self._roll.nodes]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Takes the good answers in, in the order of the clients; refuses the others, each with a line."""
         state, (chosen, _) = self.books.state, select(self.sim, self.books.state.round)
-        said = self._read(replies, [client for client in chosen if client in self._nodes], wire.read_answer)
+        said = self._read(replies, [client for client in chosen if client in self._roll.nodes], wire.read_answer)
         first = {client: answer for client, answer in said.items() if isinstance(answer, Answer)}
         answers = self._good({**first, **self._ask_again(said)})
         if len(answers) < self.settings.min_train_nodes:
@@ -87,19 +87,20 @@ class FedAtoms(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Asks every node that is there how its own model does on its own test images."""
-        self._nodes = meet(grid, self._nodes, [], self.settings.wait)
+        self._roll = meet(grid, self._roll, [], self.settings.wait)
         epochs = int(str(config.get("last-epochs", 0)))
         orders = {
-            client: order_for(self.sim, self.books, client, score=True, last_epochs=epochs) for client in self._nodes
+            client: order_for(self.sim, self.books, client, score=True, last_epochs=epochs)
+            for client in self._roll.nodes
         }
         return [
-            Message(wire.write_order(order), self._nodes[client], MessageType.EVALUATE)
+            Message(wire.write_order(order), self._roll.nodes[client], MessageType.EVALUATE)
             for client, order in sorted(orders.items())
         ]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Weighs the nodes' scores by their test images."""
-        said = self._read(replies, self._nodes, lambda content: check_marks(wire.read_marks(content)))
+        said = self._read(replies, self._roll.nodes, lambda content: check_marks(wire.read_marks(content)))
         marks = [each for _, each in sorted(said.items())]
         counts = torch.tensor([float(each.samples) for each in marks], dtype=torch.float64)
         if not counts.sum():
@@ -119,11 +120,15 @@ class FedAtoms(Strategy):
         order = order_for(self.sim, self.books, client)
         content = wire.write_order(order)
         self._sent.append((order, wire.size_of(content)))
-        return Message(content, self._nodes[client], MessageType.TRAIN)
+        return Message(content, self._roll.nodes[client], MessageType.TRAIN)
 
     def _read(self, replies: Iterable[Message], asked: Iterable[int], read: Callable[[RecordDict], T]) -> dict[int, T]:
         """Reads the reply of each client; says what is wrong with those that are no answer, and who gave none."""
-        clients, waiting, found = {node: client for client, node in self._nodes.items()}, set(asked), dict[int, T]()
+        clients, waiting, found = (
+            {node: client for client, node in self._roll.nodes.items()},
+            set(asked),
+            dict[int, T](),
+        )
         for reply in replies:
             client = clients.get(reply.metadata.src_node_id)
             if client is None:  # some of Flower's mods lose the sender of an error
@@ -171,7 +176,7 @@ class FedAtoms(Strategy):
         log.warning("round %d: left out the answer of client %d (node %d): %s", *self._who(client), reason)
 
     def _who(self, client: int) -> tuple[int, int, int]:
-        return self.books.state.round, client, self._nodes[client]
+        return self.books.state.round, client, self._roll.nodes[client]
 
     def _other_mean(self, answers: dict[int, Answer]) -> Memory | None:
         """Lets one of Flower's own strategies average, if a robust mean is wanted."""
@@ -183,7 +188,7 @@ class FedAtoms(Strategy):
         ]
         messages = [
             Message(content, node, MessageType.TRAIN)
-            for content, node in zip(replies, self._nodes.values(), strict=False)
+            for content, node in zip(replies, self._roll.nodes.values(), strict=False)
         ]
         arrays, _ = self._robust().aggregate_train(1, messages)
         assert arrays is not None, "there are answers"
