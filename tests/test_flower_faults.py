@@ -15,6 +15,7 @@ from flower_grid import (
     FIRST,
     OWN_ATOMS,
     SCAFFOLD,
+    SMALL,
     App,
     Meddle,
     OneProcess,

@@ -32,7 +32,7 @@ from fedatoms.flower import wire
 from fedatoms.flower.books import Books, save_books
 from fedatoms.flower.node import keep, kept_at
 from fedatoms.flower.server import TooFew
-from fedatoms.runs import read_rounds
+from fedatoms.runs import read_result, read_rounds
 
 WHO = 2  # the client whose node forgets
 
@@ -214,3 +214,11 @@ def test_a_node_that_lacks_only_the_slow_part_is_sent_that_and_the_result_is_the
     extra = sum(wire.size_of(again.sent)) - wire.size_of(again.sent).rest
     assert sum(more.values()) == sum(usual.values()) + extra
     assert more["coefficients"] > usual["coefficients"]
+
+
+def test_a_complete_run_that_is_resumed_scores_its_clients_again(tmp_path: Path) -> None:
+    on_flower(OWN_ATOMS, tmp_path)
+    before = read_result(tmp_path / "runs" / "it").personal
+    on_flower(OWN_ATOMS, tmp_path, resume=True)
+    assert before
+    assert read_result(tmp_path / "runs" / "it").personal == before

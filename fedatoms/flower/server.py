@@ -87,16 +87,14 @@ class FedAtoms(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Asks every node that is there how its own model does on its own test images."""
-        self._roll = meet(grid, self._roll, [], self.settings.wait)
+        wanted = [] if self._roll.nodes else self.books.base  # a run that was complete when it was resumed
+        self._roll = meet(grid, self._roll, wanted, self.settings.wait)
         epochs = int(str(config.get("last-epochs", 0)))
         orders = {
-            client: order_for(self.sim, self.books, client, score=True, last_epochs=epochs)
-            for client in self._roll.nodes
+            node: order_for(self.sim, self.books, client, score=True, last_epochs=epochs)
+            for client, node in sorted(self._roll.nodes.items())
         }
-        return [
-            Message(wire.write_order(order), self._roll.nodes[client], MessageType.EVALUATE)
-            for client, order in sorted(orders.items())
-        ]
+        return [Message(wire.write_order(order), node, MessageType.EVALUATE) for node, order in orders.items()]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Weighs the nodes' scores by their test images."""
@@ -124,11 +122,8 @@ class FedAtoms(Strategy):
 
     def _read(self, replies: Iterable[Message], asked: Iterable[int], read: Callable[[RecordDict], T]) -> dict[int, T]:
         """Reads the reply of each client; says what is wrong with those that are no answer, and who gave none."""
-        clients, waiting, found = (
-            {node: client for client, node in self._roll.nodes.items()},
-            set(asked),
-            dict[int, T](),
-        )
+        clients = {node: client for client, node in self._roll.nodes.items()}
+        waiting, found = set(asked), dict[int, T]()
         for reply in replies:
             client = clients.get(reply.metadata.src_node_id)
             if client is None:  # some of Flower's mods lose the sender of an error
