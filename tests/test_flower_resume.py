@@ -1,6 +1,7 @@
 """Flower in one process when a server stops or a node forgets: the run goes on, to the same bits if it can."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from shutil import rmtree
@@ -14,6 +15,7 @@ from flower_grid import (
     FIRST,
     OWN_ATOMS,
     SCAFFOLD,
+    SMALL,
     App,
     Meddle,
     all_of,
@@ -32,7 +34,7 @@ from fedatoms.flower import wire
 from fedatoms.flower.books import Books, save_books
 from fedatoms.flower.node import keep, kept_at
 from fedatoms.flower.server import TooFew
-from fedatoms.runs import read_result, read_rounds
+from fedatoms.runs import read_result, read_rounds, resume
 
 WHO = 2  # the client whose node forgets
 
@@ -222,3 +224,9 @@ def test_a_complete_run_that_is_resumed_scores_its_clients_again(tmp_path: Path)
     on_flower(OWN_ATOMS, tmp_path, resume=True)
     assert before
     assert read_result(tmp_path / "runs" / "it").personal == before
+
+
+def test_a_run_on_nodes_is_not_resumed_without_them(tmp_path: Path) -> None:
+    on_flower(replace(SMALL, rounds=1), tmp_path)
+    with pytest.raises(ValueError, match="is a run on nodes, which hold its clients' states"):
+        resume(tmp_path / "runs" / "it", {"rounds": 2})
