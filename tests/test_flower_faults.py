@@ -212,6 +212,18 @@ def test_a_stranger_that_does_not_say_whose_node_it_is_holds_nobody_up(tmp_path:
     assert len([each for each in grid.log if each.client == 9]) == 1
 
 
+@pytest.mark.parametrize("content", [RecordDict(), RecordDict({"config": ConfigRecord({"partition-id": "mine"})})])
+def test_a_node_that_does_not_know_its_part_is_left_out_with_a_line(
+    content: RecordDict, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def meddle(client: int, message: Message, app: App) -> Message:
+        return Message(content, reply_to=message) if client == WHO and round_of(message) is None else app(message)
+
+    on_flower(replace(SMALL, rounds=1), tmp_path, meddle)
+    assert [line for line in warnings_in(caplog) if f"node {FIRST + WHO} does not say which partition-id" in line]
+    assert read_rounds(tmp_path / "runs" / "it")[0]["clients"] == 3
+
+
 def test_a_node_that_comes_back_with_another_number_is_the_same_client(tmp_path: Path) -> None:
     def move(client: int, message: Message, app: App) -> Message | None:
         if (client, round_of(message)) == (3, 1):

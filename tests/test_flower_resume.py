@@ -37,8 +37,6 @@ from fedatoms.flower.server import TooFew
 from fedatoms.runs import read_result, read_rounds, resume
 
 WHO = 2  # the client whose node forgets
-
-
 Whole = Callable[[Experiment], dict[str, Tensor]]
 
 
@@ -74,8 +72,9 @@ def dies(number: int, *, after: int, how: type[BaseException]) -> Meddle:
 
 
 @pytest.mark.parametrize("experiment", [SCAFFOLD, OWN_ATOMS], ids=["scaffold, fast and slow", "local atoms"])
-@pytest.mark.parametrize("after", [0, 3], ids=["between rounds", "in a round that nodes have done"])
-@pytest.mark.parametrize("how", [KeyboardInterrupt, Killed])
+@pytest.mark.parametrize(
+    ("after", "how"), [(0, KeyboardInterrupt), (3, Killed)], ids=["between rounds", "in a round that nodes have done"]
+)
 def test_a_server_that_stops_and_resumes_gives_the_same_bits_as_one_that_never_stopped(
     experiment: Experiment, after: int, how: type[BaseException], whole: Whole, tmp_path: Path
 ) -> None:

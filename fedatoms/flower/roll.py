@@ -56,7 +56,13 @@ def _welcome(here: Mapping[int, int], replies: list[Message]) -> dict[int, int]:
         node = reply.metadata.src_node_id
         if not reply.has_content():
             log.warning("node %d cannot take part: %s", node, reply.error.reason)
-        elif (other := known.setdefault(client := read_place(reply.content), node)) != node:
+            continue
+        try:
+            client = read_place(reply.content)
+        except (KeyError, ValueError) as error:
+            log.warning("node %d does not say which partition-id it has: %r", node, error)
+            continue
+        if (other := known.setdefault(client, node)) != node:
             log.warning("node %d has the partition-id %d of node %d. Give each its own.", node, client, other)
     return known
 

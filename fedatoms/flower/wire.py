@@ -149,7 +149,7 @@ def read_place(content: RecordDict) -> int:
     >>> read_place(write_place(3))
     3
     """
-    return cast(int, content.config_records["config"]["partition-id"])
+    return int(str(content.config_records["config"]["partition-id"]))
 
 
 def read_answer(content: RecordDict) -> Answer | Lacks:
