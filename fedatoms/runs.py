@@ -101,6 +101,11 @@ def resume(
     engine: Engine | None = None,
 ) -> Result:
     """Continues a run from its last checkpoint, for more rounds or on another device if ``changes`` says so."""
+    if engine is None and (folder / "nodes").is_dir():
+        raise ValueError(
+            f"{folder} is a run on nodes, which hold its clients' states. Go on with `flwr run` and resume=true in its "
+            f"run config."
+        )
     engine = engine or Engine()
     old = experiments.load_run(folder)
     new = replace(old, **{**changes, "name": folder.name, "out": str(folder.parent)})  # type: ignore[arg-type]

@@ -1,131 +1,183 @@
-"""Flower in one process: the same bits as the simulator, whatever the algorithm, the schedule and the method."""
+"""Flower in one process: the same bits and bytes as the simulator, whatever algorithm, schedule and method."""
 
-from collections.abc import Callable, Iterable
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import difference, identical
 
 pytest.importorskip("flwr")
 
-from flwr.app import Context, Message, RecordDict
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+from flower_grid import (
+    SMALL,
+    OneProcess,
+    in_a_test,
+    kept_by,
+    on_flower,
+    row_as_tree,
+    server_as_tree,
+    server_of,
+    simulated,
+    task_of,
+)
+from flwr.app import Context, RecordDict
+from flwr.clientapp.mod import message_size_mod
+from safetensors.torch import load_file
 
-from fedatoms import trees
+from fedatoms.algorithms import ALGORITHMS
 from fedatoms.build import simulation
 from fedatoms.experiment import Experiment
-from fedatoms.flower import Task, built_in, client_app
-from fedatoms.flower.server import federate
-from fedatoms.flower.task import Settings
-from fedatoms.runs import load_model
+from fedatoms.flower import Own, Task, built_in, client_app, server_app, wire
+from fedatoms.models import build
+from fedatoms.personal import METHODS
+from fedatoms.runs import read_rounds
 from fedatoms.simulate import advance, begin
-from fedatoms.simulation import State
+from fedatoms.trees import nbytes
 
-TINY = Experiment(
-    partition="dirichlet",
-    unbalanced=0.3,
-    own_test="classes",
-    clients=3,
-    fraction=1.0,
-    epochs=1,
-    batch_size=30,
-    rounds=3,
-    threads=1,
-    last_epochs=1,
-)
-Answer = Callable[[Message, Context], Message]
-Meddle = Callable[[int, Message, Answer], Message | None]  # node, message, its app -> its reply, or none
-
-
-class OneProcess(Grid):
-    """A grid whose nodes answer at once, one after the other, in the order in which they are asked."""
-
-    def __init__(self, task: Task, experiment: Experiment, home: Path, meddle: Meddle | None = None) -> None:
-        self.app, self.meddle, self.replies = client_app(task), meddle, dict[str, Message]()
-        config = {"partition-id": 0, "num-partitions": experiment.clients, "state-dir": str(home)}
-        changed = {name.replace("_", "-"): value for name, value in vars(experiment).items() if value is not None}
-        self.contexts = {
-            100 + k: Context(1, 100 + k, {**config, "partition-id": k}, RecordDict(), changed)
-            for k in range(experiment.clients)
+DIGITS = Experiment(
+    partition="dirichlet", unbalanced=0.3, own_test="classes", clients=3, fraction=1.0, epochs=1, batch_size=30,
+    rounds=3, threads=1, last_epochs=1,
+)  # fmt: skip
+FAST_SLOW = {"parametrisation": "atoms", "beta": "1/2", "fraction": 0.5, "rounds": 5}  # half of them miss a slow part
+OWN = [name for name in METHODS if name not in ("none", "fedpac")]
+CASES: dict[str, dict[str, object]] = {
+    **{
+        f"{name}, {form}": {"algorithm": name, "parametrisation": form}
+        for name in ALGORITHMS
+        for form in ("plain", "atoms")
+    },
+    **{
+        f"{name}, slow part: {what}": {"algorithm": name, "slow_local": what, **FAST_SLOW}
+        for name in ("scaffold", "feddc")
+        for what in ("discard", "freeze", "keep")
+    },
+    "fedpara": {"parametrisation": "fedpara"},
+    **{
+        method: {
+            "personal": method,
+            "algorithm": "scaffold",
+            "fraction": 0.5,
+            "parametrisation": "pfedpara" if method == "pfedpara" else "atoms",
         }
-        self.log: list[tuple[int, Message]] = []
-
-    def set_run(self, run: object) -> None: ...
-
-    @property
-    def run(self) -> object: ...
-
-    def create_message(self, *arguments: object, **more: object) -> Message:
-        raise NotImplementedError
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(reversed(self.contexts))
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        for message in messages:
-            node, name = message.metadata.dst_node_id, str(len(self.log))
-            message.metadata.__dict__["_message_id"] = name
-            self.log.append((node, message))
-
-            def answer(message: Message, context: Context) -> Message:
-                return self.app(message, context)
-
-            context = self.contexts[node]
-            reply = (
-                self.meddle(node - 100, message, lambda m, c=context: answer(m, c))
-                if self.meddle
-                else answer(message, context)
-            )
-            if reply is not None:
-                self.replies[name] = reply
-            yield name
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return [self.replies.pop(name) for name in [*message_ids] if name in self.replies]
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        return self.pull_messages(self.push_messages(messages))
+        for method in OWN
+    },
+    "local atoms, fast and slow": {"personal": "local-atoms", "algorithm": "feddyn", **FAST_SLOW},
+}
 
 
-@pytest.fixture(autouse=True)
-def in_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower's messages want to know whose they are."""
-    for name in ("task_id", "run_id", "node_id"):
-        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES.keys())
+def test_flower_and_the_simulator_give_the_same_bits_to_server_and_clients(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
+    experiment = replace(SMALL, **changes)
+    on_flower(experiment, tmp_path)
+    state, _ = simulated(replace(experiment, map="one_by_one"))
+    assert identical(server_of(tmp_path), server_as_tree(state.server))
+    for client in range(experiment.clients):
+        assert identical(kept_by(tmp_path, client), row_as_tree(state.clients.read(client)))
 
 
-def simulated(experiment: Experiment) -> State:
-    sim = simulation(replace(experiment, map="one_by_one"))
-    state = begin(sim)
-    for _ in range(experiment.rounds):
-        state, _ = advance(sim, state)
-    return state
-
-
-def on_flower(experiment: Experiment, folder: Path, meddle: Meddle | None = None, **settings: object) -> OneProcess:
-    experiment = replace(experiment, out=str(folder / "runs"), name="it")
-    task = built_in(experiment)
-    grid = OneProcess(task, experiment, folder / "nodes", meddle)
-    federate(task, grid, experiment, Settings(wait=0.0, timeout=0.0)._replace(**settings))
-    return grid
-
-
-def same(one: trees.Params, other: trees.Params) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(leaf, other[name]) for name, leaf in one.items())
-
-
-CASES = {
-    "fedavg": {},
-    "scaffold, atoms": {"algorithm": "scaffold", "parametrisation": "atoms"},
+ON_DIGITS = {
     "feddc, fast and slow": {"algorithm": "feddc", "parametrisation": "atoms", "beta": "1/2"},
     "local atoms": {"parametrisation": "atoms", "personal": "local-atoms"},
 }
 
 
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES.keys())
-def test_flower_and_the_simulator_give_the_same_bits(changes: dict[str, str], tmp_path: Path) -> None:
-    experiment = replace(TINY, **changes)
-    on_flower(experiment, tmp_path)
-    assert same(dict(load_model(tmp_path / "runs" / "it").state_dict()), simulated(experiment).server.params)
+@pytest.mark.parametrize("changes", ON_DIGITS.values(), ids=ON_DIGITS.keys())
+def test_an_experiment_of_the_simulator_gives_the_same_bits_on_nodes(changes: dict[str, str], tmp_path: Path) -> None:
+    experiment = replace(DIGITS, **changes)
+    on_flower(experiment, tmp_path, task=built_in(experiment))
+    sim = simulation(replace(experiment, map="one_by_one"))
+    state = begin(sim)
+    for _ in range(experiment.rounds):
+        state, _ = advance(sim, state)
+    assert identical(server_of(tmp_path), server_as_tree(state.server))
+
+
+def test_a_method_that_compares_clients_on_the_server_is_refused_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--personal fedpac needs a step on the server that compares clients"):
+        on_flower(replace(SMALL, personal="fedpac"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn", "fedadam"])
+def test_flower_and_vectorised_clients_differ_by_rounding_only(name: str, tmp_path: Path) -> None:
+    experiment = replace(SMALL, algorithm=name, **FAST_SLOW)
+    task = task_of(experiment, dtype=torch.float64)
+    on_flower(experiment, tmp_path, task=task)
+    state, _ = simulated(replace(experiment, map="vectorised"), task)
+    assert difference(server_of(tmp_path), server_as_tree(state.server)) < 1e-9
+
+
+LEDGERS: dict[str, dict[str, object]] = {
+    "every round": {"algorithm": "feddc", "parametrisation": "atoms"},
+    "fast and slow, some clients missing": {"algorithm": "scaffold", **FAST_SLOW},
+    "a private part": {"algorithm": "scaffold", "personal": "fedrep", **FAST_SLOW},
+}
+
+
+@pytest.mark.parametrize("changes", LEDGERS.values(), ids=LEDGERS.keys())
+def test_the_ledger_is_the_simulator_s_and_counts_the_arrays_that_crossed(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
+    experiment = replace(SMALL, **changes)
+    grid = on_flower(experiment, tmp_path)
+    rows, (_, records) = read_rounds(tmp_path / "runs" / "it"), simulated(experiment)
+    for row, record in zip(rows, records, strict=True):
+        assert (row["up"], row["down"]) == (record.up, record.down)
+        assert (sum(row["down"].values()), sum(row["up"].values())) == crossed_in(grid, row["round"])
+
+
+def crossed_in(grid: OneProcess, number: int) -> tuple[int, int]:
+    """Weighs the arrays that went down and up in a round."""
+    both = [(wire.size_of(each.sent), wire.size_of(each.reply.content)) for each in grid.log if each.round == number]
+    return sum(down.arrays for down, _ in both), sum(up.arrays for _, up in both)
+
+
+def test_arrays_and_the_rest_are_what_flower_s_own_count_says(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    task = task_of(SMALL)
+    with caplog.at_level(logging.INFO, "flwr"):
+        grid = on_flower(replace(SMALL, **FAST_SLOW), tmp_path, app=client_app(task, mods=[message_size_mod]))
+    counted = [record.args[0] for record in caplog.records if "message size" in record.msg]
+    orders = [each for each in grid.log if each.round is not None]
+    assert counted == [sum(wire.size_of(one)) for each in orders for one in (each.sent, each.reply.content)]
+
+
+def test_fast_rounds_of_a_lenet_cost_a_fifth(tmp_path: Path) -> None:
+    experiment = replace(
+        SMALL, clients=2, rounds=10, eval_every=10, epochs=1, model="lenet", parametrisation="atoms", beta="1/5"
+    )
+    task = lenet_task(experiment)
+    grid = on_flower(experiment, tmp_path, task=task)
+    rows, full = (
+        read_rounds(tmp_path / "runs" / "it"),
+        2 * 10 * nbytes(load_file(tmp_path / "runs/it/model.safetensors")),
+    )
+    up, down = (sum(sum(row[way].values()) for row in rows) for way in ("up", "down"))
+    assert up <= 0.21 * full
+    assert up + down <= 0.26 * 2 * full
+    fast = [
+        wire.size_of(content) for each in grid.log if each.round == 9 for content in (each.sent, each.reply.content)
+    ]
+    assert all(size.rest < 0.08 * sum(size) for size in fast)
+
+
+def lenet_task(experiment: Experiment) -> Task:
+    """Makes a task of a LeNet with two random images on each node."""
+
+    def own(partition: int, partitions: int) -> Own:
+        x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(partition))
+        return Own(x, torch.arange(2), x, torch.arange(2))
+
+    return Task(experiment, lambda: build("lenet", classes=10, channels=3, seed=0), own, 10, (3, 32, 32))
+
+
+def test_the_apps_read_the_run_config(tmp_path: Path) -> None:
+    task, config = task_of(SMALL), {"algorithm": "scaffold", "rounds": 2, "out": str(tmp_path / "runs"), "name": "it"}
+    experiment = replace(SMALL, algorithm="scaffold", rounds=2)
+    grid = OneProcess(client_app(task), experiment, tmp_path / "nodes")
+    with in_a_test():
+        server_app(task)(grid, Context(1, 1, {}, RecordDict(), {**config, "wait": 0.0, "timeout": 0.0}))
+    state, _ = simulated(replace(experiment, map="one_by_one"))
+    assert identical(server_of(tmp_path), server_as_tree(state.server))

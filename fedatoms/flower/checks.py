@@ -1,13 +1,14 @@
 """What a server looks at before it averages: an answer that is broken, late or far from the others is refused."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 
 import torch
 
 from fedatoms import server as server_side
 from fedatoms import trees
 from fedatoms.algorithms.base import Work
-from fedatoms.flower.wire import Answer
+from fedatoms.flower.wire import Answer, Lacks, Marks
 from fedatoms.simulation import Simulation, State, travelling
 from fedatoms.trees import Memory, Params
 
@@ -18,13 +19,26 @@ class Refused(ValueError):
     """An answer that is not averaged, and why."""
 
 
-def check_answer(sim: Simulation, state: State, answer: Answer) -> Answer:
+def check_answer(sim: Simulation, state: State, answer: Answer | Lacks) -> Answer:
     """Returns an answer to the round that can be averaged, its leaves in the order of the model's."""
+    if isinstance(answer, Lacks):
+        raise Refused(f"it lacks {', '.join(answer.groups)} although it was sent all")
     if answer.round != state.round:
         raise Refused(f"it is about round {answer.round}")
     if answer.samples < 1:
         raise Refused(f"it says {answer.samples} samples")
+    if not math.isfinite(answer.loss):
+        raise Refused(f"its loss is {answer.loss}")
     return answer._replace(upload=_ordered(_expected(sim, state), answer.upload))
+
+
+def check_marks(marks: Marks | Lacks) -> Marks:
+    """Returns a score that can be averaged."""
+    if isinstance(marks, Lacks):
+        raise Refused("it has lost its state")
+    if marks.samples < 0 or not (0 <= marks.accuracy <= 100 and math.isfinite(marks.loss)):
+        raise Refused(f"{marks} is no score")
+    return marks
 
 
 def _expected(sim: Simulation, state: State) -> Memory:
@@ -55,17 +69,26 @@ def _tree(kind: str, like: Params, tree: Params) -> Params:
     return {name: tree[name].to(like[name].device) for name in like}
 
 
-def far_ones(state: State, answers: Mapping[int, Answer], times: float) -> Iterator[tuple[int, str]]:
-    """Gives the clients whose update is longer than so many times the median of all, and what to say of each."""
+def far_ones(state: State, answers: Mapping[int, Answer], times: float) -> dict[int, str]:
+    """Finds the clients whose update is longer than so many times the median of all, and says how long each is.
+
+    What an algorithm sends beside the model is looked at too, each kind for itself: a control has another scale.
+    """
+    far: dict[int, str] = {}
     if not times or len(answers) < FEWEST:
-        return
-    lengths = {client: _length(state, answer) for client, answer in answers.items()}
-    median = float(torch.tensor(sorted(lengths.values()), dtype=torch.float64).median())
-    for client, length in lengths.items():
-        if length > times * median:
-            yield client, f"its update has norm {length:.3g}, {length / median:.0f} times the median"
+        return far
+    for kind in next(iter(answers.values())).upload:
+        lengths = {client: _length(state, kind, answer.upload[kind]) for client, answer in answers.items()}
+        median = float(torch.tensor(sorted(lengths.values()), dtype=torch.float64).median())
+        for client, length in lengths.items():
+            if 0 < times * median < length:
+                what = f"its update of '{kind}' has norm {length:.3g}, {length / median:.0f} times the median"
+                far.setdefault(client, what)
+    return far
 
 
-def _length(state: State, answer: Answer) -> float:
-    moved = trees.subtract(answer.upload["params"], trees.restrict(state.server.params, answer.upload["params"]))
-    return float(sum((leaf.double() ** 2).sum() for leaf in moved.values()) ** 0.5)
+def _length(state: State, kind: str, tree: Params) -> float:
+    """Measures how far a client moves what the server has; what is sent beside that is a move already."""
+    if kind in ("params", "statistics"):
+        tree = trees.subtract(tree, trees.restrict(state.server.params, tree))
+    return float(sum((leaf.double() ** 2).sum() for leaf in tree.values() if leaf.is_floating_point()) ** 0.5)

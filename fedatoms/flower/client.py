@@ -18,21 +18,24 @@ from fedatoms.flower import wire
 from fedatoms.flower.node import Kept, keep, kept_at
 from fedatoms.flower.task import Task, configured, node_simulation
 from fedatoms.flower.wire import Answer, Lacks, Marks, Order
-from fedatoms.scoring import personal_score
+from fedatoms.scoring import Score, personal_score
 from fedatoms.simulate import last_pass, take_part
 from fedatoms.simulation import Simulation, State
 
 
 def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
-    """Makes the app that runs on every node; a node's state lies in its ``state-dir``, by run and partition."""
-    app = ClientApp(mods=list(mods))
+    """Makes the app that runs on every node; a node's state lies in its ``state-dir``, by run and partition.
 
-    @app.train()
+    ``mods`` are Flower's, around training: those for privacy take every message for one with a model.
+    """
+    app = ClientApp()
+
+    @app.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:
         order, sim, kept, folder = _open(task, message, context)
         if lacks := _lacks(sim, order, kept):
             return Message(wire.write_lacks(lacks), reply_to=message)
-        me = _partition(context)
+        me = _partition(context, len(sim.data.parts))
         state = _state(sim, order, kept, me)
         done = take_part(sim, state, me)
         after = Kept(trees.restrict(state.server.params, sim.labels), order.versions, done.row)
@@ -45,18 +48,20 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
         order, sim, kept, folder = _open(task, message, context)
         if lacks := _lacks(sim, order, kept):
             return Message(wire.write_lacks(lacks), reply_to=message)
-        me = _partition(context)
+        me = _partition(context, len(sim.data.parts))
         state = _state(sim, order, kept, me)
         if order.last_epochs:
             sim, state = last_pass(sim, state, order.last_epochs, [me])
             row = state.clients.read(me)
             write_file(folder / "personal.safetensors", {} if row is None else trees.restrict(row.own, sim.own))
-        score, count = personal_score(sim, state), len(sim.data.test_parts[me])
+        count = len(sim.data.test_parts[me])
+        score = personal_score(sim, state) if count else Score(0.0, 0.0)  # which then weighs nothing
         return Message(wire.write_marks(Marks(count, score.accuracy, score.loss)), reply_to=message)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        return Message(wire.write_place(_partition(context)), reply_to=message)
+        experiment, _ = configured(task, context.run_config)
+        return Message(wire.write_place(_partition(context, experiment.clients)), reply_to=message)
 
     return app
 
@@ -67,7 +72,7 @@ def _open(task: Task, message: Message, context: Context) -> tuple[Order, Simula
     if trajectory(experiment) != order.trajectory:
         raise ValueError("the server runs another experiment than this node's app. Install the same app on both.")
     configure(experiment)
-    partition = _partition(context)
+    partition = _partition(context, experiment.clients)
     folder = _home(context) / order.run / f"{partition:06d}"
     kept = kept_at(folder, order.base) if order.base else Kept({}, {}, None)
     return order, node_simulation(task, experiment, partition), kept, folder
@@ -94,13 +99,19 @@ def _state(sim: Simulation, order: Order, kept: Kept | None, me: int) -> State:
     return State(order.round, Server(params, there), clients, order.versions, {me: kept.versions}, None, {})
 
 
-def _partition(context: Context) -> int:
+def _partition(context: Context, clients: int) -> int:
     try:
-        return int(context.node_config["partition-id"])
+        number = int(context.node_config["partition-id"])
+        count = int(context.node_config.get("num-partitions", clients))
     except (KeyError, ValueError) as error:
         raise ValueError(
-            "this node has no partition-id. Start it with --node-config 'partition-id=0 num-partitions=3'."
+            f"this node has no partition-id. Start it with --node-config 'partition-id=0 num-partitions={clients}'."
         ) from error
+    if count != clients:
+        raise ValueError(f"num-partitions={count}, but the experiment has {clients} clients. Use the same number.")
+    if not 0 <= number < clients:
+        raise ValueError(f"partition-id={number} is not one of {clients} clients. Use 0 to {clients - 1}.")
+    return number
 
 
 def _home(context: Context) -> Path:

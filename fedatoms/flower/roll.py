@@ -1,34 +1,70 @@
 """Who is there: which node has which part of the data, and messages to them with an end to the waiting."""
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedatoms.flower.wire import read_place
 
+log = logging.getLogger("flwr")
 POLL = 0.2  # seconds between two looks
 
 
-def meet(grid: Grid, known: Mapping[int, int], wanted: Iterable[int], wait: float) -> dict[int, int]:
-    """Returns the node of each client that is there; waits for those wanted, but no longer than so many seconds.
+class Roll(NamedTuple):
+    """The node of each client that is there, and the questions to nodes that have not said yet whose they are."""
 
-    New nodes are asked for their ``partition-id``, since a node that is restarted may have another number.
+    nodes: Mapping[int, int] = {}
+    asked: Mapping[int, str] = {}  # node -> Flower's id of the question, empty once it has no client
+
+
+def meet(grid: Grid, roll: Roll, wanted: Iterable[int], wait: float) -> Roll:
+    """Looks who is there; waits for the clients wanted, but no longer than so many seconds.
+
+    New nodes are asked for their ``partition-id``, since a node that is restarted may have another number; one that
+    does not answer holds nobody up.
     """
-    until, wanted, asked = time.monotonic() + wait, set(wanted), set(known.values())
+    until, wanted = time.monotonic() + wait, set(wanted)
+    roll = roll._replace(asked={node: question for node, question in roll.asked.items() if question})
     while True:
-        there = set(grid.get_node_ids())
-        here = {client: node for client, node in known.items() if node in there}
-        if strangers := there - asked:
-            questions = [Message(RecordDict({"config": ConfigRecord()}), node, MessageType.QUERY) for node in strangers]
-            replies = ask(grid, questions, max(until - time.monotonic(), POLL))
-            here |= {read_place(reply.content): reply.metadata.src_node_id for reply in replies if reply.has_content()}
-            asked |= {reply.metadata.src_node_id for reply in replies}
-        known = here
-        if wanted <= known.keys() or time.monotonic() > until:
-            return here
+        roll = _look(grid, roll)
+        if wanted <= roll.nodes.keys() or time.monotonic() > until:
+            return roll
         time.sleep(POLL)
+
+
+def _look(grid: Grid, roll: Roll) -> Roll:
+    there = set(grid.get_node_ids())
+    nodes = {client: node for client, node in roll.nodes.items() if node in there}
+    asked = {node: question for node, question in roll.asked.items() if node in there}
+    if strangers := sorted(there - asked.keys() - set(nodes.values())):
+        questions = [Message(RecordDict({"config": ConfigRecord()}), node, MessageType.QUERY) for node in strangers]
+        asked |= dict(zip(strangers, grid.push_messages(questions), strict=False))  # none, if Flower cannot send
+    open_ones = [question for question in asked.values() if question]
+    replies = list(grid.pull_messages(open_ones)) if open_ones else []
+    asked |= dict.fromkeys((reply.metadata.src_node_id for reply in replies), "")
+    return Roll(_welcome(nodes, replies), asked)
+
+
+def _welcome(here: Mapping[int, int], replies: list[Message]) -> dict[int, int]:
+    """Adds nodes that say which client they are; of two that say the same the first stays."""
+    known = dict(here)
+    for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
+        node = reply.metadata.src_node_id
+        if not reply.has_content():
+            log.warning("node %d cannot take part: %s", node, reply.error.reason)
+            continue
+        try:
+            client = read_place(reply.content)
+        except (KeyError, ValueError) as error:
+            log.warning("node %d does not say which partition-id it has: %r", node, error)
+            continue
+        if (other := known.setdefault(client, node)) != node:
+            log.warning("node %d has the partition-id %d of node %d. Give each its own.", node, client, other)
+    return known
 
 
 def ask(grid: Grid, messages: list[Message], timeout: float) -> list[Message]:

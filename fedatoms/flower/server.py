@@ -3,9 +3,10 @@
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
@@ -15,16 +16,17 @@ from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Strategy
 from fedatoms.experiment import Experiment, load_run, run_name, trajectory
 from fedatoms.flower import wire
 from fedatoms.flower.books import Books, bytes_in, load_books, mend, order_for, save_books, take_in
-from fedatoms.flower.checks import Refused, check_answer, far_ones
-from fedatoms.flower.roll import ask, meet
+from fedatoms.flower.checks import Refused, check_answer, check_marks, far_ones
+from fedatoms.flower.roll import Roll, ask, meet
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
-from fedatoms.flower.wire import Answer, Lacks, Order
+from fedatoms.flower.wire import Answer, Lacks, Order, Size
 from fedatoms.names import find
 from fedatoms.runs import Engine, Result, resume, run, write_model
 from fedatoms.scoring import Progress, Score, evaluate, over_clients
 from fedatoms.simulation import Record, Scored, Simulation, State, select
 from fedatoms.trees import Memory
 
+T = TypeVar("T")
 log = logging.getLogger("flwr")
 AGGREGATIONS: dict[str, type[Strategy] | None] = {"mean": None, "median": FedMedian, "trimmed": FedTrimmedAvg}
 
@@ -40,8 +42,9 @@ class FedAtoms(Strategy):
         self.sim, self.books, self.settings = sim, books, settings
         self.record: Record | None = None  # of the last round
         self._robust = find(settings.aggregation, AGGREGATIONS, "aggregation")
-        self._nodes: dict[int, int] = {}  # client -> Flower's id of its node
-        self._sent: list[tuple[Order, RecordDict]] = []
+        self._roll = Roll()
+        self._sent: list[tuple[Order, Size]] = []
+        self._heard: list[Size] = []
         self._grid: Grid | None = None
         self._began = 0.0
 
@@ -49,11 +52,14 @@ class FedAtoms(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Draws the clients of the round as the simulator does, and sends each what it lacks."""
-        self._grid, self._began, self._sent = grid, time.perf_counter(), []
+        self._grid, self._began, self._sent, self._heard = grid, time.perf_counter(), [], []
         chosen, _ = select(self.sim, self.books.state.round)
-        self._nodes = meet(grid, self._nodes, chosen, self.settings.wait)
-        there = [client for client in chosen if client in self._nodes]
+        self._roll = meet(grid, self._roll, chosen, self.settings.wait)
+        there = [client for client in chosen if client in self._roll.nodes]
         log.info("round %d: asking %d of %d clients", self.books.state.round, len(there), len(chosen))
+        for client in chosen:
+            if client not in there:
+                log.warning("round %d: client %d has no node", self.books.state.round, client)
         return [self._message(client) for client in there]
 
     def aggregate_train(
@@ -61,9 +67,9 @@ class FedAtoms(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Takes the good answers in, in the order of the clients; refuses the others, each with a line."""
         state, (chosen, _) = self.books.state, select(self.sim, self.books.state.round)
-        replies = [*replies]
-        replies += self._ask_again(replies)
-        answers = self._good(replies)
+        said = self._read(replies, [client for client in chosen if client in self._roll.nodes], wire.read_answer)
+        first = {client: answer for client, answer in said.items() if isinstance(answer, Answer)}
+        answers = self._good({**first, **self._ask_again(said)})
         if len(answers) < self.settings.min_train_nodes:
             raise TooFew(
                 f"round {state.round}: {len(answers)} good answers from {len(chosen)} clients, but min-train-nodes is "
@@ -77,27 +83,25 @@ class FedAtoms(Strategy):
         )
         seconds = time.perf_counter() - self._began
         self.record = Record(state.round, loss, len(answers), len(chosen) - len(answers), up, down, seconds)
-        return wire.pack({"params": self.books.state.server.params}), self._metrics(loss, replies)
+        return wire.pack({"params": self.books.state.server.params}), self._metrics(loss)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Asks every node that is there how its own model does on its own test images."""
-        self._nodes = meet(grid, self._nodes, [], self.settings.wait)
+        wanted = [] if self._roll.nodes else self.books.base  # a run that was complete when it was resumed
+        self._roll = meet(grid, self._roll, wanted, self.settings.wait)
         epochs = int(str(config.get("last-epochs", 0)))
         orders = {
-            client: order_for(self.sim, self.books, client, score=True, last_epochs=epochs) for client in self._nodes
+            node: order_for(self.sim, self.books, client, score=True, last_epochs=epochs)
+            for client, node in sorted(self._roll.nodes.items())
         }
-        return [
-            Message(wire.write_order(order), self._nodes[client], MessageType.EVALUATE)
-            for client, order in sorted(orders.items())
-        ]
+        return [Message(wire.write_order(order), node, MessageType.EVALUATE) for node, order in orders.items()]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Weighs the nodes' scores by their test images."""
-        marks = [
-            wire.read_marks(each.content) for each in replies if each.has_content() and each.content.metric_records
-        ]
+        said = self._read(replies, self._roll.nodes, lambda content: check_marks(wire.read_marks(content)))
+        marks = [each for _, each in sorted(said.items())]
         counts = torch.tensor([float(each.samples) for each in marks], dtype=torch.float64)
         if not counts.sum():
             return None
@@ -115,51 +119,61 @@ class FedAtoms(Strategy):
     def _message(self, client: int) -> Message:
         order = order_for(self.sim, self.books, client)
         content = wire.write_order(order)
-        self._sent.append((order, content))
-        return Message(content, self._nodes[client], MessageType.TRAIN)
+        self._sent.append((order, wire.size_of(content)))
+        return Message(content, self._roll.nodes[client], MessageType.TRAIN)
 
-    def _ask_again(self, replies: list[Message]) -> list[Message]:
+    def _read(self, replies: Iterable[Message], asked: Iterable[int], read: Callable[[RecordDict], T]) -> dict[int, T]:
+        """Reads the reply of each client; says what is wrong with those that are no answer, and who gave none."""
+        clients = {node: client for client, node in self._roll.nodes.items()}
+        waiting, found = set(asked), dict[int, T]()
+        for reply in replies:
+            client = clients.get(reply.metadata.src_node_id)
+            if client is None:  # some of Flower's mods lose the sender of an error
+                continue
+            waiting.discard(client)
+            if not reply.has_content():
+                self._leave_out(client, f"it failed: {reply.error.reason}")
+                continue
+            try:
+                found[client] = read(reply.content)
+                self._heard.append(wire.size_of(reply.content))
+            except Exception as error:  # bytes from elsewhere can be wrong in any way, and must not end the run
+                self._leave_out(client, str(error) if isinstance(error, Refused) else f"it cannot be read: {error!r}")
+        for client in sorted(waiting):
+            self._leave_out(client, f"none came in {self.settings.timeout:g} seconds")
+        return found
+
+    def _ask_again(self, said: dict[int, Answer | Lacks]) -> dict[int, Answer | Lacks]:
         """Sends more to nodes that hold less than was thought, as after a restart with an empty disk."""
-        again = []
-        for client, reply in self._from_clients(replies):
-            lacks = wire.read_answer(reply.content) if "lacks" in reply.content.config_records["config"] else None
+        again = {}
+        for client, lacks in said.items():
             if isinstance(lacks, Lacks):
                 what = "has lost its state, and begins anew" if lacks.lost else f"lacks {', '.join(lacks.groups)}"
-                log.warning("round %d: client %d %s", self.books.state.round, client, what)
+                log.warning("round %d: client %d (node %d) %s", *self._who(client), what)
                 self.books = mend(self.books, client, lacks)
-                again.append(self._message(client))
+                again[client] = self._message(client)
         assert self._grid is not None, "a round is configured first"
-        return ask(self._grid, again, self.settings.timeout)
+        replies = ask(self._grid, list(again.values()), self.settings.timeout)
+        return self._read(replies, again, wire.read_answer)
 
-    def _from_clients(self, replies: Iterable[Message]) -> Iterator[tuple[int, Message]]:
-        """Gives replies that have content with the client they are from; says what became of the others."""
-        clients = {node: client for client, node in self._nodes.items()}
-        for reply in replies:
-            if reply.has_content():
-                yield clients[reply.metadata.src_node_id], reply
-
-    def _good(self, replies: list[Message]) -> dict[int, Answer]:
+    def _good(self, said: dict[int, Answer | Lacks]) -> dict[int, Answer]:
+        """Leaves out what cannot be averaged, and puts the others in the order of the clients."""
         state, answers = self.books.state, dict[int, Answer]()
-        for reply in replies:
-            if not reply.has_content():
-                log.warning("round %d: node %d failed: %s", state.round, reply.metadata.src_node_id, reply.error.reason)
-        for client, reply in self._from_clients(replies):
+        for client, answer in sorted(said.items()):
             try:
-                answer = wire.read_answer(reply.content)
-                if isinstance(answer, Answer):
-                    answers[client] = check_answer(self.sim, state, answer)
-            except (Refused, KeyError, ValueError, TypeError) as error:
-                self._refuse(client, str(error))
-        for client, reason in list(far_ones(state, answers, self.settings.far)):
-            self._refuse(client, reason)
-            del answers[client]
-        return {client: answers[client] for client in sorted(answers)}
+                answers[client] = check_answer(self.sim, state, answer)
+            except Refused as error:
+                self._leave_out(client, str(error))
+        far = far_ones(state, answers, self.settings.far)
+        for client, reason in far.items():
+            self._leave_out(client, reason)
+        return {client: answer for client, answer in answers.items() if client not in far}
 
-    def _refuse(self, client: int, reason: str) -> None:
-        log.warning(
-            "round %d: refused the answer of client %d (node %d): %s",
-            self.books.state.round, client, self._nodes[client], reason,
-        )  # fmt: skip
+    def _leave_out(self, client: int, reason: str) -> None:
+        log.warning("round %d: left out the answer of client %d (node %d): %s", *self._who(client), reason)
+
+    def _who(self, client: int) -> tuple[int, int, int]:
+        return self.books.state.round, client, self._roll.nodes[client]
 
     def _other_mean(self, answers: dict[int, Answer]) -> Memory | None:
         """Lets one of Flower's own strategies average, if a robust mean is wanted."""
@@ -171,7 +185,7 @@ class FedAtoms(Strategy):
         ]
         messages = [
             Message(content, node, MessageType.TRAIN)
-            for content, node in zip(replies, self._nodes.values(), strict=False)
+            for content, node in zip(replies, self._roll.nodes.values(), strict=False)
         ]
         arrays, _ = self._robust().aggregate_train(1, messages)
         assert arrays is not None, "there are answers"
@@ -181,12 +195,10 @@ class FedAtoms(Strategy):
             kind: {name: found[kind][name].to(leaf.dtype) for name, leaf in tree.items()} for kind, tree in like.items()
         }
 
-    def _metrics(self, loss: float, replies: list[Message]) -> MetricRecord:
-        up = [wire.size_of(each.content) for each in replies if each.has_content()]
-        down = [wire.size_of(content) for _, content in self._sent]
+    def _metrics(self, loss: float) -> MetricRecord:
         sizes = {
             f"{what}-{way}": sum(getattr(each, field) for each in messages)
-            for way, messages in (("up", up), ("down", down))
+            for way, messages in (("up", self._heard), ("down", [size for _, size in self._sent]))
             for what, field in (("bytes", "arrays"), ("headers", "rest"))
         }
         return MetricRecord({"loss": loss, **sizes})
@@ -206,10 +218,15 @@ def server_app(task: Task) -> ServerApp:
 
 def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings) -> Result:
     """Runs an experiment on the nodes of a grid, or resumes it; every round ends with a checkpoint."""
+    find(settings.aggregation, AGGREGATIONS, "aggregation")
     experiment = replace(experiment, checkpoint_every=1, name=run_name(experiment))
     folder = Path(experiment.out) / experiment.name
     engine = _engine(task, grid, experiment, settings)
     if not settings.resume:
+        if (folder / "experiment.json").exists():
+            raise ValueError(
+                f"{folder} already holds a run. Go on with it by --run-config 'resume=true', or use another name."
+            )
         return run(experiment, engine=engine)
     if trajectory(load_run(folder)) != trajectory(experiment):
         raise ValueError(f"{folder} holds a run of another experiment. Use its settings, or another name.")
@@ -249,15 +266,16 @@ def _rounds(strategy: FedAtoms, grid: Grid, until: int, eval_every: int, *, own:
     nothing, sim = (ArrayRecord(), ConfigRecord()), strategy.sim
     while (number := strategy.books.state.round) < until:
         messages = strategy.configure_train(number + 1, *nothing, grid)
-        strategy.aggregate_train(number + 1, ask(grid, [*messages], strategy.settings.timeout))
+        _, metrics = strategy.aggregate_train(number + 1, ask(grid, [*messages], strategy.settings.timeout))
         state, record = strategy.books.state, strategy.record
-        assert record is not None, "a round leaves its record"
+        assert record is not None and metrics is not None, "a round leaves its record"
         scores: dict[Scored, Score] = {}
         if state.round % eval_every == 0 or state.round == until:
             scores = evaluate(sim, state) if len(sim.data.test_y) else {}
             if own and (score := _scores(strategy, grid, 0)) is not None:
                 scores["personal"] = score
         log.info("round %d: loss %.4f, %d clients, %s", number, record.loss, record.clients, _said(scores))
+        log.info("round %d: bytes of arrays and headers, %s", number, _sizes(metrics))
         yield Progress(state, record, scores)
 
 
@@ -272,6 +290,10 @@ def _open_books(folder: Path, state: State, experiment: Experiment) -> Books:
     if state.round:
         return load_books(folder / "nodes", state, trajectory(experiment))
     return Books(state, f"{run_name(experiment)}-{secrets.token_hex(4)}", trajectory(experiment))
+
+
+def _sizes(metrics: MetricRecord) -> str:
+    return ", ".join(f"{metrics[f'bytes-{way}']} + {metrics[f'headers-{way}']} {way}" for way in ("up", "down"))
 
 
 def _said(scores: dict[Scored, Score]) -> str:

@@ -103,11 +103,23 @@ def configured(task: Task, config: Mapping[str, object]) -> tuple[Experiment, Se
     experiments, settings = {field.name for field in fields(Experiment)}, set(Settings._fields)
     for name in names:
         if name not in experiments | settings:
-            raise unknown(name.replace("_", "-"), sorted(experiments | settings), "key in the run config")
+            valid = sorted(each.replace("_", "-") for each in experiments | settings)
+            raise unknown(name.replace("_", "-"), valid, "key in the run config")
     changed = {name: value for name, value in names.items() if name in experiments}
     experiment = replace(task.experiment, **changed)  # type: ignore[arg-type]
     check(experiment)
-    return experiment, Settings(**{name: value for name, value in names.items() if name in settings})  # type: ignore[arg-type]
+    return experiment, _checked(Settings()._replace(**{name: names[name] for name in names.keys() & settings}))  # type: ignore[arg-type]
+
+
+def _checked(settings: Settings) -> Settings:
+    """Refuses settings that no run can have."""
+    for name, value in settings._asdict().items():
+        default, flag = Settings._field_defaults[name], name.replace("_", "-")
+        if not isinstance(value, (int, float) if isinstance(default, float) else type(default)):
+            raise ValueError(f"{flag}={value!r} in the run config is not like {default!r}. Leave it out for that.")
+        if not isinstance(value, str) and not value >= (name == "min_train_nodes"):
+            raise ValueError(f"{flag}={value} in the run config is too small. Leave it out for {default}.")
+    return settings
 
 
 def trained(task: Task, folder: Path | str) -> nn.Module:

@@ -149,7 +149,7 @@ def read_place(content: RecordDict) -> int:
     >>> read_place(write_place(3))
     3
     """
-    return cast(int, content.config_records["config"]["partition-id"])
+    return int(str(content.config_records["config"]["partition-id"]))
 
 
 def read_answer(content: RecordDict) -> Answer | Lacks:
@@ -160,23 +160,32 @@ def read_answer(content: RecordDict) -> Answer | Lacks:
     >>> read_answer(write_lacks(Lacks(3, ["atoms"], lost=False)))
     Lacks(round=3, groups=['atoms'], lost=False)
     """
-    words = content.config_records["config"]
-    if "lacks" in words:
-        groups, lost = cast(list[str], words["lacks"]), cast(bool, words["lost"])
-        return Lacks(cast(int, words["round"]), list(groups), lost)
-    metrics = content.metric_records["metrics"]
-    samples, loss = cast(int, metrics["num-examples"]), cast(float, metrics["loss"])
-    return Answer(cast(int, words["round"]), samples, loss, unpack(content.array_records["arrays"]))
+    if (lacks := _read_lacks(content)) is not None:
+        return lacks
+    metrics, number = content.metric_records["metrics"], int(str(content.config_records["config"]["round"]))
+    samples, loss = int(str(metrics["num-examples"])), float(str(metrics["loss"]))  # what a node says may be anything
+    return Answer(number, samples, loss, unpack(content.array_records["arrays"]))
 
 
-def read_marks(content: RecordDict) -> Marks:
-    """Inverts ``write_marks``.
+def read_marks(content: RecordDict) -> Marks | Lacks:
+    """Inverts ``write_marks`` and ``write_lacks``.
 
     >>> read_marks(write_marks(Marks(10, 50.0, 0.5)))
     Marks(samples=10, accuracy=50.0, loss=0.5)
     """
+    if (lacks := _read_lacks(content)) is not None:
+        return lacks
     metrics = content.metric_records["metrics"]
-    return Marks(cast(int, metrics["num-examples"]), cast(float, metrics["accuracy"]), cast(float, metrics["loss"]))
+    accuracy, loss = (float(str(metrics[name])) for name in ("accuracy", "loss"))
+    return Marks(int(str(metrics["num-examples"])), accuracy, loss)
+
+
+def _read_lacks(content: RecordDict) -> Lacks | None:
+    words = content.config_records.get("config")
+    if words is None or "lacks" not in words:
+        return None
+    groups = [str(group) for group in cast(list[str], words["lacks"])]
+    return Lacks(int(str(words["round"])), groups, words["lost"] is True)
 
 
 class Size(NamedTuple):

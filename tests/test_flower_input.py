@@ -1,0 +1,114 @@
+"""Flower in one process with bad input: each refused with the value, the rule and the way out."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import identical
+
+pytest.importorskip("flwr")
+
+from flower_grid import FIRST, SCAFFOLD, SMALL, OneProcess, all_of, on_flower, task_of
+
+from fedatoms.flower import Own
+from fedatoms.flower.task import configured
+from fedatoms.runs import read_rounds
+
+WHO = 2  # the client whose node is set up wrongly
+
+CONFIGS: dict[str, tuple[dict[str, object], str]] = {
+    "unknown": (
+        {"min-train-node": 2},
+        "unknown key in the run config 'min-train-node'. Did you mean 'min-train-nodes'",
+    ),
+    "no number": ({"timeout": "soon"}, "timeout='soon' in the run config is not like 3600.0"),
+    "no nodes": ({"min-train-nodes": 0}, "min-train-nodes=0 in the run config is too small. Leave it out for 1"),
+    "no experiment": ({"lr": -1.0}, "--lr -1.0 is not a positive number"),
+}
+
+
+@pytest.mark.parametrize(("config", "reason"), CONFIGS.values(), ids=CONFIGS.keys())
+def test_a_bad_run_config_is_refused_with_the_way_out(config: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        configured(task_of(SMALL), config)
+
+
+NODES: dict[str, tuple[dict[str, object], str]] = {
+    "no partition-id": ({"partition-id": "none"}, "this node has no partition-id. Start it with --node-config"),
+    "another number of partitions": ({"num-partitions": 7}, "num-partitions=7, but the experiment has 4 clients"),
+    "a partition too far": ({"partition-id": 4}, "partition-id=4 is not one of 4 clients. Use 0 to 3"),
+}
+
+
+@pytest.mark.parametrize(("config", "reason"), NODES.values(), ids=NODES.keys())
+def test_a_node_that_is_set_up_wrongly_is_left_out_with_the_reason(
+    config: dict[str, object], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    on_flower(SMALL, tmp_path, change=lambda grid: grid.contexts[FIRST + WHO].node_config.update(config))
+    line = next(line for line in caplog.messages if f"node {FIRST + WHO}" in line)
+    assert reason in line
+    assert f"round 0: client {WHO} has no node" in caplog.messages
+    assert [row["clients"] for row in read_rounds(tmp_path / "runs" / "it")] == [3, 3, 3]
+
+
+def test_a_node_with_another_experiment_is_left_out_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    on_flower(SMALL, tmp_path, change=lambda grid: grid.contexts[FIRST + WHO].run_config.update({"lr": 0.5}))
+    line = next(line for line in caplog.messages if f"client {WHO} (node {FIRST + WHO})" in line)
+    assert "the server runs another experiment than this node's app" in line
+
+
+def test_a_second_node_of_the_same_partition_is_left_out_with_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def twice(grid: OneProcess) -> None:
+        grid.contexts[FIRST + 7] = grid.contexts[FIRST + WHO]
+
+    on_flower(SMALL, tmp_path / "whole")
+    on_flower(SMALL, tmp_path / "twice", change=twice)
+    assert [line for line in caplog.messages if f"has the partition-id {WHO} of node" in line]
+    assert identical(*(all_of(tmp_path / each, SMALL) for each in ("whole", "twice")))
+
+
+def test_a_node_without_training_samples_is_left_out_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = task_of(SMALL)
+
+    def some(partition: int, partitions: int) -> Own:
+        own = task.data(partition, partitions)
+        return own._replace(x=own.x[:0], y=own.y[:0]) if partition == WHO else own
+
+    on_flower(SMALL, tmp_path, task=task._replace(data=some))
+    line = next(line for line in caplog.messages if f"client {WHO} (node {FIRST + WHO})" in line)
+    assert f"partition {WHO} has no training samples. Leave this node out" in line
+
+
+def test_simulated_failures_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--failures simulates nodes that fail"):
+        on_flower(replace(SMALL, failures=0.1), tmp_path)
+
+
+def test_an_unknown_aggregation_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown aggregation 'medain'"):
+        on_flower(SMALL, tmp_path, aggregation="medain")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_is_not_overwritten_and_not_resumed_as_another_one(tmp_path: Path) -> None:
+    on_flower(SMALL, tmp_path)
+    with pytest.raises(ValueError, match="already holds a run"):
+        on_flower(SMALL, tmp_path)
+    with pytest.raises(ValueError, match="holds a run of another experiment"):
+        on_flower(replace(SMALL, lr=0.3), tmp_path, resume=True)
+    with pytest.raises(ValueError, match="holds no run"):
+        on_flower(SMALL, tmp_path / "elsewhere", resume=True)
+
+
+def test_a_finished_run_goes_on_for_more_rounds(tmp_path: Path) -> None:
+    on_flower(replace(SCAFFOLD, rounds=4), tmp_path / "whole")
+    on_flower(replace(SCAFFOLD, rounds=2), tmp_path / "more")
+    on_flower(replace(SCAFFOLD, rounds=4), tmp_path / "more", resume=True)
+    assert identical(*(all_of(tmp_path / each, SCAFFOLD) for each in ("whole", "more")))
