@@ -18,7 +18,7 @@ from flwr.clientapp.mod import LocalDpMod
 from fedatoms.algorithms import algorithm
 from fedatoms.experiment import Experiment
 from fedatoms.flower import Task, client_app
-from fedatoms.flower.server import TooFew
+from fedatoms.flower.strategy import TooFew
 from fedatoms.runs import read_rounds
 
 SIX = replace(SMALL, clients=6)

@@ -33,7 +33,7 @@ from fedatoms.experiment import Experiment
 from fedatoms.flower import wire
 from fedatoms.flower.books import Books, save_books
 from fedatoms.flower.node import keep, kept_at
-from fedatoms.flower.server import TooFew
+from fedatoms.flower.strategy import TooFew
 from fedatoms.runs import read_result, read_rounds, resume
 
 WHO = 2  # the client whose node forgets

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedatoms.flower.client import client_app
-    from fedatoms.flower.server import FedAtoms, server_app
+    from fedatoms.flower.server import server_app
+    from fedatoms.flower.strategy import FedAtoms
     from fedatoms.flower.task import Own, Task, built_in, trained
 
-_HOME = {"client_app": "client", "FedAtoms": "server", "server_app": "server"}
+_HOME = {"client_app": "client", "FedAtoms": "strategy", "server_app": "server"}
 __all__ = ["FedAtoms", "Own", "Task", "built_in", "client_app", "server_app", "trained"]
 
 

@@ -1,207 +1,25 @@
-"""The server's side: Flower's hooks around the books of a run, and a run on Flower as a run in a folder."""
+"""A run on Flower is a run in a folder, as in the simulator: the same loop, checkpoints and results, by other hands."""
 
 import logging
 import secrets
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Strategy
 
 from fedatoms.experiment import Experiment, load_run, run_name, trajectory
-from fedatoms.flower import wire
-from fedatoms.flower.books import Books, bytes_in, load_books, mend, order_for, save_books, take_in
-from fedatoms.flower.checks import Refused, check_answer, check_marks, far_ones
-from fedatoms.flower.roll import Roll, ask, meet
+from fedatoms.flower.books import Books, load_books, save_books
+from fedatoms.flower.roll import ask
+from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
-from fedatoms.flower.wire import Answer, Lacks, Order, Size
 from fedatoms.names import find
 from fedatoms.runs import Engine, Result, resume, run, write_model
-from fedatoms.scoring import Progress, Score, evaluate, over_clients
-from fedatoms.simulation import Record, Scored, Simulation, State, select
-from fedatoms.trees import Memory
+from fedatoms.scoring import Progress, Score, evaluate
+from fedatoms.simulation import Scored, Simulation, State
 
-T = TypeVar("T")
 log = logging.getLogger("flwr")
-AGGREGATIONS: dict[str, type[Strategy] | None] = {"mean": None, "median": FedMedian, "trimmed": FedTrimmedAvg}
-
-
-class TooFew(RuntimeError):
-    """A round with fewer good answers than it needs."""
-
-
-class FedAtoms(Strategy):
-    """Flower's hooks over the books of a run: any algorithm, schedule and personalised method of fedatoms."""
-
-    def __init__(self, sim: Simulation, books: Books, settings: Settings) -> None:
-        self.sim, self.books, self.settings = sim, books, settings
-        self.record: Record | None = None  # of the last round
-        self._robust = find(settings.aggregation, AGGREGATIONS, "aggregation")
-        self._roll = Roll()
-        self._sent: list[tuple[Order, Size]] = []
-        self._heard: list[Size] = []
-        self._grid: Grid | None = None
-        self._began = 0.0
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Draws the clients of the round as the simulator does, and sends each what it lacks."""
-        self._grid, self._began, self._sent, self._heard = grid, time.perf_counter(), [], []
-        chosen, _ = select(self.sim, self.books.state.round)
-        self._roll = meet(grid, self._roll, chosen, self.settings.wait)
-        there = [client for client in chosen if client in self._roll.nodes]
-        log.info("round %d: asking %d of %d clients", self.books.state.round, len(there), len(chosen))
-        for client in chosen:
-            if client not in there:
-                log.warning("round %d: client %d has no node", self.books.state.round, client)
-        return [self._message(client) for client in there]
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Takes the good answers in, in the order of the clients; refuses the others, each with a line."""
-        state, (chosen, _) = self.books.state, select(self.sim, self.books.state.round)
-        said = self._read(replies, [client for client in chosen if client in self._roll.nodes], wire.read_answer)
-        first = {client: answer for client, answer in said.items() if isinstance(answer, Answer)}
-        answers = self._good({**first, **self._ask_again(said)})
-        if len(answers) < self.settings.min_train_nodes:
-            raise TooFew(
-                f"round {state.round}: {len(answers)} good answers from {len(chosen)} clients, but min-train-nodes is "
-                f"{self.settings.min_train_nodes}. Start the missing nodes, and go on with --run-config 'resume=true'."
-            )
-        self.books = take_in(self.sim, self.books, answers, self._other_mean(answers))
-        loss = sum(answer.loss for answer in answers.values()) / len(answers)
-        up, down = (
-            bytes_in(self.sim, messages)
-            for messages in ([each.upload for each in answers.values()], [order.down for order, _ in self._sent])
-        )
-        seconds = time.perf_counter() - self._began
-        self.record = Record(state.round, loss, len(answers), len(chosen) - len(answers), up, down, seconds)
-        return wire.pack({"params": self.books.state.server.params}), self._metrics(loss)
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Asks every node that is there how its own model does on its own test images."""
-        wanted = [] if self._roll.nodes else self.books.base  # a run that was complete when it was resumed
-        self._roll = meet(grid, self._roll, wanted, self.settings.wait)
-        epochs = int(str(config.get("last-epochs", 0)))
-        orders = {
-            node: order_for(self.sim, self.books, client, score=True, last_epochs=epochs)
-            for client, node in sorted(self._roll.nodes.items())
-        }
-        return [Message(wire.write_order(order), node, MessageType.EVALUATE) for node, order in orders.items()]
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Weighs the nodes' scores by their test images."""
-        said = self._read(replies, self._roll.nodes, lambda content: check_marks(wire.read_marks(content)))
-        marks = [each for _, each in sorted(said.items())]
-        counts = torch.tensor([float(each.samples) for each in marks], dtype=torch.float64)
-        if not counts.sum():
-            return None
-        right, loss = (
-            torch.tensor(each, dtype=torch.float64)
-            for each in zip(*((m.accuracy / 100, m.loss) for m in marks), strict=True)
-        )
-        score = over_clients(right * counts, loss * counts, counts)
-        return MetricRecord({name: value for name, value in score._asdict().items() if value is not None})
-
-    def summary(self) -> None:
-        """Says what is run."""
-        log.info("fedatoms: run %s, %d clients, %s", self.books.run, len(self.sim.data.parts), self.settings)
-
-    def _message(self, client: int) -> Message:
-        order = order_for(self.sim, self.books, client)
-        content = wire.write_order(order)
-        self._sent.append((order, wire.size_of(content)))
-        return Message(content, self._roll.nodes[client], MessageType.TRAIN)
-
-    def _read(self, replies: Iterable[Message], asked: Iterable[int], read: Callable[[RecordDict], T]) -> dict[int, T]:
-        """Reads the reply of each client; says what is wrong with those that are no answer, and who gave none."""
-        clients = {node: client for client, node in self._roll.nodes.items()}
-        waiting, found = set(asked), dict[int, T]()
-        for reply in replies:
-            client = clients.get(reply.metadata.src_node_id)
-            if client is None:  # some of Flower's mods lose the sender of an error
-                continue
-            waiting.discard(client)
-            if not reply.has_content():
-                self._leave_out(client, f"it failed: {reply.error.reason}")
-                continue
-            try:
-                found[client] = read(reply.content)
-                self._heard.append(wire.size_of(reply.content))
-            except Exception as error:  # bytes from elsewhere can be wrong in any way, and must not end the run
-                self._leave_out(client, str(error) if isinstance(error, Refused) else f"it cannot be read: {error!r}")
-        for client in sorted(waiting):
-            self._leave_out(client, f"none came in {self.settings.timeout:g} seconds")
-        return found
-
-    def _ask_again(self, said: dict[int, Answer | Lacks]) -> dict[int, Answer | Lacks]:
-        """Sends more to nodes that hold less than was thought, as after a restart with an empty disk."""
-        again = {}
-        for client, lacks in said.items():
-            if isinstance(lacks, Lacks):
-                what = "has lost its state, and begins anew" if lacks.lost else f"lacks {', '.join(lacks.groups)}"
-                log.warning("round %d: client %d (node %d) %s", *self._who(client), what)
-                self.books = mend(self.books, client, lacks)
-                again[client] = self._message(client)
-        assert self._grid is not None, "a round is configured first"
-        replies = ask(self._grid, list(again.values()), self.settings.timeout)
-        return self._read(replies, again, wire.read_answer)
-
-    def _good(self, said: dict[int, Answer | Lacks]) -> dict[int, Answer]:
-        """Leaves out what cannot be averaged, and puts the others in the order of the clients."""
-        state, answers = self.books.state, dict[int, Answer]()
-        for client, answer in sorted(said.items()):
-            try:
-                answers[client] = check_answer(self.sim, state, answer)
-            except Refused as error:
-                self._leave_out(client, str(error))
-        far = far_ones(state, answers, self.settings.far)
-        for client, reason in far.items():
-            self._leave_out(client, reason)
-        return {client: answer for client, answer in answers.items() if client not in far}
-
-    def _leave_out(self, client: int, reason: str) -> None:
-        log.warning("round %d: left out the answer of client %d (node %d): %s", *self._who(client), reason)
-
-    def _who(self, client: int) -> tuple[int, int, int]:
-        return self.books.state.round, client, self._roll.nodes[client]
-
-    def _other_mean(self, answers: dict[int, Answer]) -> Memory | None:
-        """Lets one of Flower's own strategies average, if a robust mean is wanted."""
-        if self._robust is None:
-            return None
-        replies = [
-            RecordDict({"arrays": wire.pack(each.upload), "metrics": MetricRecord({"num-examples": each.samples})})
-            for each in answers.values()
-        ]
-        messages = [
-            Message(content, node, MessageType.TRAIN)
-            for content, node in zip(replies, self._roll.nodes.values(), strict=False)
-        ]
-        arrays, _ = self._robust().aggregate_train(1, messages)
-        assert arrays is not None, "there are answers"
-        like = next(iter(answers.values())).upload
-        found = wire.unpack(arrays)
-        return {
-            kind: {name: found[kind][name].to(leaf.dtype) for name, leaf in tree.items()} for kind, tree in like.items()
-        }
-
-    def _metrics(self, loss: float) -> MetricRecord:
-        sizes = {
-            f"{what}-{way}": sum(getattr(each, field) for each in messages)
-            for way, messages in (("up", self._heard), ("down", [size for _, size in self._sent]))
-            for what, field in (("bytes", "arrays"), ("headers", "rest"))
-        }
-        return MetricRecord({"loss": loss, **sizes})
 
 
 def server_app(task: Task) -> ServerApp:
