@@ -47,10 +47,11 @@ def correlate(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int)
     share = triton.cdiv(triton.cdiv(pixels, parts), tile_p) * tile_p
     sums = x.new_empty(parts, clients, patch, out, dtype=torch.float32)
     sizes = (share, pixels, x[0].numel(), rows, columns, height * width * channels, width * channels, channels)
-    _correlate[(tiles, parts, clients)](
-        x, dy, which, sums, *sizes, out, patch, wide * channels, pool, tile_k, tile_o, tile_p,
-        num_warps=warps, num_stages=stages,
-    )  # fmt: skip
+    with torch.cuda.device_of(x):  # Triton launches on the current device
+        _correlate[(tiles, parts, clients)](
+            x, dy, which, sums, *sizes, out, patch, wide * channels, pool, tile_k, tile_o, tile_p,
+            num_warps=warps, num_stages=stages,
+        )  # fmt: skip
     return sums.sum(0).to(x.dtype).view(clients, tall, wide, channels, out)
 
 
@@ -62,10 +63,11 @@ def _launch_convolve(x: Tensor, filters: Tensor, bias: Tensor | None, y: Tensor,
     tile_p, tile_o, tile_k, warps, stages = _convolve_tiles(x, pixels, out)
     grid = (triton.cdiv(pixels, tile_p), triton.cdiv(out, tile_o), clients)
     sizes = (pixels, x[0].numel(), *y.shape[2:4], height * width * channels, width * channels, channels)
-    _convolve[grid](
-        x, filters, bias, y, which, *sizes, out, tall * wide * channels, wide * channels, pool, tile_p, tile_o, tile_k,
-        num_warps=warps, num_stages=stages,
-    )  # fmt: skip
+    with torch.cuda.device_of(x):
+        _convolve[grid](
+            x, filters, bias, y, which, *sizes, out, tall * wide * channels, wide * channels, pool,
+            tile_p, tile_o, tile_k, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
 
 
 def _convolve_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, int, int]:

@@ -1,6 +1,7 @@
 """Runs on disk: an experiment in, a folder with its rounds, checkpoints, model and result out."""
 
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -223,6 +224,7 @@ def _finish(
                 lines.flush()
                 state = progress.state  # after its line: a checkpoint never knows more rounds than the file
                 if state.round % experiment.checkpoint_every == 0 and state.round < experiment.rounds:
+                    os.fsync(lines.fileno())  # also when the power fails
                     save_state()
                 for each in watchers:
                     each(progress)

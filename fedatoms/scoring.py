@@ -60,11 +60,11 @@ def personal_score(sim: Simulation, state: State) -> Score:
     """Runs the server's model with each client's own part in it over that client's part of the test set."""
     server, parts = state.server.params, sim.data.test_parts
     own = [_own(sim, state, client) for client in range(len(parts))]
-    found: dict[int, tuple[Tensor, Tensor]] = {}
-    alike = [client for client, tree in enumerate(own) if not tree]  # they have nothing of their own yet
+    found = {client: (torch.zeros(0, device=sim.device),) * 2 for client in range(len(parts))}  # not tested
+    alike = [client for client, tree in enumerate(own) if not tree and len(parts[client])]  # nothing of their own yet
     if alike:
         right, loss = _outcomes(sim, server, torch.arange(len(sim.data.test_y)))
-        found = {client: (right[rows], loss[rows]) for client in alike for rows in [parts[client].to(sim.device)]}
+        found |= {client: (right[rows], loss[rows]) for client in alike for rows in [parts[client].to(sim.device)]}
     owners, at_once = [client for client, tree in enumerate(own) if tree], _clients_at_once(sim)
     for first in range(0, len(owners), at_once):
         some = owners[first : first + at_once]

@@ -5,13 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import identical
 
 pytest.importorskip("flwr")
 
-from flower_grid import FIRST, SCAFFOLD, SMALL, OneProcess, all_of, on_flower, task_of
+from flower_grid import FIRST, SCAFFOLD, SMALL, App, OneProcess, all_of, on_flower, task_of
+from flwr.app import Message
 
 from fedatoms.flower import Own
+from fedatoms.flower.node import Kept, keep, kept_at
 from fedatoms.flower.task import configured
 from fedatoms.runs import read_rounds
 
@@ -112,3 +115,33 @@ def test_a_finished_run_goes_on_for_more_rounds(tmp_path: Path) -> None:
     on_flower(replace(SCAFFOLD, rounds=2), tmp_path / "more")
     on_flower(replace(SCAFFOLD, rounds=4), tmp_path / "more", resume=True)
     assert identical(*(all_of(tmp_path / each, SCAFFOLD) for each in ("whole", "more")))
+
+
+def test_more_nodes_than_a_round_has_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"min-train-nodes=9, but a round has 4 clients. Use 4 or less"):
+        on_flower(SMALL, tmp_path, min_train_nodes=9)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("run", ["../../elsewhere", "/elsewhere", "..", "a/b", ""])
+def test_a_server_cannot_make_a_node_write_elsewhere(
+    run: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lie(client: int, message: Message, answer: App) -> Message | None:
+        if "arrays" in message.content and client == WHO:
+            message.content.config_records["config"]["run"] = run
+        return answer(message)
+
+    on_flower(SMALL, tmp_path, lie)
+    assert any("is not a plain name" in line for line in caplog.messages)
+    assert not (tmp_path / "nodes" / "it" / f"{WHO:06d}").exists()
+    assert not [path for path in tmp_path.rglob("*elsewhere*")]
+
+
+def test_an_older_order_that_comes_late_leaves_newer_states_alone(tmp_path: Path) -> None:
+    for number, before in ((1, 0), (2, 1), (3, 2)):
+        keep(tmp_path, number, Kept({"w": torch.zeros(number)}, {}, None), before=before)
+    keep(tmp_path, 2, Kept({"w": torch.ones(2)}, {}, None), before=1)
+    newest = kept_at(tmp_path, 3)
+    assert newest is not None and len(newest.params["w"]) == 3
+    assert kept_at(tmp_path, 1) is None  # of old ones only the one before stays

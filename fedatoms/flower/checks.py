@@ -35,7 +35,7 @@ def check_answer(sim: Simulation, state: State, answer: Answer | Lacks) -> Answe
 def check_marks(marks: Marks | Lacks) -> Marks:
     """Returns a score that can be averaged."""
     if isinstance(marks, Lacks):
-        raise Refused("it has lost its state")
+        raise Refused("it lacks what it was not sent")
     if marks.samples < 0 or not (0 <= marks.accuracy <= 100 and math.isfinite(marks.loss)):
         raise Refused(f"{marks} is no score")
     return marks
@@ -81,8 +81,8 @@ def far_ones(state: State, answers: Mapping[int, Answer], times: float) -> dict[
         lengths = {client: _length(state, kind, answer.upload[kind]) for client, answer in answers.items()}
         median = float(torch.tensor(sorted(lengths.values()), dtype=torch.float64).median())
         for client, length in lengths.items():
-            if 0 < times * median < length:
-                what = f"its update of '{kind}' has norm {length:.3g}, {length / median:.0f} times the median"
+            if length > times * median:
+                what = f"its update of '{kind}' has norm {length:.3g}, and the median is {median:.3g}"
                 far.setdefault(client, what)
     return far
 

@@ -1,5 +1,6 @@
 """A node's side: Flower's ClientApp around one client's part of a round."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def _open(task: Task, message: Message, context: Context) -> tuple[Order, Simula
         raise ValueError("the server runs another experiment than this node's app. Install the same app on both.")
     configure(experiment)
     partition = _partition(context, experiment.clients)
-    folder = _home(context) / order.run / f"{partition:06d}"
+    folder = _home(context) / _folder_name(order.run) / f"{partition:06d}"
     kept = kept_at(folder, order.base) if order.base else Kept({}, {}, None)
     return order, node_simulation(task, experiment, partition), kept, folder
 
@@ -114,5 +115,13 @@ def _partition(context: Context, clients: int) -> int:
     return number
 
 
+def _folder_name(run: str) -> str:
+    """Refuses a run that would be written outside of the node's own folder."""
+    if not re.fullmatch(r"[^/\\\0]+", run) or run in (".", ".."):
+        raise ValueError(f"the run {run!r} is not a plain name. This server does not run fedatoms.")
+    return run
+
+
 def _home(context: Context) -> Path:
-    return Path(str(context.node_config.get("state-dir", Path.home() / ".fedatoms"))).expanduser()
+    place = context.node_config.get("state-dir") or context.run_config.get("state-dir")
+    return Path(str(place or Path.home() / ".fedatoms")).expanduser()

@@ -50,9 +50,9 @@ def certificates(
         x509.SubjectAlternativeName(alternatives), critical=False
     )
     files = Certificates(folder / "ca.crt", folder / "server.pem", folder / "server.key")
+    _write_secret(files.key, server, serialization.PrivateFormat.PKCS8)  # first: it refuses to overwrite one
     files.ca.write_bytes(_sign(signed_by_itself, authority))
     files.certificate.write_bytes(_sign(signed, authority))
-    _write_secret(files.key, server, serialization.PrivateFormat.PKCS8)
     return files
 
 

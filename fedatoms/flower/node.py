@@ -30,12 +30,13 @@ def keep(folder: Path, number: int, kept: Kept, *, before: int) -> None:
     tree |= flatten(kept.row) if kept.row is not None else {}
     tensors = {name: leaf.detach().cpu().contiguous() for name, leaf in tree.items()}
     data = save(tensors, metadata={"versions": json.dumps(kept.versions)})
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in _files(folder, number):
         path.unlink()
     replace_file(folder / f"{number:06d}-{zlib.crc32(data):08x}.safetensors", data)
-    for path in folder.glob("*.safetensors"):
-        if path not in (*_files(folder, number), *_files(folder, before)):
+    for path in folder.glob("[0-9]*-*.safetensors"):
+        older = int(path.stem.split("-")[0]) < number  # a newer one may count already: orders can overtake each other
+        if older and path not in _files(folder, before):
             path.unlink()
 
 

@@ -37,6 +37,10 @@ def server_app(task: Task) -> ServerApp:
 def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings) -> Result:
     """Runs an experiment on the nodes of a grid, or resumes it; every round ends with a checkpoint."""
     find(settings.aggregation, AGGREGATIONS, "aggregation")
+    if settings.min_train_nodes > (most := max(round(experiment.fraction * experiment.clients), 1)):
+        raise ValueError(
+            f"min-train-nodes={settings.min_train_nodes}, but a round has {most} clients. Use {most} or less."
+        )
     experiment = replace(experiment, checkpoint_every=1, name=run_name(experiment))
     folder = Path(experiment.out) / experiment.name
     engine = _engine(task, grid, experiment, settings)

@@ -49,7 +49,7 @@ class FedAtoms(Strategy):
         """Draws the clients of the round as the simulator does, and sends each what it lacks."""
         self._grid, self._began, self._sent, self._heard = grid, time.perf_counter(), [], []
         chosen, _ = select(self.sim, self.books.state.round)
-        self._roll = meet(grid, self._roll, chosen, self.settings.wait)
+        self._roll = meet(grid, self._roll, chosen, self.settings.wait, len(self.sim.data.parts))
         there = [client for client in chosen if client in self._roll.nodes]
         log.info("round %d: asking %d of %d clients", self.books.state.round, len(there), len(chosen))
         for client in chosen:
@@ -85,13 +85,16 @@ class FedAtoms(Strategy):
     ) -> Iterable[Message]:
         """Asks every node that is there how its own model does on its own test images."""
         wanted = [] if self._roll.nodes else self.books.base  # a run that was complete when it was resumed
-        self._roll = meet(grid, self._roll, wanted, self.settings.wait)
+        self._roll = meet(grid, self._roll, wanted, self.settings.wait, len(self.sim.data.parts))
         epochs = int(str(config.get("last-epochs", 0)))
         orders = {
             node: order_for(self.sim, self.books, client, score=True, last_epochs=epochs)
             for client, node in sorted(self._roll.nodes.items())
         }
-        return [Message(wire.write_order(order), node, MessageType.EVALUATE) for node, order in orders.items()]
+        return [
+            Message(wire.write_order(order), node, MessageType.EVALUATE, ttl=self._ttl())
+            for node, order in orders.items()
+        ]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Weighs the nodes' scores by their test images."""
@@ -115,7 +118,11 @@ class FedAtoms(Strategy):
         order = order_for(self.sim, self.books, client)
         content = wire.write_order(order)
         self._sent.append((order, wire.size_of(content)))
-        return Message(content, self._roll.nodes[client], MessageType.TRAIN)
+        return Message(content, self._roll.nodes[client], MessageType.TRAIN, ttl=self._ttl())
+
+    def _ttl(self) -> float | None:
+        """A node that hung must not work off, one after the other, orders of rounds that are long over."""
+        return self.settings.timeout or None
 
     def _read(self, replies: Iterable[Message], asked: Iterable[int], read: Callable[[RecordDict], T]) -> dict[int, T]:
         """Reads the reply of each client; says what is wrong with those that are no answer, and who gave none."""
@@ -130,8 +137,8 @@ class FedAtoms(Strategy):
                 self._leave_out(client, f"it failed: {reply.error.reason}")
                 continue
             try:
-                found[client] = read(reply.content)
-                self._heard.append(wire.size_of(reply.content))
+                size, found[client] = wire.size_of(reply.content), read(reply.content)
+                self._heard.append(size)
             except Exception as error:  # bytes from elsewhere can be wrong in any way, and must not end the run
                 self._leave_out(client, str(error) if isinstance(error, Refused) else f"it cannot be read: {error!r}")
         for client in sorted(waiting):
@@ -186,9 +193,7 @@ class FedAtoms(Strategy):
         assert arrays is not None, "there are answers"
         like = next(iter(answers.values())).upload
         found = wire.unpack(arrays)
-        return {
-            kind: {name: found[kind][name].to(leaf.dtype) for name, leaf in tree.items()} for kind, tree in like.items()
-        }
+        return {kind: {name: found[kind][name].to(leaf) for name, leaf in tree.items()} for kind, tree in like.items()}
 
     def _metrics(self, loss: float) -> MetricRecord:
         sizes = {

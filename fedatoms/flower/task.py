@@ -50,6 +50,7 @@ class Settings(NamedTuple):
     far: float = 10.0  # an update longer than so many times the median of the others' is refused; 0 refuses none
     aggregation: str = "mean"  # or median, trimmed: Flower's own
     resume: bool = False
+    state_dir: str = ""  # of nodes whose own config has none: on a cluster, a folder that all machines share
 
 
 def built_in(experiment: Experiment) -> Task:
