@@ -270,7 +270,7 @@ def _bench(words: list[str]) -> int:
 
 def _flower(words: list[str]) -> int:
     commands = {"new": _flower_new, "keys": _flower_keys, "demo": _flower_demo}
-    if not words or words[0] in ("-h", "--help"):
+    if not words or words[0] in ("-h", "--help") or (words[:1] == ["new"] and {"-h", "--help"} & set(words)):
         print("fedatoms flower new DIR                                   a Flower app to fill in, which works as it is")
         print("fedatoms flower keys DIR [--host NAME] [--nodes N]        certificates for a server, keys for its nodes")
         print("fedatoms flower demo [--nodes N] [--rounds N] [--tls]     a SuperLink and SuperNodes on this machine\n")

@@ -154,6 +154,10 @@ def read_result(folder: Path | str) -> Result:
 def load_model(folder: Path | str) -> nn.Module:
     """Returns the trained model of a run, in the experiment\'s parametrisation; ``fuse`` makes it plain."""
     experiment, images = experiments.load_run(Path(folder)), images_of(folder)
+    if experiment.dataset == "own":
+        raise ValueError(
+            f"{folder} is a run on Flower with a network of its own. Use fedatoms.flower.trained(task, ...)."
+        )
     return with_params(network_of(experiment, *images), load_file(Path(folder) / "model.safetensors"))
 
 

@@ -51,7 +51,7 @@ def test_a_node_that_is_set_up_wrongly_is_left_out_with_the_reason(
     on_flower(SMALL, tmp_path, change=lambda grid: grid.contexts[FIRST + WHO].node_config.update(config))
     line = next(line for line in caplog.messages if f"node {FIRST + WHO}" in line)
     assert reason in line
-    assert f"round 0: client {WHO} has no node" in caplog.messages
+    assert f"round 0: client {WHO} has no node that answers" in caplog.messages
     assert [row["clients"] for row in read_rounds(tmp_path / "runs" / "it")] == [3, 3, 3]
 
 
@@ -104,7 +104,7 @@ def test_a_run_is_not_overwritten_and_not_resumed_as_another_one(tmp_path: Path)
     on_flower(SMALL, tmp_path)
     with pytest.raises(ValueError, match="already holds a run"):
         on_flower(SMALL, tmp_path)
-    with pytest.raises(ValueError, match="holds a run of another experiment"):
+    with pytest.raises(ValueError, match="holds a run with other settings (lr)"):
         on_flower(replace(SMALL, lr=0.3), tmp_path, resume=True)
     with pytest.raises(ValueError, match="holds no run"):
         on_flower(SMALL, tmp_path / "elsewhere", resume=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from fedatoms.experiment import Experiment, load_run, run_name, trajectory
+from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, load_run, run_name, to_json, trajectory
 from fedatoms.flower.books import Books, load_books, save_books
 from fedatoms.flower.roll import ask
 from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, TooFew
@@ -20,6 +20,7 @@ from fedatoms.scoring import Progress, Score, evaluate
 from fedatoms.simulation import Scored, Simulation, State
 
 log = logging.getLogger("flwr")
+SAME = HOW_NOT_WHAT | set(HOW_LONG)  # what a resumed run may change
 
 
 def server_app(task: Task) -> ServerApp:
@@ -51,7 +52,9 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
             )
         return run(experiment, engine=engine)
     if trajectory(load_run(folder)) != trajectory(experiment):
-        raise ValueError(f"{folder} holds a run of another experiment. Use its settings, or another name.")
+        old = to_json(load_run(folder))
+        others = [name for name, value in to_json(experiment).items() if name not in SAME and value != old[name]]
+        raise ValueError(f"{folder} holds a run with other settings ({', '.join(others)}). Use those, or another name.")
     changes = {"rounds": experiment.rounds, "eval_every": experiment.eval_every}
     return resume(folder, changes, engine=engine, say=lambda line: log.info("%s", line))
 

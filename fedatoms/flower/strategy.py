@@ -54,7 +54,7 @@ class FedAtoms(Strategy):
         log.info("round %d: asking %d of %d clients", self.books.state.round, len(there), len(chosen))
         for client in chosen:
             if client not in there:
-                log.warning("round %d: client %d has no node", self.books.state.round, client)
+                log.warning("round %d: client %d has no node that answers", self.books.state.round, client)
         return [self._message(client) for client in there]
 
     def aggregate_train(
@@ -142,7 +142,7 @@ class FedAtoms(Strategy):
             except Exception as error:  # bytes from elsewhere can be wrong in any way, and must not end the run
                 self._leave_out(client, str(error) if isinstance(error, Refused) else f"it cannot be read: {error!r}")
         for client in sorted(waiting):
-            self._leave_out(client, f"none came in {self.settings.timeout:g} seconds")
+            self._leave_out(client, f"none came: its node is gone, or took over {self.settings.timeout:g} seconds")
         return found
 
     def _ask_again(self, said: dict[int, Answer | Lacks]) -> dict[int, Answer | Lacks]:

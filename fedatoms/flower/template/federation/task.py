@@ -32,4 +32,4 @@ def test_images() -> tuple[Tensor, Tensor]:
     return digits.test_x / 16, digits.test_y
 
 
-task = Task(Experiment(dataset="own"), model, data, classes=10, shape=(1, 8, 8), test=test_images)
+task = Task(Experiment(dataset="own", model="own"), model, data, classes=10, shape=(1, 8, 8), test=test_images)
