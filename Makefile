@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# The report is tested in a real browser; where Debian's cannot be had, those tests are skipped.
+CHROMIUM := { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes chromium; }
 
 .PHONY: demo test federation lint format types bench clean
 
@@ -40,4 +42,5 @@ $(BIN)/python:
 
 .venv/installed-for-tests: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable ".[test]"
+	@command -v chromium > /dev/null || $(CHROMIUM) > /dev/null 2>&1 || echo "no chromium: tests in a browser are skipped"
 	touch $@ .venv/installed

@@ -1,4 +1,4 @@
-"""The command line: fedatoms demo | run | compare | personalize | presets | bench | flower; torch only when it must."""
+"""The command line: fedatoms demo | run | compare | report | personalize | ...; torch only when it must."""
 
 import contextlib
 import dataclasses
@@ -29,6 +29,7 @@ Federated learning with filter atoms, on PyTorch.
   demo          FedAvg with and without atoms on built-in data: a table and a plot, in about a minute
   run           one experiment:  fedatoms run [PRESET | FILE] [--FLAG VALUE ...] [--resume FOLDER]
   compare       a grid of them:  fedatoms compare [PRESET ...] [--FLAG VALUE,VALUE ...] [--seeds 0,1,2]
+  report        a page of results: fedatoms report FOLDER ... [-o report.html] [--data-dir FOLDER]
   personalize   a client that joins later: fedatoms personalize RUN --images FILE.npz --out FILE.safetensors
   presets       the named experiments
   bench         how fast, how big, against a hand-written loop; --device cuda adds torch.compile and JAX
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "demo": _demo,
         "run": _run,
         "compare": _compare,
+        "report": _report,
         "personalize": _personalize,
         "presets": _presets,
         "bench": _bench,
@@ -205,6 +207,30 @@ def _compared(experiments: list[Experiment], title: str, plot: Path | None, *, v
     if plot is not None:
         accuracy_plot(lines, plot, title)
         console.print(f"plot: {plot}", highlight=False)
+    return 0
+
+
+def _report(words: list[str]) -> int:
+    if not words or "-h" in words or "--help" in words:
+        print("fedatoms report FOLDER ... [-o report.html] [--data-dir FOLDER]")
+        print("Makes one page, which opens offline, of all runs below the folders, and a CSV file beside it.")
+        print("--data-dir adds pictures of how data sets other than digits are spread over clients.")
+        return 0
+    words, page = _take(words, "-o")
+    words, data_dir = _take(words, "--data-dir")
+    strange = [word for word in words if word.startswith("-")]
+    if strange or not words:
+        said = f"{strange[0]} is no option of it" if strange else "it needs a folder that holds runs"
+        raise ValueError(f"fedatoms report: {said}. Use for example `fedatoms report runs -o report.html`.")
+    from fedatoms.report.page import report
+
+    done = report([Path(word) for word in words], Path(page or "report.html"), Path(data_dir) if data_dir else None)
+    for note in (*done.found.left_out, *done.found.notes):
+        _say(f"{note.path}: {note.reason}")
+    number, size = len(done.found.runs), done.page.stat().st_size / 1e6
+    lines = (f"page: {done.page}, {number} run{'' if number == 1 else 's'}, {size:.1f} MB", f"data: {done.csv}")
+    for line in lines:
+        _console().print(line, highlight=False, soft_wrap=True, markup=False)
     return 0
 
 

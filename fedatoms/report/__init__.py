@@ -1,0 +1,1 @@
+"""One page from run folders: `find` reads them, `claims` holds them against the paper, `page` writes what they say."""

@@ -1,0 +1,140 @@
+"""The page's figures as plain data: curves, bytes by group, classes of clients."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedatoms.build import split_of
+from fedatoms.data.datasets import Images, load
+from fedatoms.data.federation import hold_out
+from fedatoms.experiment import Experiment
+from fedatoms.plots import COLOURS
+from fedatoms.report.find import Run
+from fedatoms.report.groups import Group
+from fedatoms.report.names import labels, setting
+from fedatoms.runs import accuracy_curves
+
+Json = dict[str, object]
+DASHES = ("solid", "dash", "dot", "dashdot")
+SHOWN = 200  # clients in a picture of a split: more rows are thinner than a pixel
+
+
+def curves(groups: Sequence[Group]) -> list[Json]:
+    """Makes, for each setting, its experiments' accuracies over rounds: the mean over seeds and their range."""
+    places: dict[str, list[Group]] = {}
+    for group in groups:
+        if any(run.rows for run in group.runs):
+            places.setdefault(setting(group.experiment), []).append(group)
+    return [{"setting": name, "lines": _lines(some)} for name, some in sorted(places.items())]
+
+
+def sent(groups: Sequence[Group]) -> list[Json]:
+    """Makes, for each setting, the bytes that each run sent by group of parameters.
+
+    >>> sent([])
+    []
+    """
+    places: dict[str, list[Group]] = {}
+    for group in groups:
+        places.setdefault(setting(group.experiment), []).append(group)
+    return [{"setting": name, "runs": _bars(some)} for name, some in sorted(places.items())]
+
+
+def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list[str]]:
+    """Makes, for each split of data over clients, how many images of each class a client has; and what is left out."""
+    read = _reader(data_dir)
+    pictures, left_out = [], dict[str, None]()
+    for experiment in {_split_key(run.result.experiment): None for run in runs}:
+        if experiment.dataset != "digits" and data_dir is None:
+            left_out[f"{experiment.dataset}: its labels are not here; give its folder with --data-dir."] = None
+            continue
+        try:
+            pictures.append(_picture(experiment, read(experiment.dataset)))
+        except (ValueError, OSError) as error:
+            left_out[f"{setting(experiment)}: {' '.join(str(error).split())}"] = None
+    return sorted(pictures, key=lambda picture: str(picture["name"])), list(left_out)
+
+
+def _lines(groups: Sequence[Group]) -> list[Json]:
+    experiments = [group.experiment for group in groups]
+    lines = [
+        {"label": name, "seeds": len(group.seeds), **style, "models": _models(group)}
+        for name, group, style in zip(labels(experiments), groups, _styles(experiments), strict=True)
+    ]
+    return sorted(lines, key=lambda line: str(line["label"]))
+
+
+def _styles(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
+    """Gives each algorithm a colour and plain networks a broken line; with one algorithm, each experiment a colour."""
+    algorithms = sorted({one.algorithm for one in experiments})
+    if len(algorithms) == 1:
+        return [
+            {"colour": COLOURS[n % len(COLOURS)], "dash": DASHES[n // len(COLOURS) % 3]}
+            for n in range(len(experiments))
+        ]
+    styles, before = [], list[tuple[str, bool]]()
+    for one in experiments:
+        kind = one.algorithm, one.parametrisation == "plain"
+        dashes = DASHES[1:] if kind[1] else DASHES[::3]
+        styles.append(
+            {
+                "colour": COLOURS[algorithms.index(kind[0]) % len(COLOURS)],
+                "dash": dashes[before.count(kind) % len(dashes)],
+            }
+        )
+        before.append(kind)
+    return styles
+
+
+def _models(group: Group) -> Json:
+    each = [accuracy_curves(run.rows) for run in group.runs if run.rows]
+    return {name: _band([curves[name] for curves in each if name in curves]) for name in each[0]}
+
+
+def _band(seeds: Sequence[list[tuple[int, float]]]) -> Json:
+    values: dict[int, list[float]] = {}
+    for curve in seeds:
+        for t, accuracy in curve:
+            values.setdefault(t + 1, []).append(accuracy)
+    band: Json = {"x": list(values), "y": [round(statistics.mean(some), 3) for some in values.values()]}
+    if len(seeds) > 1:
+        band |= {"low": [min(some) for some in values.values()], "high": [max(some) for some in values.values()]}
+    return band
+
+
+def _bars(groups: Sequence[Group]) -> list[Json]:
+    names = labels([group.experiment for group in groups])
+    bars: list[Json] = []
+    for name, group in sorted(zip(names, groups, strict=True), key=lambda both: both[0]):
+        for run in group.runs:
+            seed = f", seed {run.result.experiment.seed}" if len(group.runs) > 1 else ""
+            bars.append({"label": name + seed, "up": run.result.bytes_up, "down": run.result.bytes_down})
+    return bars
+
+
+def _split_key(experiment: Experiment) -> Experiment:
+    """Keeps of an experiment what its split depends on."""
+    kept = ("dataset", "partition", "clients", "seed", "holdout")
+    more = {"shards": ("classes_per_client", "distinct"), "dirichlet": ("dirichlet", "unbalanced"), "iid": ()}
+    names = (*kept, *more[experiment.partition])
+    return replace(Experiment(), **{name: getattr(experiment, name) for name in names})
+
+
+def _reader(data_dir: Path | None) -> Callable[[str], Images]:
+    known: dict[str, Images] = {}
+
+    def read(dataset: str) -> Images:
+        if dataset not in known:
+            known[dataset] = load(dataset, data_dir or "data")
+        return known[dataset]
+
+    return read
+
+
+def _picture(experiment: Experiment, images: Images) -> Json:
+    images = hold_out(images, experiment.holdout, experiment.seed)
+    parts = split_of(experiment, images).train
+    counts = [images.y[part].bincount(minlength=images.classes).tolist() for part in parts[:SHOWN]]
+    more = f"; the first {SHOWN} of {len(parts)} clients" if len(parts) > SHOWN else ""
+    return {"name": f"{setting(experiment)}, seed {experiment.seed}{more}", "counts": counts}

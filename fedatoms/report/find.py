@@ -1,0 +1,151 @@
+"""Finds runs below folders; what cannot be used is named with its reason, never merged."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from fedatoms.experiment import check, identity
+from fedatoms.runs import Result, Row, accuracy_curves, read_result, read_rounds, summarise
+
+BROKEN = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError, RecursionError)
+
+
+class Note(NamedTuple):
+    """A file, and what is wrong with it."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its result and its rounds, which are empty if their file is missing or damaged."""
+
+    result: Result
+    rows: list[Row]
+
+    @property
+    def name(self) -> str:
+        """The run's folder as it was found."""
+        return self.result.folder.as_posix()
+
+
+class Found(NamedTuple):
+    """What lies below some folders: runs by name, files that were left out, and what else a reader should know."""
+
+    runs: list[Run]
+    left_out: list[Note]
+    notes: list[Note]
+
+
+def find(folders: Sequence[Path]) -> Found:
+    """Reads every ``result.json`` below the folders, each once; of runs of one experiment and seed the newest."""
+    runs, left_out, notes = [], [], []
+    for path in _files(folders, "result.json"):
+        try:
+            result = _checked(read_result(path.parent))
+        except BROKEN as error:
+            left_out.append(Note(path, _reason(error)))
+            continue
+        rows, said = _rounds(result)
+        runs.append(Run(result, rows))
+        notes += said
+    kept, repeated = _newest(runs)
+    alike, odd = _alike(kept)
+    return Found(alike, [*left_out, *repeated, *odd, *_unfinished(folders)], notes)
+
+
+def _files(folders: Iterable[Path], name: str) -> list[Path]:
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder. Give folders that hold runs, for example runs.")
+        for path in sorted(folder.rglob(name)):
+            found.setdefault(path.resolve(), path)
+    return list(found.values())
+
+
+def _checked(result: Result) -> Result:
+    """Refuses a file that has the right fields but not the right things in them."""
+    check(result.experiment)
+    numbers = [number for summary in result.accuracy.values() for number in summary]
+    numbers += list((result.personal or {}).values())
+    if not result.accuracy or not all(_is_number(number) and 0 <= number <= 100 for number in numbers):
+        raise ValueError("its accuracies are not numbers from 0 to 100")
+    costs = [*result.bytes_up.values(), *result.bytes_down.values(), result.parameters]
+    if not all(isinstance(cost, int) and cost >= 0 for cost in costs):
+        raise ValueError("its bytes and parameters are not whole numbers from 0 up")
+    if not all(_is_number(seconds) and seconds >= 0 for seconds in (result.seconds, result.seconds_per_round)):
+        raise ValueError("its seconds are not numbers from 0 up")
+    if not isinstance(result.provenance, dict):
+        raise ValueError("its provenance is not an object")
+    return result
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _rounds(result: Result) -> tuple[list[Row], list[Note]]:
+    """Reads a run's rounds, and says where they and the result disagree."""
+    path = result.folder / "rounds.jsonl"
+    try:
+        rows = read_rounds(result.folder)
+        said = summarise(rows)
+        _ = [sum(row["up"].values()) for row in rows]
+        points = [point for curve in accuracy_curves(rows).values() for point in curve]
+        if not all(isinstance(t, int) and _is_number(accuracy) for t, accuracy in points):
+            raise ValueError("has accuracies that are not numbers")
+    except BROKEN as error:
+        return [], [Note(path, f"damaged, so there is no curve: {' '.join(str(error).split())}")]
+    if not rows:
+        return [], [Note(path, "missing or empty: no curve")]
+    if len(rows) != result.experiment.rounds:
+        return rows, [Note(path, f"has {len(rows)} of {result.experiment.rounds} rounds")]
+    if said.keys() != result.accuracy.keys() or any(not _agree(said[n], result.accuracy[n]) for n in said):
+        return rows, [Note(path, "does not give the accuracies of result.json beside it")]
+    return rows, []
+
+
+def _agree(ours: Iterable[float], theirs: Iterable[float]) -> bool:
+    return all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) for a, b in zip(ours, theirs, strict=True))
+
+
+def _newest(runs: Sequence[Run]) -> tuple[list[Run], list[Note]]:
+    kept: dict[str, Run] = {}
+    repeated = []
+    for run in sorted(runs, key=lambda run: str(run.result.provenance.get("time", "")), reverse=True):
+        first = kept.setdefault(identity(run.result.experiment), run)
+        if first is not run:
+            reason = f"same experiment and seed as {first.name}, which is not older"
+            repeated.append(Note(run.result.folder / "result.json", reason))
+    return sorted(kept.values(), key=lambda run: run.name), repeated
+
+
+def _alike(runs: Sequence[Run]) -> tuple[list[Run], list[Note]]:
+    """Sorts out runs that score other models than the first run of their experiment, whatever the seed."""
+    firsts: dict[str, Run] = {}
+    alike, odd = [], []
+    for run in runs:
+        first = firsts.setdefault(identity(run.result.experiment, without=("seed",)), run)
+        if run.result.accuracy.keys() == first.result.accuracy.keys():
+            alike.append(run)
+        else:
+            odd.append(Note(run.result.folder / "result.json", f"scores other models than {first.name}"))
+    return alike, odd
+
+
+def _unfinished(folders: Sequence[Path]) -> list[Note]:
+    paths = [path for path in _files(folders, "experiment.json") if not (path.parent / "result.json").exists()]
+    return [Note(path, f"not finished: `fedatoms run --resume {path.parent}` goes on") for path in paths]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"damaged: {error}"
+    if isinstance(error, KeyError):
+        return f"no result of a run: {error} is missing"
+    return f"no result of a run: {' '.join(str(error).split())}"

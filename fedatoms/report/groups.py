@@ -1,0 +1,110 @@
+"""Runs of one experiment over its seeds, and the cells of the paper that they reproduce."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedatoms.compare import Spread
+from fedatoms.experiment import Experiment, identity
+from fedatoms.paper.tables import Cell, Compared, Pair, cells_of
+from fedatoms.report.find import Run
+from fedatoms.runs import Result
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one experiment with different seeds."""
+
+    runs: list[Run]
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment, with the first seed."""
+        return self.runs[0].result.experiment
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds, in order."""
+        return [run.result.experiment.seed for run in self.runs]
+
+    @property
+    def up(self) -> float:
+        """Bytes that clients send in the whole run, mean over seeds."""
+        return statistics.mean(sum(run.result.bytes_up.values()) for run in self.runs)
+
+    @property
+    def down(self) -> float:
+        """Bytes that clients receive in the whole run, mean over seeds."""
+        return statistics.mean(sum(run.result.bytes_down.values()) for run in self.runs)
+
+
+Ours = dict[tuple[int, str, object], Group]  # by table, row and column of the paper
+
+
+def group(runs: Sequence[Run]) -> list[Group]:
+    """Groups runs that differ in the seed only."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(identity(run.result.experiment, without=("seed",)), []).append(run)
+    return [Group(sorted(each, key=lambda run: run.result.experiment.seed)) for each in groups.values()]
+
+
+def score(group: Group, compared: Compared) -> Spread | None:
+    """Returns a group's number that stands beside the paper's; None if its runs lack it."""
+    found = [_number(run.result, compared) for run in group.runs]
+    values = [value for value in found if value is not None]
+    return _spread(values) if values and len(values) == len(found) else None
+
+
+def headline(group: Group) -> tuple[str, Spread]:
+    """Returns the last model that a group scores, and its accuracy over the last rounds."""
+    name = list(group.runs[0].result.accuracy)[-1]
+    return name, _spread([run.result.accuracy[name].headline for run in group.runs])
+
+
+def place(cell: Cell) -> tuple[int, str, object]:
+    """Returns where a cell stands: its table, row and column.
+
+    >>> from fedatoms.paper.tables import cells
+    >>> place(cells(1)[0])[:2]
+    (1, 'FedAvg')
+    """
+    return cell.table, cell.row, cell.column
+
+
+def match(groups: Sequence[Group]) -> Ours:
+    """Finds the groups that reproduce cells of the paper."""
+    return {place(cell): each for each in groups for cell in cells_of(each.experiment)}
+
+
+def ours_of(cell: Cell, ours: Ours) -> Spread | None:
+    """Returns what we have for a cell of the paper."""
+    found = ours.get(place(cell))
+    return None if found is None else score(found, cell.compared)
+
+
+def gain_of(pair: Pair, ours: Ours) -> float | None:
+    """Returns what the decomposition adds in our runs, in points; None if one of the two was not run."""
+    plain, atoms = ours_of(pair.plain, ours), ours_of(pair.atoms, ours)
+    return None if plain is None or atoms is None else atoms.mean - plain.mean
+
+
+def column_name(cell: Cell) -> str:
+    """Names a column as the paper does: data set, clients, classes of each.
+
+    >>> from fedatoms.paper.tables import cells
+    >>> column_name(cells(1)[0])
+    'cifar10 (100, 2)'
+    """
+    return f"{cell.column.dataset} ({cell.column.clients}, {cell.column.classes})"
+
+
+def _number(result: Result, compared: Compared) -> float | None:
+    if compared.model == "personal":
+        return (result.personal or {}).get(compared.number)
+    summary = result.accuracy.get(compared.model)
+    return None if summary is None else float(getattr(summary, compared.number))
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)

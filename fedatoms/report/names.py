@@ -1,0 +1,74 @@
+"""Names for people: what an experiment is, in which setting, and by what it differs from others there."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from fedatoms.experiment import HOW_NOT_WHAT, Experiment, period_of
+
+_ALWAYS = {"algorithm", "parametrisation", "atoms", "personal", "seed", *HOW_NOT_WHAT}  # named already, or no matter
+_ONLY_WITH_ATOMS = {"init", "atoms_lr", "atoms_decay", "where"}
+_SETTING = {"dataset", "holdout", "partition", "clients", "classes_per_client", "distinct", "dirichlet", "unbalanced"}
+
+
+def setting(experiment: Experiment) -> str:
+    """Says on which data an experiment runs, and how they are spread over clients.
+
+    >>> setting(Experiment(classes_per_client=3))
+    'digits, 20 clients with 3 classes each'
+    >>> setting(Experiment(partition="iid", holdout=0.1))
+    'digits, 20 clients, iid (scored on held-out images)'
+    """
+    spread = {
+        "iid": ", iid",
+        "shards": f" with {experiment.classes_per_client} classes each",
+        "dirichlet": f", Dirichlet {experiment.dirichlet:g}",
+    }[experiment.partition]
+    rest = [f"sizes {experiment.unbalanced:g}"] if experiment.unbalanced and experiment.partition == "dirichlet" else []
+    rest += ["distinct"] if experiment.distinct and experiment.partition == "shards" else []
+    rest += ["scored on held-out images"] if experiment.holdout else []
+    more = f" ({', '.join(rest)})" if rest else ""
+    return f"{experiment.dataset}, {experiment.clients} clients{spread}{more}"
+
+
+def labels(experiments: Sequence[Experiment]) -> list[str]:
+    """Names experiments of one setting: the method, and then what else differs among them.
+
+    >>> labels([Experiment(), Experiment(parametrisation="atoms"), Experiment(lr=0.5)])
+    ['fedavg, lr 0.1', 'fedavg + 9 atoms, lr 0.1', 'fedavg, lr 0.5']
+    """
+    fields = [field.name for field in dataclasses.fields(Experiment) if field.name not in _ALWAYS | _SETTING]
+    matters = {name: [one for one in experiments if _matters(one, name)] for name in fields}
+    varied = [name for name, some in matters.items() if len({getattr(one, name) for one in some}) > 1]
+    return [", ".join([method(one), *(_show(one, n) for n in varied if _matters(one, n))]) for one in experiments]
+
+
+def method(experiment: Experiment) -> str:
+    """Names the algorithm, the parametrisation and the personalisation.
+
+    >>> method(Experiment(parametrisation="atoms", personal="local-atoms"))
+    'fedavg + 9 atoms, local-atoms'
+    """
+    kind = experiment.parametrisation
+    layers = {"plain": "", "atoms": f" + {experiment.atoms} atoms"}.get(kind, f" + {kind}")
+    own = "" if experiment.personal == "none" else f", {experiment.personal}"
+    return f"{experiment.algorithm}{layers}{own}"
+
+
+def _matters(experiment: Experiment, name: str) -> bool:
+    """Says whether a field changes anything in an experiment."""
+    if name in _ONLY_WITH_ATOMS:
+        return experiment.parametrisation == "atoms"
+    if name == "controls":
+        return experiment.algorithm in ("scaffold", "feddc")
+    if name == "gamma":
+        return experiment.parametrisation in ("fedpara", "pfedpara")
+    if name in ("fast", "slow_local"):
+        return period_of(experiment.beta) > 1
+    if name in ("personal_strength", "last_epochs", "own_test"):
+        return experiment.personal != "none"
+    return True
+
+
+def _show(experiment: Experiment, name: str) -> str:
+    value = getattr(experiment, name)
+    return f"{name.replace('_', '-')} {value:g}" if isinstance(value, float) else f"{name.replace('_', '-')} {value}"

@@ -1,0 +1,356 @@
+"""The report: every number on the page is a file's or the paper's, and a real browser shows it."""
+
+import csv
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+
+from fedatoms.cli import main
+from fedatoms.experiment import to_json
+from fedatoms.paper.tables import pairs
+from fedatoms.presets import PRESETS
+from fedatoms.report.page import report
+from fedatoms.runs import read_result
+
+ROOT = Path(__file__).parent.parent
+RUNS = ROOT / "paper-results"
+NAME = "<script>document.title='broken'</script>"
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+
+def a_run(
+    folder: Path, accuracy: float = 50.0, preset: str = "fedavg", seed: int = 0, rounds: int = 3, **more: object
+) -> Path:
+    """Writes a result as a run leaves it, without the run."""
+    experiment = to_json(PRESETS[preset]) | {"seed": seed, "rounds": rounds or PRESETS[preset].rounds} | more
+    described = {name: value for name, value in experiment.items() if name not in ("data_dir", "out")}
+    summary = {"headline": accuracy, "final": accuracy, "best": accuracy}
+    result = {
+        "experiment": described,
+        "accuracy": {"server": summary, "all": summary},
+        "bytes_up": {"head": 9_000_000, "rest": 30_000_000},
+        "bytes_down": {"head": 10_000_000, "rest": 50_000_000},
+        "seconds": 1.5,
+        "seconds_per_round": 0.5,
+        "parameters": 123,
+        "provenance": {"commit": "abc123", "time": "2026-01-02T03:04:05+00:00", "device": "a machine", "torch": "2.6"},
+        "personal": None,
+    }
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(result))
+    scores = {"server": {"accuracy": accuracy}, "all": {"accuracy": accuracy}}
+    sent = {"head": 3_000_000} | ({} if "beta" in more else {"rest": 10_000_000})
+    row = {"loss": 1.0, "clients": 5, "failed": 0, "up": sent, "down": {}, "seconds": 0.5, "scores": scores}
+    rows = [{"round": t, **row} for t in range(int(str(experiment["rounds"])))]
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def page_of(*folders: Path) -> str:
+    """Makes the page and returns what a person reads: without the drawing library."""
+    done = report(folders, folders[0].parent / "report.html")
+    return re.sub(r'(?s)<script type="text/plain" id="plotly">.*?</script>', "", done.page.read_text())
+
+
+def change(folder: Path, old: str, new: str) -> None:
+    text = (folder / "result.json").read_text()
+    assert old in text
+    (folder / "result.json").write_text(text.replace(old, new))
+
+
+def test_a_number_that_changes_in_a_file_changes_on_the_page(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "runs" / "one", accuracy=51.25)
+    before = page_of(tmp_path / "runs")
+    for old, new, shown in (
+        ("51.25", "61.75", "61.75"),
+        ("30000000", "87600000", "87.6"),
+        ("abc123", "def456", "def456"),
+    ):
+        assert shown not in before
+        change(run, old, new)
+        assert shown in page_of(tmp_path / "runs")
+
+
+def test_a_gain_beside_the_papers_comes_from_the_files(tmp_path: Path) -> None:
+    for kind, accuracy in (("", 70.0), ("-atoms", 71.5)):
+        a_run(tmp_path / "runs" / f"x{kind}", accuracy, f"fedavg{kind}-cifar10-2", rounds=0)
+    pair = next(pair for pair in pairs("cifar10") if (pair.plain.row, pair.plain.column.classes) == ("FedAvg", 2))
+    page = page_of(tmp_path / "runs")
+    row = next(row for row in re.findall("<tr>.*?</tr>", page) if "FedAvg + Decomposition" in row and "71.50" in row)
+    cells = re.findall(r">([^<]*)</td>", row)
+    assert cells[2:8] == [
+        pair.atoms.printed,
+        "71.50",
+        f"{71.5 - pair.atoms.value:+.2f}".replace("-", "\u2212"),
+        "1",
+        f"{pair.gain:+.2f}",
+        "+1.50",
+    ]
+    assert "1 of its 30 pairs" in page and page.count(">not run<") > 50
+
+
+def test_seeds_are_one_experiment_with_a_deviation(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((50.0, 52.0)):
+        a_run(tmp_path / "runs" / str(seed), accuracy, seed=seed)
+    page = page_of(tmp_path / "runs")
+    assert "2 finished, of 1 experiment " in page and "51.00 ± 1.41" in page
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "{}", '{"accuracy": {"all": {"score": 1}}}', '"text"', "\x00", "[" * 100_000],
+    ids=["cut", "list", "empty", "foreign", "text", "binary", "deep"],
+)
+def test_a_damaged_or_foreign_file_is_named_and_the_others_stay(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_run(tmp_path / "runs" / "good")
+    bad = a_run(tmp_path / "runs" / "bad", accuracy=99.5, seed=1) / "result.json"
+    bad.write_text(content)
+    assert main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert str(bad) in page and "Left out" in page and "99.5" not in page
+    assert str(bad) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "old, new", [("50.0", "NaN"), ("50.0", "500"), ("50.0", '"50"'), ('"fedavg"', "7"), ("123", "-1")]
+)
+def test_values_that_no_run_has_are_damage(old: str, new: str, tmp_path: Path) -> None:
+    a_run(tmp_path / "runs" / "good", seed=1)
+    change(a_run(tmp_path / "runs" / "bad"), old, new)
+    found = report([tmp_path / "runs"], tmp_path / "report.html").found
+    assert [run.result.folder.name for run in found.runs] == ["good"]
+    assert [note.path.parent.name for note in found.left_out] == ["bad"]
+
+
+def test_a_run_is_counted_once_and_its_copy_is_named(tmp_path: Path) -> None:
+    a_run(tmp_path / "runs" / "one", 50.0)
+    a_run(tmp_path / "runs" / "two", 60.0)
+    found = report([tmp_path / "runs", tmp_path / "runs" / "one"], tmp_path / "report.html").found
+    assert len(found.runs) == 1 and "same experiment and seed" in found.left_out[0].reason
+
+
+def test_runs_that_score_other_models_are_not_merged(tmp_path: Path) -> None:
+    a_run(tmp_path / "runs" / "one")
+    change(a_run(tmp_path / "runs" / "two", seed=1), '"all"', '"selected"')
+    found = report([tmp_path / "runs"], tmp_path / "report.html").found
+    assert len(found.runs) == 1 and "scores other models" in found.left_out[0].reason
+
+
+def test_pairs_that_differ_in_the_atoms_alone_say_whether_they_help(tmp_path: Path) -> None:
+    a_run(tmp_path / "runs" / "one", 50.0)
+    a_run(tmp_path / "runs" / "two", 53.25, "fedavg-atoms")
+    card = next(card for card in page_of(tmp_path / "runs").split("<article")[1:] if "our other runs" in card)
+    assert "+3.25 points" in card and ">holds<" in card
+
+
+def test_bytes_to_the_plain_accuracy_are_held_against_beta(tmp_path: Path) -> None:
+    a_run(tmp_path / "runs" / "plain", 50.0)
+    a_run(tmp_path / "runs" / "reaches", 51.0, "fedavg-atoms", beta="1/5")
+    a_run(tmp_path / "runs" / "never", 49.0, "fedavg-atoms", beta="1/2")
+    card = next(card for card in page_of(tmp_path / "runs").split("<article")[1:] if "slow groups" in card)
+    lines = [re.findall(r">([^<]*)</td>", row) for row in re.findall("<tr><td.*?</tr>", card)]
+    found = {("never reached" in line[0]): line[1:] for line in lines}
+    assert found == {False: ["+20.00", f"{300 / 13:+.2f}", "no"], True: ["+50.00", "+100.00", "no"]}
+    assert ">does not hold<" in card
+
+
+def test_rounds_that_contradict_their_result_and_unfinished_runs_are_named(tmp_path: Path) -> None:
+    change(a_run(tmp_path / "runs" / "one", 50.0), "50.0", "60.0")
+    (a_run(tmp_path / "runs" / "two", seed=1) / "rounds.jsonl").write_text("nothing")
+    for name, seed, old, new in (("four", 2, "50.0", "NaN"), ("five", 3, '"scores"', '"points"')):
+        path = a_run(tmp_path / "runs" / name, seed=seed) / "rounds.jsonl"
+        path.write_text(path.read_text().replace(old, new))
+    (tmp_path / "runs" / "three").mkdir()
+    (tmp_path / "runs" / "three" / "experiment.json").write_text("{}")
+    found = report([tmp_path / "runs"], tmp_path / "report.html").found
+    assert {note.path.parent.name for note in found.notes} == {"one", "two", "four", "five"}
+    assert "--resume" in found.left_out[0].reason
+
+
+def test_the_csv_has_all_results(tmp_path: Path) -> None:
+    done = report([RUNS], tmp_path / "report.html")
+    with done.csv.open() as file:
+        lines = {line["folder"]: line for line in csv.DictReader(file)}
+    results = [read_result(path.parent) for path in RUNS.rglob("result.json")]
+    assert len(lines) == len(results)
+    for result in results:
+        line = lines[result.folder.as_posix()]
+        assert [float(line[f"all {name}"]) for name in ("headline", "final", "best")] == list(result.accuracy["all"])
+        assert {group: int(line[f"bytes up: {group}"]) for group in result.bytes_up} == result.bytes_up
+        assert line["provenance: commit"] == (result.provenance["commit"] or "")
+
+
+def test_text_of_files_is_escaped(tmp_path: Path) -> None:
+    page = page_of(a_run(tmp_path / "runs" / NAME.replace("/", "|")).parent)
+    assert NAME.split("/")[0] not in page and "&lt;script&gt;document.title" in page
+    change(tmp_path / "runs" / NAME.replace("/", "|"), "abc123", "</script><script>x")
+    assert "</script><script>x" not in page_of(tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["missing"], "missing is not a folder"),
+        (["."], "no finished run below ."),
+        ([".", "-o", "page.pdf"], "does not end in .html"),
+        ([".", "--data-dir", "nowhere"], "--data-dir nowhere is not a folder"),
+        ([".", "--colour"], "--colour is no option"),
+        (["-o", "page.html"], "needs a folder"),
+    ],
+)
+def test_bad_input_costs_one_line(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", *words]) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_plotly_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_run(tmp_path / "runs" / "one")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["report", str(tmp_path / "runs")]) == 2
+    assert 'pip install "fedatoms[report]"' in capsys.readouterr().err
+
+
+class Opened(NamedTuple):
+    """A page in a browser, what the browser complained of, what it asked for, and when a click was answered."""
+
+    page: Page
+    complaints: list[str]
+    requests: list[str]
+    seconds: float
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium was found; on Debian: apt-get install chromium")
+    folder = tmp_path_factory.mktemp("report")
+    for seed in (0, 1):
+        a_run(folder / "runs" / f"{NAME.replace('/', '|')}{seed}", accuracy=50.0 + seed, seed=seed)
+    done = report([RUNS, folder / "runs"], folder / "report.html")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_context(
+            viewport={"width": 1440, "height": 900}, offline=True, reduced_motion="reduce"
+        ).new_page()
+        complaints, requests = list[str](), list[str]()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        began = time.perf_counter()
+        page.goto(done.page.as_uri())
+        page.click("#theme")
+        seconds = time.perf_counter() - began
+        page.click("#theme")
+        page.evaluate("document.getElementById('curves').scrollIntoView()")
+        page.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
+        yield Opened(page, complaints, requests, seconds)
+        browser.close()
+
+
+def column(page: Page, table: str, number: int) -> list[str]:
+    return page.eval_on_selector_all(f"#{table} tbody tr", f"rows => rows.map(row => row.cells[{number}].dataset.key)")
+
+
+def test_the_page_opens_offline_asks_for_nothing_and_is_small(opened: Opened) -> None:
+    assert opened.requests == [opened.page.url]
+    assert Path(opened.page.url.removeprefix("file://")).stat().st_size < 6e6
+    assert opened.page.title() == "fedatoms report"
+    assert opened.seconds < 5  # 0.3 s where nothing else runs
+
+
+def test_tables_sort_by_click_and_by_keyboard(opened: Opened) -> None:
+    head = opened.page.locator("#table-1 th", has_text="ours").first
+    head.locator("button").click()
+    found = [float(key) for key in column(opened.page, "table-1", 3) if key]
+    assert len(found) == 20 and found == sorted(found) and head.get_attribute("aria-sort") == "ascending"
+    opened.page.keyboard.press("Enter")  # the button has the focus
+    assert [float(key) for key in column(opened.page, "table-1", 3) if key] == sorted(found, reverse=True)
+    assert column(opened.page, "table-1", 3)[20:] == [""] * 40  # what was not run stays last
+    opened.page.keyboard.press("Tab")
+    opened.page.keyboard.press("Space")
+    assert head.get_attribute("aria-sort") is None
+    differences = [float(key) for key in column(opened.page, "table-1", 4) if key]
+    assert differences == sorted(differences)
+
+
+def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
+    page = opened.page
+    names = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.name)")
+    assert "fedavg + 25 atoms" in names and page.locator("#curve-figure path.js-line").count() == len(names)
+    page.select_option("#curve-setting", "digits, 20 clients with 2 classes each")
+    digits = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.y)")
+    assert digits == [[51, 51, 51, 50, 50, 50], [50.5, 50.5, 50.5]]  # the range over seeds, and their mean
+    page.locator("#curve-lines input").first.focus()
+    page.keyboard.press("Space")
+    assert page.evaluate("document.getElementById('curve-figure').data.length") == 0
+    page.keyboard.press("Space")
+    assert page.evaluate("document.getElementById('bytes-figure').data.length") >= 3
+    counts = page.evaluate("document.getElementById('split-figure').data[0].z")
+    assert len(counts) == 20 and max(sum(map(bool, client)) for client in counts) == 2
+
+
+def test_nothing_overflows_on_a_phone_or_a_screen(opened: Opened) -> None:
+    for width in (390, 1440):
+        opened.page.set_viewport_size({"width": width, "height": 844})
+        opened.page.wait_for_timeout(300)  # figures follow the width
+        opened.page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+        assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+        wide = "all => all.filter(one => one.getBoundingClientRect().right > innerWidth).map(one => one.id)"
+        assert opened.page.eval_on_selector_all("section, .box, .figure, .claim, fieldset, select, h2", wide) == []
+
+
+def test_dark_and_light_by_system_and_by_button(opened: Opened) -> None:
+    page, ground = opened.page, "getComputedStyle(document.body).backgroundColor"
+    page.evaluate("delete document.documentElement.dataset.theme")
+    seen = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        seen.append(page.evaluate(ground))
+    page.click("#theme")
+    assert seen[0] != seen[1] and page.evaluate(ground) == seen[0]
+    assert page.evaluate("document.getElementById('curve-figure').layout.font.color") == page.evaluate(
+        "getComputedStyle(document.body).color"
+    )
+
+
+def test_the_keyboard_reaches_the_skip_link_first_and_focus_shows(opened: Opened) -> None:
+    page = opened.page
+    page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+    page.evaluate("document.body.tabIndex = -1; document.body.focus()")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_the_browser_never_complained(opened: Opened) -> None:
+    assert opened.complaints == []
+
+
+def test_the_page_of_the_repository_shows_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    done = report([Path("paper-results")], tmp_path / "report.html")
+    shown, now = ((each / "report.html").read_text() for each in (ROOT / "docs", tmp_path))
+    cells = r"<td data-key=.*?</td>"
+    assert re.findall(cells, shown) == re.findall(cells, now), "run `fedatoms report paper-results -o docs/report.html`"
+    assert len(done.found.runs) == len((ROOT / "docs" / "report.csv").read_text().splitlines()) - 1
