@@ -104,7 +104,7 @@ def test_a_run_is_not_overwritten_and_not_resumed_as_another_one(tmp_path: Path)
     on_flower(SMALL, tmp_path)
     with pytest.raises(ValueError, match="already holds a run"):
         on_flower(SMALL, tmp_path)
-    with pytest.raises(ValueError, match="holds a run with other settings (lr)"):
+    with pytest.raises(ValueError, match=r"holds a run with other settings \(lr\)"):
         on_flower(replace(SMALL, lr=0.3), tmp_path, resume=True)
     with pytest.raises(ValueError, match="holds no run"):
         on_flower(SMALL, tmp_path / "elsewhere", resume=True)
