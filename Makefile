@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # The report is tested in a real browser; where Debian's cannot be had, those tests are skipped.
-CHROMIUM := { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes chromium; }
+CHROMIUM := timeout 300 sh -c "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes chromium"
 
 .PHONY: demo test federation lint format types bench clean
 
