@@ -98,7 +98,7 @@ def parametrise(experiment: Experiment, model: nn.Module) -> nn.Module:
     """Gives a plain network the parametrisation of the experiment.
 
     >>> type(parametrise(Experiment(parametrisation="atoms"), nn.Sequential(nn.Conv2d(3, 8, 3)))[0]).__name__
-    'AtomConv'
+    'AtomConv2d'
     """
     if experiment.parametrisation == "plain":
         return model
