@@ -197,14 +197,21 @@ def _row(sim: Simulation, state: State, client: int) -> Client:
     return Client(sim.algorithm.client_memory(shared), {}, {}) if row is None else row
 
 
-def _lost(sim: Simulation, state: State, client: int) -> frozenset[Group]:
+def lost_by(sim: Simulation, state: State, client: int) -> frozenset[Group]:
     """Returns the groups that a client must be sent."""
     return server_side.lacking(state.versions, state.held.get(client, {})) - sim.exchange.personal
 
 
+def message_to(sim: Simulation, state: State, lost: frozenset[Group], *, training: bool = True) -> Memory:
+    """Returns what crosses to a client that lacks some groups; what an algorithm sends along only if it trains."""
+    names = {name for name, group in sim.labels.items() if group in lost and name not in sim.private}
+    memory = travelling(sim, state.round) & sim.network.parameters.keys() if training else frozenset[str]()
+    return server_side.message(state.server, sim.algorithm, names, memory)
+
+
 def _job(sim: Simulation, state: State, client: int, phase: Phase, place: int) -> Job:
     row = _row(sim, state, client)
-    lost = _lost(sim, state, client)
+    lost = lost_by(sim, state, client)
     sent = travelling(sim, state.round)
     names = [name for name in sim.network.parameters if name in sent]  # in one order: files have another
     memory = {kind: {name: row.memory[kind][name] for name in names} for kind in sorted(row.memory)}
@@ -259,11 +266,8 @@ def _last(sim: Simulation, row: Client, name: str) -> Tensor:
 def _bytes_down(sim: Simulation, state: State, chosen: list[int]) -> Bytes:
     """Counts what is sent to all sampled clients, those included that fail to report."""
     count: Bytes = {}
-    memory = travelling(sim, state.round) & sim.network.parameters.keys()
-    for lost, clients in Counter(_lost(sim, state, client) for client in chosen).items():
-        lacking = {name for name, group in sim.labels.items() if group in lost and name not in sim.private}
-        sent = server_side.message(state.server, sim.algorithm, lacking, memory)
-        for group, size in bytes_of(sent, sim.labels).items():
+    for lost, clients in Counter(lost_by(sim, state, client) for client in chosen).items():
+        for group, size in bytes_of(message_to(sim, state, lost), sim.labels).items():
             count[group] = count.get(group, 0) + size * clients
     return count
 

@@ -11,8 +11,8 @@ from fedatoms import server as server_side
 from fedatoms.exchange import bytes_of
 from fedatoms.files import replace_file
 from fedatoms.flower.wire import Answer, Lacks, Order
-from fedatoms.simulate import settle
-from fedatoms.simulation import Bytes, Simulation, State, travelling
+from fedatoms.simulate import lost_by, message_to, settle
+from fedatoms.simulation import Bytes, Simulation, State
 from fedatoms.trees import Memory
 
 KEPT = 2  # as many as there are checkpoints
@@ -30,10 +30,7 @@ class Books(NamedTuple):
 def order_for(sim: Simulation, books: Books, client: int, *, score: bool = False, last_epochs: int = 0) -> Order:
     """Writes a client's order for the round: the groups that it lacks, and what the algorithm sends along."""
     state = books.state
-    lost = server_side.lacking(state.versions, state.held.get(client, {})) - sim.exchange.personal
-    names = {name for name, group in sim.labels.items() if group in lost and name not in sim.private}
-    memory = frozenset[str]() if score else travelling(sim, state.round) & sim.network.parameters.keys()
-    down = server_side.message(state.server, sim.algorithm, names, memory)
+    down = message_to(sim, state, lost_by(sim, state, client), training=not score)
     base = books.base.get(client, 0)
     return Order(books.run, books.trajectory, state.round, base, state.versions, down, last_epochs)
 

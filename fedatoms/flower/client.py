@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from flwr.app import Context, Message
@@ -33,11 +34,10 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
 
     @app.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:
-        order, sim, kept, folder = _open(task, message, context)
-        if lacks := _lacks(sim, order, kept):
-            return Message(wire.write_lacks(lacks), reply_to=message)
-        me = _partition(context, len(sim.data.parts))
-        state = _state(sim, order, kept, me)
+        opened = _open(task, message, context)
+        if isinstance(opened, Lacks):
+            return Message(wire.write_lacks(opened), reply_to=message)
+        order, sim, state, me, folder = opened
         done = take_part(sim, state, me)
         after = Kept(trees.restrict(state.server.params, sim.labels), order.versions, done.row)
         keep(folder, order.round + 1, after, before=order.base)
@@ -46,11 +46,10 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        order, sim, kept, folder = _open(task, message, context)
-        if lacks := _lacks(sim, order, kept):
-            return Message(wire.write_lacks(lacks), reply_to=message)
-        me = _partition(context, len(sim.data.parts))
-        state = _state(sim, order, kept, me)
+        opened = _open(task, message, context)
+        if isinstance(opened, Lacks):
+            return Message(wire.write_lacks(opened), reply_to=message)
+        order, sim, state, me, folder = opened
         if order.last_epochs:
             sim, state = last_pass(sim, state, order.last_epochs, [me])
             row = state.clients.read(me)
@@ -67,31 +66,39 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
     return app
 
 
-def _open(task: Task, message: Message, context: Context) -> tuple[Order, Simulation, Kept | None, Path]:
-    """Reads an order, and gets ready what it is about."""
+class _Opened(NamedTuple):
+    order: Order
+    sim: Simulation
+    state: State
+    me: int
+    folder: Path
+
+
+def _open(task: Task, message: Message, context: Context) -> _Opened | Lacks:
+    """Reads an order, and gets ready what it is about, or says what is lacking for that."""
     order, (experiment, _) = wire.read_order(message.content), configured(task, context.run_config)
     if trajectory(experiment) != order.trajectory:
         raise ValueError("the server runs another experiment than this node's app. Install the same app on both.")
     configure(experiment)
-    partition = _partition(context, experiment.clients)
-    folder = _home(context) / _folder_name(order.run) / f"{partition:06d}"
+    me = _partition(context, experiment.clients)
+    folder = _home(context) / _folder_name(order.run) / f"{me:06d}"
     kept = kept_at(folder, order.base) if order.base else Kept({}, {}, None)
-    return order, node_simulation(task, experiment, partition), kept, folder
-
-
-def _lacks(sim: Simulation, order: Order, kept: Kept | None) -> Lacks | None:
-    """Says which groups the node neither was sent nor holds in the server's version; without its state, all."""
     if kept is None:
         return Lacks(order.round, sorted(order.versions), lost=True)
+    sim = node_simulation(task, experiment, me)
+    return _lacks(sim, order, kept) or _Opened(order, sim, _state(sim, order, kept, me), me, folder)
+
+
+def _lacks(sim: Simulation, order: Order, kept: Kept) -> Lacks | None:
+    """Says which groups the node neither was sent nor holds in the server's version."""
     sent = {sim.labels[name] for name in order.down.get("params", {})}
     travel = {sim.labels[name] for name in sim.labels.keys() - sim.private}
     missing = [group for group in travel - sent if kept.versions.get(group) != order.versions[group]]
     return Lacks(order.round, sorted(missing), lost=False) if missing else None
 
 
-def _state(sim: Simulation, order: Order, kept: Kept | None, me: int) -> State:
+def _state(sim: Simulation, order: Order, kept: Kept, me: int) -> State:
     """Puts together what this client knows of the server, in the form of the simulator's own functions."""
-    assert kept is not None, "a node without its state says so first"
     net, device = sim.network, torch.device(sim.device)
     there = {kind: {name: trees.move(leaf, device) for name, leaf in tree.items()} for kind, tree in order.down.items()}
     held = {name: trees.move(leaf, device) for name, leaf in kept.params.items()}
