@@ -7,7 +7,7 @@ from fedatoms.bench.report import fill, table
 from fedatoms.compare import compare
 from fedatoms.experiment import Experiment
 from fedatoms.paper import tables
-from fedatoms.paper.tables import Pair
+from fedatoms.paper.tables import Cell, Pair
 from fedatoms.plots import accuracy_plot
 from fedatoms.presets import ALGORITHMS, TABLE1
 from fedatoms.runs import Result, read_result
@@ -50,6 +50,62 @@ def _controls(name: str) -> list[str]:
     return [f"`{name}`", *(f"{value:.2f}" for value in (PAPER[name].value, *ours))]
 
 
+def personal() -> str:
+    """Writes accuracies of clients' own models next to the paper's Table 2, a table for each partition."""
+    heads = (
+        "preset and folder",
+        "paper",
+        "ours",
+        "difference",
+        "mean of the last ten",
+        "worst tenth",
+        "spread",
+        "server",
+    )
+    return "\n\n".join(
+        f"(100, {classes}): 100 clients with {classes} classes each\n\n"
+        + table(heads, [_personal(cell) for cell in tables.cells(2, "cifar10") if cell.column.classes == classes])
+        for classes in CLASSES
+    )
+
+
+def _personal(cell: Cell) -> list[str]:
+    result = _read(cell.preset)
+    ours = _own(result)
+    values = [ours["mean of the last ten"], ours["worst tenth"], ours["spread"], result.accuracy["server"].headline]
+    after = ours["after the last pass"]
+    start = [f"`{cell.preset}`", f"{cell.value:.2f}", f"{after:.2f}", f"{after - cell.value:+.2f}"]
+    return start + [f"{value:.2f}" for value in values]
+
+
+def variants() -> str:
+    """Writes what local atoms and local training have in other settings."""
+    heads = ("in `variants/`", "(100, 2)", "(100, 5)")
+    stems = sorted({path.name.rsplit("-", 1)[0] for path in (ROOT / "variants").iterdir()})
+    return table(
+        heads, [[f"`{stem}-*`", *(_after(f"variants/{stem}-{classes}") for classes in CLASSES)] for stem in stems]
+    )
+
+
+def clipping() -> str:
+    """Writes what was tried on held-out images for the personal regime."""
+    heads = ("flags", "local atoms, (100, 2)", "local, (100, 5)")
+    norms = sorted({int(path.name.split("-")[-1]) for path in (ROOT / "search-personal").iterdir()})
+    methods = ("atoms", "local")
+    return table(
+        heads, [[f"`--clip {norm}`", *(_after(f"search-personal/{each}-{norm}") for each in methods)] for norm in norms]
+    )
+
+
+def _after(folder: str) -> str:
+    return f"{_own(_read(folder))['after the last pass']:.2f}"
+
+
+def _own(result: Result) -> dict[str, float]:
+    assert result.personal is not None
+    return result.personal
+
+
 def search() -> str:
     """Writes what was tried on held-out images, the best first."""
     found = [read_result(path.parent) for path in (ROOT / "search").glob("*/result.json")]
@@ -60,7 +116,15 @@ def search() -> str:
     return table(("flags", "held-out accuracy", "final", "best", "in `search/`"), lines)
 
 
-BLOCKS = {"cells": cells, "gains": gains, "controls": controls, "search": search}
+BLOCKS = {
+    "cells": cells,
+    "gains": gains,
+    "controls": controls,
+    "personal": personal,
+    "variants": variants,
+    "search": search,
+    "clipping": clipping,
+}
 
 
 def report(page: Path = ROOT / "README.md", picture: Path = ROOT.parent / "docs" / "cifar10-5.png") -> None:

@@ -23,7 +23,7 @@ from fedatoms.experiment import identity
 from fedatoms.paper.tables import cells as paper_cells
 from fedatoms.personal import METHODS
 from fedatoms.presets import ALGORITHMS as TABLE1_ALGORITHMS
-from fedatoms.presets import PRESETS
+from fedatoms.presets import PRESETS, TABLE2_ROWS
 from fedatoms.runs import Result, read_result, read_rounds, summarise
 
 ROOT = Path(__file__).parent.parent
@@ -192,3 +192,11 @@ def test_cards_quote_the_accuracies_of_the_files(name: str) -> None:
         for kind in ("", "-atoms"):
             cells = (read_result(RUNS / f"{algorithm}{kind}-cifar10-{classes}") for classes in (2, 5))
             assert " | ".join(f"{cell.accuracy['all'].headline:.2f}" for cell in cells) in card
+
+
+@pytest.mark.parametrize("name", TABLE2_ROWS)
+def test_cards_quote_the_personal_accuracies_of_the_files(name: str) -> None:
+    card = "finetune" if name.endswith("finetune") else name
+    text = " ".join((ROOT / "docs" / "methods" / f"{card}.md").read_text().split())
+    found = (read_result(RUNS / f"{name}-personal-cifar10-{classes}").personal for classes in (2, 5))
+    assert " and ".join(f"{own['after the last pass']:.2f}" for own in found if own) in text

@@ -190,8 +190,8 @@ def _readings(table: int, row: str, column: Column) -> tuple[str, ...]:
 
 _OF_TABLE = {
     1: ("regime", "rounds", "global-model", "final-score", "shards"),
-    2: ("regime", "rounds", "personal-score", "shards"),
-    3: ("regime", "rounds", "personal-score", "shards", "personalisation", "personal-head"),
+    2: ("regime", "rounds", "clipping", "personal-score", "shards"),
+    3: ("regime", "rounds", "clipping", "personal-score", "shards", "personalisation", "personal-head"),
 }
 _OF_TINY = {
     1: ("tiny-clients", "tiny-participation", "tiny-pre-training", "tiny-layers"),
