@@ -219,15 +219,6 @@ def test_bad_input_costs_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_without_plotly_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    a_run(tmp_path / "runs" / "one")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main(["report", str(tmp_path / "runs")]) == 2
-    assert 'pip install "fedatoms[report]"' in capsys.readouterr().err
-
-
 class Opened(NamedTuple):
     """A page in a browser, what the browser complained of, what it asked for, and when a click was answered."""
 

@@ -59,7 +59,8 @@ def landscape(experiments: Experiments, settings: Grid, watch: Watch) -> Values:
     tick = counting(watch, 2 * (settings.rounds + 1) + settings.points**2)
     plain, atoms = from_one_point(experiments)
     paths = [trajectory(sim, settings.rounds, lambda: tick("rounds")) for sim in (plain, atoms)]
-    plane, judge = plane_of(paths[0], paths[1]), loss_at(plain, settings.images)
+    scored = scored_on_training(plain, some_rows(plain, settings.images))
+    plane, judge = plane_of(paths[0], paths[1]), loss_at(scored)
     flat = [plane.flat(path) for path in paths]
     x, y = (_ticks(torch.cat(flat)[:, axis], settings.points) for axis in (0, 1))
     grid: list[list[float | None]] = []
@@ -72,6 +73,7 @@ def landscape(experiments: Experiments, settings: Grid, watch: Watch) -> Values:
         "x": x.tolist(),
         "y": y.tolist(),
         "loss": grid,
+        "images": len(scored.data.test_y),
         "shares": list(plane.shares),
         "paths": [
             {"x": each[:, 0].tolist(), "y": each[:, 1].tolist(), "loss": [judge(point) for point in path]}
@@ -120,15 +122,19 @@ def plane_of(first: Tensor, second: Tensor) -> Plane:
     return Plane(centre, directions, (one, two))
 
 
-def loss_at(sim: Simulation, images: int) -> Callable[[Tensor], float | None]:
-    """Returns the training loss as a function of a plain network's parameters, over at most so many images.
-
-    Buffers, such as BatchNorm's statistics, stay as they were at the start. A loss that is not finite is None.
-    """
+def some_rows(sim: Simulation, images: int) -> Tensor:
+    """Draws at most so many of all clients' training images."""
     rows = torch.cat(sim.data.parts)
-    some = torch.randperm(len(rows), generator=generator(sim.seed, "landscape"))[:images]
-    scored, net = scored_on_training(sim, rows[some]), sim.network
-    shapes = {name: leaf.shape for name, leaf in sim.model.named_parameters()}
+    return rows[torch.randperm(len(rows), generator=generator(sim.seed, "landscape"))[:images]]
+
+
+def loss_at(scored: Simulation) -> Callable[[Tensor], float | None]:
+    """Returns the loss of a plain network as a function of its parameters, a vector; None where it is not finite.
+
+    Buffers, such as BatchNorm's statistics, stay as they were at the start.
+    """
+    net = scored.network
+    shapes = {name: leaf.shape for name, leaf in scored.model.named_parameters()}
     held = {**net.parameters, **net.statistics, **net.constants}
 
     def judge(point: Tensor) -> float | None:

@@ -57,7 +57,7 @@ def synthetic(experiments: Experiments, settings: Gaussians, watch: Watch) -> Va
     name = f"{settings.latent} models with latent clients"
     lines.append(_line(name, settings.latent, together, settings) | {"products": variances(apart)})
     tick("models")
-    return {"optimum": OPTIMUM.tolist(), "lines": lines, "landscape": _landscape()}
+    return {"optimum": OPTIMUM.tolist(), "lines": lines, "landscape": _landscape(settings)}
 
 
 def clients(settings: Gaussians, models: int) -> Clients:
@@ -82,7 +82,7 @@ def independent(data: Clients, settings: Gaussians) -> Tensor:
 
 
 def latent(data: Clients, settings: Gaussians) -> tuple[Tensor, Tensor]:
-    """Trains w = a d from a = 1 and returns mean(a) mean(d), with which the run goes on, and mean(a d) of each round."""
+    """Trains w = a d from a = 1; returns mean(a) mean(d), with which the run goes on, and mean(a d) of each round."""
     d = torch.tensor(settings.start, dtype=torch.float64).expand(len(data.x), 1, 2)
     a = torch.ones_like(d[..., :1])
     together, apart = [a * d], [a * d]
@@ -129,8 +129,13 @@ def _line(name: str, models: int, paths: Tensor, settings: Gaussians) -> Values:
     }
 
 
-def _landscape(points: int = 41, half: float = 0.9) -> Values:
-    """Returns the loss over all x on a square around the optimum."""
-    x, y = (torch.linspace(float(one) - half, float(one) + half, points, dtype=torch.float64) for one in OPTIMUM)
+def _landscape(settings: Gaussians, points: int = 41) -> Values:
+    """Returns the loss over all x on a square around start and optimum."""
+    start = torch.tensor(settings.start, dtype=torch.float64)
+    half = 0.75 * float((start - OPTIMUM).abs().max())
+    x, y = (
+        torch.linspace(float(middle) - half, float(middle) + half, points, dtype=torch.float64)
+        for middle in (start + OPTIMUM) / 2
+    )
     grid = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
     return {"x": x.tolist(), "y": y.tolist(), "loss": population_loss(grid).tolist()}

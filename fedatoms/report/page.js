@@ -132,10 +132,24 @@ function drawSplit() {
   });
 }
 
+// A measure brings its traces; only a contour's colours depend on the theme.
+function drawMeasure(plot) {
+  const [low, high] = isDark() ? ["#1b1f26", "#474e5a"] : ["#fafbfc", "#b4bac4"];
+  const contour = { colorscale: [[0, low], [1, high]], line: { width: 0.5 }, colorbar: { thickness: 12, title: { text: "loss" } }, hovertemplate: "loss %{z:.4g}<extra></extra>" };
+  const traces = plot.traces.map((trace) => trace.type === "contour" ? { ...trace, ...contour } : trace);
+  show(plot.id, traces, { height: 384, showlegend: true, hoverlabel: { namelength: -1 }, ...plot.layout });
+}
+
+// One figure after the other, so that the page answers in between.
 function draw() {
   if (!window.Plotly) return;
-  drawCurves();
-  setTimeout(() => { drawBytes(); drawSplit(); root.dataset.drawn = "yes"; });
+  const figures = [drawCurves, ...data.measures.map((plot) => () => drawMeasure(plot)), drawBytes, drawSplit];
+  const next = () => {
+    if (!figures.length) { root.dataset.drawn = "yes"; return; }
+    figures.shift()();
+    setTimeout(next);
+  };
+  next();
 }
 
 function offer(select, names, change) {
