@@ -213,7 +213,9 @@ def _compared(experiments: list[Experiment], title: str, plot: Path | None, *, v
 def _report(words: list[str]) -> int:
     if not words or "-h" in words or "--help" in words:
         print("fedatoms report FOLDER ... [-o report.html] [--data-dir FOLDER]")
-        print("Makes one page, which opens offline, of all runs below the folders, and a CSV file beside it.")
+        print(
+            "Makes one page, which opens offline, of all runs and measures below the folders, and a CSV file beside it."
+        )
         print("--data-dir adds pictures of how data sets other than digits are spread over clients.")
         return 0
     words, page = _take(words, "-o")

@@ -140,7 +140,7 @@ def loss_at(scored: Simulation) -> Callable[[Tensor], float | None]:
     def judge(point: Tensor) -> float | None:
         leaves = point.to(net.dtype).split([math.prod(shape) for shape in shapes.values()])
         named = zip(shapes.items(), leaves, strict=True)
-        found = loss(scored, {**held, **{name: leaf.view(shape) for (name, shape), leaf in named}})
+        found = loss(scored, {**held, **{name: leaf.reshape(shape).clone() for (name, shape), leaf in named}})
         return found if math.isfinite(found) else None
 
     return judge
