@@ -295,7 +295,14 @@ def test_a_plane_is_the_best_of_its_points(count: int, size: int, seed: int) -> 
 
 
 def test_a_landscape_needs_a_plain_and_a_decomposed_experiment() -> None:
-    for some in ((), PAIR[:1], PAIR[::-1], (SMALL, SMALL), (SMALL, replace(PAIR[1], model="lenet"))):
+    for some in (
+        (),
+        PAIR[:1],
+        PAIR[::-1],
+        (SMALL, SMALL),
+        (SMALL, replace(PAIR[1], model="lenet")),
+        (SMALL, replace(PAIR[1], dataset="cifar10")),
+    ):
         with pytest.raises(ValueError, match="two experiments"):
             from_one_point(some)
 
@@ -328,6 +335,18 @@ def test_a_measure_is_the_same_twice(measures: dict[str, Measure]) -> None:
 def test_settings_of_another_measure_are_refused() -> None:
     with pytest.raises(TypeError, match="not the settings of variance"):
         MEASURES["variance"].measure(PAIR, Rounds(), silent)
+
+
+def test_measures_say_if_they_need_experiments() -> None:
+    with pytest.raises(ValueError, match="variance needs experiments"):
+        MEASURES["variance"].measure((), Repeats(), silent)
+    with pytest.raises(ValueError, match="synthetic takes no experiments"):
+        MEASURES["synthetic"].measure(PAIR, Gaussians(), silent)
+
+
+def test_clients_states_on_disk_do_not_matter() -> None:
+    on_disk = (replace(SMALL, client_state="disk", algorithm="scaffold"),)
+    assert MEASURES["variance"].measure(on_disk, Repeats((0,), 2), silent).values["rounds"] == [0]
 
 
 def test_the_size_of_a_measure_is_known(measures: dict[str, Measure]) -> None:

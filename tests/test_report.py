@@ -276,6 +276,12 @@ def test_a_measure_alone_makes_a_page_with_its_numbers(name: str, said: str, tmp
     assert "Measured 2026-01-02 03:04 on a machine, commit abc123" in page
 
 
+def test_experiments_that_differ_in_the_seed_alone_have_a_line_each(tmp_path: Path) -> None:
+    twins = (Experiment(), Experiment(seed=1))
+    write_measure(tmp_path / "runs", Measure("variance", twins, {"repeats": 7}, VALUES["variance"], {}))
+    assert "1. fedavg 0.25, 2. fedavg 0.125" in page_of(tmp_path / "runs")
+
+
 def test_a_quick_measure_is_called_quick(tmp_path: Path) -> None:
     a_measure(tmp_path / "runs" / "one", rounds=[0, 1, 3], repeats=3)
     assert "quick, smaller than the paper" in page_of(tmp_path / "runs")

@@ -53,13 +53,15 @@ def kind(
     """Makes a measure of a function from experiments and settings to values; pairs are: of the paper's size, quick."""
     full, quick = settings
 
-    def measure(experiments: Experiments, settings: Settings, watch: Watch) -> Measure:
+    def measure(given: Experiments, settings: Settings, watch: Watch) -> Measure:
         if not isinstance(settings, type(full)):
             raise TypeError(f"{settings} are not the settings of {name}. Use for example {full}.")
-        source, began = provenance(device_of(experiments[0]) if experiments else "cpu"), time.perf_counter()
-        values = function(experiments, settings, watch)
+        if bool(given) != bool(experiments[0]):
+            raise ValueError(f"{name} {'takes no' if given else 'needs'} experiments. Use those of MEASURES[{name!r}].")
+        source, began = provenance(device_of(given[0]) if given else "cpu"), time.perf_counter()
+        values = function(given, settings, watch)
         source["seconds"] = round(time.perf_counter() - began, 3)
-        return Measure(name, experiments, as_json(settings), values, source)
+        return Measure(name, given, as_json(settings), values, source)
 
     return Kind(name, title, measure, full, quick, *experiments)
 

@@ -85,9 +85,9 @@ def landscape(experiments: Experiments, settings: Grid, watch: Watch) -> Values:
 def from_one_point(experiments: Experiments) -> tuple[Simulation, Simulation]:
     """Builds a plain and a decomposed run; the plain network is the decomposed one's start, reconstructed."""
     kinds = [one.parametrisation == "plain" for one in experiments]
-    if kinds != [True, False] or experiments[0].model != experiments[1].model:
+    if kinds != [True, False] or len({(one.dataset, one.model) for one in experiments}) != 1:
         raise ValueError(
-            "a landscape has two experiments: a plain one, then the same network decomposed. Use for example "
+            "a landscape has two experiments: a plain one, then the same network on the same data, decomposed. Use "
             '(preset("fedavg"), preset("fedavg-atoms")).'
         )
     plain, atoms = map(prepared, experiments)

@@ -18,9 +18,10 @@ from fedatoms.trees import Params
 
 
 def prepared(experiment: Experiment) -> Simulation:
-    """Builds an experiment's simulation; no model but the server's is kept."""
+    """Builds an experiment's simulation; no model but the server's is scored, and nothing goes to a disk."""
     configure(experiment)
-    return simulation(replace(experiment, score="server"))
+    place = "host" if experiment.client_state == "disk" else experiment.client_state
+    return simulation(replace(experiment, score="server", client_state=place))
 
 
 def states(sim: Simulation, rounds: int) -> Iterator[State]:

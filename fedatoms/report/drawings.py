@@ -53,7 +53,7 @@ def draw(measure: Measure) -> Drawing:
 
 
 def _variance(measure: Measure) -> Drawing:
-    rounds, names = numbers(measure.values["rounds"]), labels(measure.experiments)
+    rounds, names = numbers(measure.values["rounds"]), _names(measure)
     titles = {"raw": "variance", "by_norm": "variance / |mean|²", "by_move": "variance / |move|²"}
     lines = _of_each(names, measure.values["lines"])
     found = {key: {name: numbers(line[key]) for name, line in lines.items()} for key in titles}
@@ -101,7 +101,7 @@ def _trajectories(n: int, line: Json, ground: Json, optimum: list[float]) -> Plo
 
 
 def _training_loss(measure: Measure) -> Drawing:
-    names, since = labels(measure.experiments), measure.values["lower_from"]
+    names, since = _names(measure), measure.values["lower_from"]
     found = {name: numbers(line) for name, line in zip(names, _list(measure.values["lines"]), strict=True)}
     rounds = list(range(len(found[names[0]])))
     end = f"{names[-1]} is the lower one from round {since:d} on" if isinstance(since, int) else ""
@@ -112,7 +112,7 @@ def _training_loss(measure: Measure) -> Drawing:
 
 
 def _landscape(measure: Measure) -> Drawing:
-    names = labels(measure.experiments)
+    names = _names(measure)
     paths = _of_each(names, measure.values["paths"])
     found = {name: numbers(path["loss"]) for name, path in paths.items()}
     traces = [_contour(measure.values)]
@@ -182,6 +182,12 @@ def _axes(x: str, y: str, *, log: bool = False) -> Json:
 
 def _last(lines: dict[str, list[float]]) -> str:
     return ", ".join(f"{name} {line[-1]:.4g}" for name, line in lines.items())
+
+
+def _names(measure: Measure) -> list[str]:
+    """Names the experiments of a measure; they may differ in their seed alone."""
+    names = labels(measure.experiments)
+    return names if len(set(names)) == len(names) else [f"{n}. {name}" for n, name in enumerate(names, 1)]
 
 
 def _times(first: float, second: float) -> str:
