@@ -1,6 +1,7 @@
 """The report: every number on the page is a file's or the paper's, and a real browser shows it."""
 
 import csv
+import gzip
 import json
 import re
 import shutil
@@ -18,7 +19,7 @@ from fedatoms.measures import MEASURES
 from fedatoms.measures.files import FILE, Measure, write_measure
 from fedatoms.paper.tables import pairs
 from fedatoms.presets import PRESETS
-from fedatoms.report.page import report
+from fedatoms.report.page import PLOTLY, report
 from fedatoms.runs import read_result
 
 ROOT = Path(__file__).parent.parent
@@ -221,6 +222,14 @@ def test_bad_input_costs_one_line(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_library_that_draws_is_in_the_package_with_its_licence() -> None:
+    folder, kept = ROOT / "fedatoms" / "report", (ROOT / "pyproject.toml").read_text()
+    start = gzip.decompress((folder / PLOTLY).read_bytes())[:200].decode()
+    assert "plotly.js (cartesian - minified) v4.1.1" in start and "MIT license" in start
+    assert "Plotly" in (folder / "plotly-cartesian.LICENSE").read_text()
+    assert f'"report/{PLOTLY}"' in kept and '"report/plotly-cartesian.LICENSE"' in kept
+
+
 PAIR = (Experiment(), Experiment(parametrisation="atoms"))
 GRID = {"x": [0.0, 1.0], "y": [0.0, 1.0, 2.0], "loss": [[2.5, 2.0], [2.25, None], [1.5, 1.25]]}
 VALUES: dict[str, dict[str, object]] = {
@@ -411,6 +420,9 @@ def test_measures_are_drawn_with_contours_and_trajectories(opened: Opened) -> No
     assert opened.page.eval_on_selector_all(".measure .figure", "all => all[0].data[1].y") == [0.5, 0.125]
     assert opened.page.locator("#measures .contourlayer path").count() > 0
     assert opened.page.evaluate("document.getElementById('measure-0-0').layout.yaxis.type") == "log"
+    before = len(opened.complaints)
+    opened.page.evaluate("draw()")  # the same again, as when the system's colours change and change back
+    assert opened.complaints[before:] == []
 
 
 def test_nothing_overflows_on_a_phone_or_a_screen(opened: Opened) -> None:

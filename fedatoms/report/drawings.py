@@ -10,6 +10,7 @@ from fedatoms.plots import COLOURS
 from fedatoms.report.names import labels
 
 Json = dict[str, object]
+LEVELS = 15  # of a contour
 LEGEND: Json = {  # of no use to a keyboard, so of none to a mouse
     "orientation": "h",
     "y": 1,
@@ -165,14 +166,20 @@ def _path(name: str, n: int, x: list[float], y: list[float]) -> Json:
 
 
 def _contour(values: Json) -> Json:
-    x, y, rows = numbers(values["x"]), numbers(values["y"]), _list(values["loss"])
-    grid = [_list(row) for row in rows]
-    if len(grid) != len(y) or any(len(row) != len(x) for row in grid):
+    x, y, rows = numbers(values["x"]), numbers(values["y"]), [_list(row) for row in _list(values["loss"])]
+    if len(rows) != len(y) or any(len(row) != len(x) for row in rows):
         raise ValueError("its grid does not have a loss for each point")
-    for row in grid:
-        numbers([value for value in row if value is not None])
-    shown = [[None if value is None else _short(value) for value in row] for row in grid]
-    return {"type": "contour", "name": "loss", "x": [_short(v) for v in x], "y": [_short(v) for v in y], "z": shown}
+    known = numbers([value for row in rows for value in row if value is not None])
+    step = (max(known) - min(known)) / LEVELS or 1.0
+    return {
+        "type": "contour",
+        "name": "loss",
+        "x": [_short(value) for value in x],
+        "y": [_short(value) for value in y],
+        "z": [[None if value is None else _short(value) for value in row] for row in rows],
+        "autocontour": False,  # Plotly loses levels of its own when it draws the same contour again
+        "contours": {"start": _short(min(known) + step), "end": _short(max(known) - step / 2), "size": _short(step)},
+    }
 
 
 def _axes(x: str, y: str, *, log: bool = False) -> Json:

@@ -18,7 +18,8 @@ from fedatoms.report.export import to_csv
 from fedatoms.report.find import Found, find
 from fedatoms.report.groups import group, match
 
-PLOTLY = "plotly-cartesian.min.js.gz"  # what draws, packed: a third of all of Plotly, and it has all that we draw
+# What draws: plotly.js-cartesian-dist-min 4.1.1, packed with `gzip -9n`; a third of Plotly, and all that we need.
+PLOTLY = "plotly-cartesian.min.js.gz"
 
 
 class Report(NamedTuple):
