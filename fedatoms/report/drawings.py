@@ -1,5 +1,6 @@
 """What a measure says on the page, as plain data: a sentence with its numbers, figures for Plotly, columns by round."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -170,7 +171,6 @@ def _contour(values: Json) -> Json:
     if len(rows) != len(y) or any(len(row) != len(x) for row in rows):
         raise ValueError("its grid does not have a loss for each point")
     known = numbers([value for row in rows for value in row if value is not None])
-    step = (max(known) - min(known)) / LEVELS or 1.0
     return {
         "type": "contour",
         "name": "loss",
@@ -178,8 +178,20 @@ def _contour(values: Json) -> Json:
         "y": [_short(value) for value in y],
         "z": [[None if value is None else _short(value) for value in row] for row in rows],
         "autocontour": False,  # Plotly loses levels of its own when it draws the same contour again
-        "contours": {"start": _short(min(known) + step), "end": _short(max(known) - step / 2), "size": _short(step)},
+        "contours": _levels(min(known), max(known)),
     }
+
+
+def _levels(low: float, high: float) -> Json:
+    """Returns round levels between two losses, at most ``LEVELS``.
+
+    >>> _levels(1.43, 2.31)
+    {'start': 1.5, 'end': 2.31, 'size': 0.1}
+    """
+    least = (high - low) / LEVELS or 1.0
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(digit * power for digit in (1, 2, 5, 10) if digit * power >= least * 0.999)
+    return {"start": _short(math.ceil(low / step) * step), "end": _short(high), "size": _short(step)}
 
 
 def _axes(x: str, y: str, *, log: bool = False) -> Json:
