@@ -213,7 +213,9 @@ def _compared(experiments: list[Experiment], title: str, plot: Path | None, *, v
 def _report(words: list[str]) -> int:
     if not words or "-h" in words or "--help" in words:
         print("fedatoms report FOLDER ... [-o report.html] [--data-dir FOLDER]")
-        print("Makes one page, which opens offline, of all runs below the folders, and a CSV file beside it.")
+        print(
+            "Makes one page, which opens offline, of all runs and measures below the folders, and a CSV file beside it."
+        )
         print("--data-dir adds pictures of how data sets other than digits are spread over clients.")
         return 0
     words, page = _take(words, "-o")
@@ -227,8 +229,9 @@ def _report(words: list[str]) -> int:
     done = report([Path(word) for word in words], Path(page or "report.html"), Path(data_dir) if data_dir else None)
     for note in (*done.found.left_out, *done.found.notes):
         _say(f"{note.path}: {note.reason}")
-    number, size = len(done.found.runs), done.page.stat().st_size / 1e6
-    lines = (f"page: {done.page}, {number} run{'' if number == 1 else 's'}, {size:.1f} MB", f"data: {done.csv}")
+    counts = {"run": len(done.found.runs), "measure": len(done.found.measures)}
+    said = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in counts.items() if number)
+    lines = (f"page: {done.page}, {said}, {done.page.stat().st_size / 1e6:.1f} MB", f"data: {done.csv}")
     for line in lines:
         _console().print(line, highlight=False, soft_wrap=True, markup=False)
     return 0

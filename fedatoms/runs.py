@@ -181,6 +181,15 @@ def images_of(folder: Path | str) -> ImagesOf:
     return ImagesOf(images["classes"], tuple(images["shape"]))
 
 
+def described(experiment: Experiment) -> dict[str, object]:
+    """Writes an experiment as plain values, without where things lie on this machine.
+
+    >>> "data_dir" in described(Experiment())
+    False
+    """
+    return {name: value for name, value in experiments.to_json(experiment).items() if name not in LOCAL}
+
+
 def summarise(rows: list[Row]) -> dict[str, Summary]:
     """Returns the accuracies of each scored model.
 
@@ -282,8 +291,7 @@ def _personal(experiment: Experiment, sim: Simulation, state: State, folder: Pat
 
 def _write(result: Result) -> Result:
     fields = {**asdict(result), "accuracy": {name: summary._asdict() for name, summary in result.accuracy.items()}}
-    described = experiments.to_json(result.experiment)
-    fields["experiment"] = {name: value for name, value in described.items() if name not in LOCAL}
+    fields["experiment"] = described(result.experiment)
     replace_file(fields.pop("folder") / "result.json", _json(fields))
     return result
 

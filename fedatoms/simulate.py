@@ -19,7 +19,18 @@ from fedatoms.exchange import bytes_of
 from fedatoms.files import Stored
 from fedatoms.local import Job, Reply, Traces, check_finite, traces_of
 from fedatoms.personal.base import Phase, View
-from fedatoms.simulation import Bytes, Record, Simulation, State, learner_of, look_ahead, placed, select, travelling
+from fedatoms.simulation import (
+    Bytes,
+    Record,
+    Simulation,
+    State,
+    learner_of,
+    look_ahead,
+    placed,
+    select,
+    sharing,
+    travelling,
+)
 from fedatoms.trees import Memory, Params
 
 _LAST = 1_000  # tells the batches of a last pass from those of a round's phases
@@ -92,10 +103,8 @@ def last_pass(sim: Simulation, state: State, epochs: int, clients: list[int] | N
     scoring, and the state.
     """
     phase = Phase("own", epochs=epochs)
-    last = replace(sim, personal=sim.personal._replace(own=sim.personal.final or sim.personal.own, phases=(phase,)))
-    last.__dict__.update(
-        {name: sim.__dict__[name] for name in ("network", "pool", "map_clients", "predict") if name in sim.__dict__}
-    )
+    own = sim.personal.final or sim.personal.own
+    last = sharing(replace(sim, personal=sim.personal._replace(own=own, phases=(phase,))), sim)
     everyone = list(range(len(sim.data.parts)))
     state, traces = train_own(last, state, everyone if clients is None else clients, phase, place=_LAST)
     for each in traces:

@@ -188,6 +188,15 @@ class Record(NamedTuple):
     seconds: float
 
 
+def sharing(sim: Simulation, built: Simulation) -> Simulation:
+    """Gives a simulation what another has built and it would build alike: network, data on the device, compiled steps.
+
+    So ``sharing(replace(sim, seed=1), sim)`` has other clients and batches, and compiles nothing again.
+    """
+    sim.__dict__.update({name: getattr(built, name) for name in ("network", "pool", "map_clients", "predict")})
+    return sim
+
+
 def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
     """Draws the clients of round ``t`` without replacement, and those of them that report; both in order."""
     count = len(sim.data.parts)

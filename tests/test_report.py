@@ -1,6 +1,7 @@
 """The report: every number on the page is a file's or the paper's, and a real browser shows it."""
 
 import csv
+import gzip
 import json
 import re
 import shutil
@@ -13,10 +14,12 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 
 from fedatoms.cli import main
-from fedatoms.experiment import to_json
+from fedatoms.experiment import Experiment, to_json
+from fedatoms.measures import MEASURES
+from fedatoms.measures.files import FILE, Measure, write_measure
 from fedatoms.paper.tables import pairs
 from fedatoms.presets import PRESETS
-from fedatoms.report.page import report
+from fedatoms.report.page import PLOTLY, report
 from fedatoms.runs import read_result
 
 ROOT = Path(__file__).parent.parent
@@ -219,13 +222,106 @@ def test_bad_input_costs_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_without_plotly_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_library_that_draws_is_in_the_package_with_its_licence() -> None:
+    folder, kept = ROOT / "fedatoms" / "report", (ROOT / "pyproject.toml").read_text()
+    start = gzip.decompress((folder / PLOTLY).read_bytes())[:200].decode()
+    assert "plotly.js (cartesian - minified) v4.1.1" in start and "MIT license" in start
+    assert "Plotly" in (folder / "plotly-cartesian.LICENSE").read_text()
+    assert f'"report/{PLOTLY}"' in kept and '"report/plotly-cartesian.LICENSE"' in kept
+
+
+PAIR = (Experiment(), Experiment(parametrisation="atoms"))
+GRID = {"x": [0.0, 1.0], "y": [0.0, 1.0, 2.0], "loss": [[2.5, 2.0], [2.25, None], [1.5, 1.25]]}
+VALUES: dict[str, dict[str, object]] = {
+    "variance": {
+        "rounds": [0, 5],
+        "lines": [{name: [0.5, scale] for name in ("raw", "by_norm", "by_move")} for scale in (0.25, 0.125)],
+    },
+    "synthetic": {
+        "optimum": [0.2, 0.2],
+        "landscape": GRID,
+        "lines": [
+            {"name": "5 models", "variance": [0.0, 0.4, 0.75], "paths": [[[0, 0], [0.1, 0.2], [0.2, 0.1]]]},
+            {"name": "latent", "variance": [0.0, 0.4, 0.5], "products": [0.0, 0.4, 0.625], "paths": []},
+        ],
+    },
+    "training_loss": {"lines": [[2.0, 1.5], [2.0, 1.25]], "lower_from": 1},
+    "landscape": GRID
+    | {
+        "images": 1234,
+        "shares": [0.625, 0.25],
+        "paths": [{"x": [0.0, end], "y": [0.0, 1.0], "loss": [2.5, 2.5 - end]} for end in (0.5, 1.0)],
+    },
+}
+
+
+def a_measure(folder: Path, name: str = "variance", **settings: object) -> Path:
+    """Writes a measure as its command leaves it, without measuring."""
+    experiments = PAIR if MEASURES[name].experiments else ()
+    source: dict[str, object] = {"time": "2026-01-02T03:04:05+00:00", "device": "a machine", "commit": "abc123"}
+    write_measure(folder, Measure(name, experiments, {"repeats": 7, **settings}, VALUES[name], source))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("variance", "round 5 aggregates: fedavg 0.25, fedavg + 9 atoms 0.125, 0.50 times as much"),
+        ("synthetic", "after round 2: 5 models 0.75, latent 0.5, the same without latent clients 0.625"),
+        (
+            "training_loss",
+            "after round 1: fedavg 1.5, fedavg + 9 atoms 1.25; fedavg + 9 atoms is the lower one from round 1",
+        ),
+        (
+            "landscape",
+            "after round 1: fedavg 2, fedavg + 9 atoms 1.5, from 2.5 at the common start (over 1,234 images)",
+        ),
+    ],
+)
+def test_a_measure_alone_makes_a_page_with_its_numbers(name: str, said: str, tmp_path: Path) -> None:
+    a_measure(tmp_path / "runs" / name, name)
+    page = page_of(tmp_path / "runs")
+    assert said in page and "other settings than" in page
+    assert "Measured 2026-01-02 03:04 on a machine, commit abc123" in page
+
+
+def test_experiments_that_differ_in_the_seed_alone_have_a_line_each(tmp_path: Path) -> None:
+    twins = (Experiment(), Experiment(seed=1))
+    write_measure(tmp_path / "runs", Measure("variance", twins, {"repeats": 7}, VALUES["variance"], {}))
+    assert "1. fedavg 0.25, 2. fedavg 0.125" in page_of(tmp_path / "runs")
+
+
+def test_a_quick_measure_is_called_quick(tmp_path: Path) -> None:
+    a_measure(tmp_path / "runs" / "one", rounds=[0, 1, 3], repeats=3)
+    assert "quick, smaller than the paper" in page_of(tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    "name, old, new",
+    [
+        ("variance", "fedatoms measure 1", "fedatoms measure 9"),
+        ("variance", '"variance"', '"temperature"'),
+        ("variance", "0.125", '"0.125"'),
+        ("variance", '"by_move"', '"by_foot"'),
+        ("variance", "0.125", "1, 2"),
+        ("synthetic", "0.75", "1, 2"),
+        ("training_loss", "1.25", "[1]"),
+        ("landscape", "2.25", "2.25, 3"),
+        ("landscape", "1234", "true"),
+        ("landscape", "{", ""),
+    ],
+)
+def test_a_damaged_measure_is_named_and_the_others_stay(
+    name: str, old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    a_run(tmp_path / "runs" / "one")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main(["report", str(tmp_path / "runs")]) == 2
-    assert 'pip install "fedatoms[report]"' in capsys.readouterr().err
+    a_measure(tmp_path / "runs" / "good", "training_loss", rounds=2)
+    bad = a_measure(tmp_path / "runs" / "bad", name) / FILE
+    assert old in bad.read_text()
+    bad.write_text(bad.read_text().replace(old, new))
+    assert main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert page.count('class="measure"') == 1 and "Left out" in page and str(bad) in page
+    assert str(bad) in capsys.readouterr().err
 
 
 class Opened(NamedTuple):
@@ -244,7 +340,9 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     folder = tmp_path_factory.mktemp("report")
     for seed in (0, 1):
         a_run(folder / "runs" / f"{NAME.replace('/', '|')}{seed}", accuracy=50.0 + seed, seed=seed)
-    done = report([RUNS, folder / "runs"], folder / "report.html")
+    for name in MEASURES:
+        a_measure(folder / "measures" / name, name)
+    done = report([RUNS, folder / "runs", folder / "measures"], folder / "report.html")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_context(
@@ -305,6 +403,26 @@ def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     assert page.evaluate("document.getElementById('bytes-figure').data.length") >= 3
     counts = page.evaluate("document.getElementById('split-figure').data[0].z")
     assert len(counts) == 20 and max(sum(map(bool, client)) for client in counts) == 2
+
+
+def test_measures_are_drawn_with_contours_and_trajectories(opened: Opened) -> None:
+    kinds = opened.page.eval_on_selector_all(
+        ".measure .figure", "all => all.map(one => one.data.map(trace => trace.type))"
+    )
+    assert kinds == [["scatter"] * 2] * 3 + [
+        ["contour", "scatter", "scatter"],
+        ["contour", "scatter"],
+        ["scatter"] * 3,
+    ] + [
+        ["scatter"] * 2,
+        ["contour", "scatter", "scatter"],
+    ]
+    assert opened.page.eval_on_selector_all(".measure .figure", "all => all[0].data[1].y") == [0.5, 0.125]
+    assert opened.page.locator("#measures .contourlayer path").count() > 0
+    assert opened.page.evaluate("document.getElementById('measure-0-0').layout.yaxis.type") == "log"
+    before = len(opened.complaints)
+    opened.page.evaluate("draw()")  # the same again, as when the system's colours change and change back
+    assert opened.complaints[before:] == []
 
 
 def test_nothing_overflows_on_a_phone_or_a_screen(opened: Opened) -> None:

@@ -4,11 +4,10 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from fedatoms.experiment import to_json
 from fedatoms.paper.tables import cells_of
 from fedatoms.report.find import Run
 from fedatoms.report.groups import column_name
-from fedatoms.runs import LOCAL
+from fedatoms.runs import described
 
 
 def to_csv(runs: Sequence[Run]) -> str:
@@ -34,7 +33,7 @@ def _line(run: Run) -> dict[str, object]:
     ]
     return {
         "folder": run.name,
-        **{name: value for name, value in to_json(result.experiment).items() if name not in LOCAL},
+        **described(result.experiment),
         **{f"{model} {name}": value for model, summary in accuracy.items() for name, value in summary.items()},
         **_named("personal", result.personal or {}),
         **_named("bytes up", result.bytes_up),

@@ -1,4 +1,4 @@
-"""Finds runs below folders; what cannot be used is named with its reason, never merged."""
+"""Finds runs and measures below folders; what cannot be used is named with its reason, never merged."""
 
 import json
 import math
@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedatoms.experiment import check, identity
+from fedatoms.measures.files import FILE, read_measure
+from fedatoms.report.drawings import draw
+from fedatoms.report.measured import Measured
 from fedatoms.runs import Result, Row, accuracy_curves, read_result, read_rounds, summarise
 
 BROKEN = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError, RecursionError)
@@ -34,15 +37,16 @@ class Run:
 
 
 class Found(NamedTuple):
-    """What lies below some folders: runs by name, files that were left out, and what else a reader should know."""
+    """What lies below some folders: runs by name, measures, files left out, and what else a reader should know."""
 
     runs: list[Run]
     left_out: list[Note]
     notes: list[Note]
+    measures: list[Measured]
 
 
 def find(folders: Sequence[Path]) -> Found:
-    """Reads every ``result.json`` below the folders, each once; of runs of one experiment and seed the newest."""
+    """Reads every result and measure below the folders, each once; of runs of one experiment and seed the newest."""
     runs, left_out, notes = [], [], []
     for path in _files(folders, "result.json"):
         try:
@@ -55,7 +59,8 @@ def find(folders: Sequence[Path]) -> Found:
         notes += said
     kept, repeated = _newest(runs)
     alike, odd = _alike(kept)
-    return Found(alike, [*left_out, *repeated, *odd, *_unfinished(folders)], notes)
+    measures, damaged = _measures(folders)
+    return Found(alike, [*left_out, *repeated, *odd, *damaged, *_unfinished(folders)], notes, measures)
 
 
 def _files(folders: Iterable[Path], name: str) -> list[Path]:
@@ -66,6 +71,19 @@ def _files(folders: Iterable[Path], name: str) -> list[Path]:
         for path in sorted(folder.rglob(name)):
             found.setdefault(path.resolve(), path)
     return list(found.values())
+
+
+def _measures(folders: Sequence[Path]) -> tuple[list[Measured], list[Note]]:
+    """Reads measures; one that cannot be drawn is damaged."""
+    found, damaged = [], []
+    for path in _files(folders, FILE):
+        try:
+            measure = read_measure(path.parent)
+            found.append(Measured(path.parent, measure, draw(measure)))
+        except BROKEN as error:
+            reason = " ".join(str(error).split()).removeprefix(f"{path} is ")
+            damaged.append(Note(path, f"{reason} is missing" if isinstance(error, KeyError) else reason))
+    return found, damaged
 
 
 def _checked(result: Result) -> Result:

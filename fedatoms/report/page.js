@@ -49,7 +49,7 @@ function layout(more) {
 const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 function show(id, traces, more) {
   find(id).style.height = `${more.height + 2}px`; // and its border
-  Plotly.react(find(id), traces, layout(more), config);
+  return Plotly.react(find(id), traces, layout(more), config);
 }
 const chosen = (list, name) => list.find((each) => each.setting === name || each.name === name);
 
@@ -73,7 +73,7 @@ function drawCurves() {
   }
   const late = find("curve-part").value === "late", last = Math.max(...traces.flatMap((trace) => trace.x), 1);
   if (late) for (const trace of traces) trace.y = trace.y.map((y, n) => trace.x[n] * 2 >= last ? y : null);
-  show("curve-figure", traces, {
+  return show("curve-figure", traces, {
     height: 440, xaxis: { title: { text: "round" }, ...(last <= 10 && { dtick: 1 }), ...(late && { range: [last / 2, last] }) }, yaxis: { title: { text: "accuracy (%)" } }, hoverlabel: { namelength: -1 },
   });
 }
@@ -110,7 +110,7 @@ function drawBytes() {
     marker: { color: groupColours[name] }, hovertemplate: `%{x:.4g} ${unit}<extra>${name}</extra>`,
   }));
   const narrow = find("bytes-figure").clientWidth < 600;
-  show("bytes-figure", traces, {
+  return show("bytes-figure", traces, {
     height: (narrow ? 190 : 130) + labels.length * (narrow ? 46 : 26), barmode: "stack", showlegend: true, legend: { orientation: "h", y: 1, yanchor: "bottom" },
     xaxis: { title: { text: `${unit} ${way}, all clients and rounds` } },
     yaxis: { autorange: "reversed", type: "category", ...(narrow && { tickfont: { size: 10 }, ticktext: labels.map(fold), tickvals: labels }) },
@@ -122,7 +122,7 @@ function drawSplit() {
   const split = chosen(data.splits, find("split-name").value);
   if (!split) return;
   const dark = isDark();
-  show("split-figure", [{
+  return show("split-figure", [{
     type: "heatmap", z: split.counts, colorscale: [[0, "rgba(0,0,0,0)"], [1e-9, dark ? "#1f4a66" : "#cfe6f5"], [1, dark ? "#8fd0f7" : "#00467a"]],
     zmin: 0, colorbar: { title: { text: "images" }, thickness: 12 }, hovertemplate: "client %{y}, class %{x}: %{z}<extra></extra>", xgap: 1, ygap: split.counts.length > 50 ? 0 : 1,
   }], {
@@ -132,10 +132,25 @@ function drawSplit() {
   });
 }
 
-function draw() {
+// A measure brings its traces; only a contour's colours depend on the theme.
+function drawMeasure(plot) {
+  const [low, high] = isDark() ? ["#1b1f26", "#474e5a"] : ["#fafbfc", "#b4bac4"];
+  const contour = { colorscale: [[0, low], [1, high]], line: { width: 0.5 }, colorbar: { thickness: 12, title: { text: "loss" } }, hovertemplate: "loss %{z:.4g}<extra></extra>" };
+  const traces = plot.traces.map((trace) => trace.type === "contour" ? { ...trace, ...contour } : trace);
+  return show(plot.id, traces, { height: 384, showlegend: true, hoverlabel: { namelength: -1 }, ...plot.layout });
+}
+
+// One figure after the other, so that the page answers in between; a newer drawing ends an older one.
+let drawings = 0;
+async function draw() {
   if (!window.Plotly) return;
-  drawCurves();
-  setTimeout(() => { drawBytes(); drawSplit(); root.dataset.drawn = "yes"; });
+  const mine = ++drawings;
+  for (const figure of [drawCurves, ...data.measures.map((plot) => () => drawMeasure(plot)), drawBytes, drawSplit]) {
+    await figure();
+    await new Promise((done) => setTimeout(done));
+    if (mine !== drawings) return;
+  }
+  root.dataset.drawn = "yes";
 }
 
 function offer(select, names, change) {

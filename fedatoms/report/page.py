@@ -1,11 +1,8 @@
 """The page: one HTML file that opens offline, made of runs and of nothing else, and a CSV file beside it."""
 
 import base64
-import gzip
-import importlib.util
 import json
 from collections.abc import Sequence
-from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -15,11 +12,14 @@ from urllib.parse import quote
 
 from fedatoms.decompose import GROUPS
 from fedatoms.files import replace_file
-from fedatoms.report import figures, sections
+from fedatoms.report import figures, measured, sections
 from fedatoms.report.claims import claims
 from fedatoms.report.export import to_csv
 from fedatoms.report.find import Found, find
 from fedatoms.report.groups import group, match
+
+# What draws: plotly.js-cartesian-dist-min 4.1.1, packed with `gzip -9n`; a third of Plotly, and all that we need.
+PLOTLY = "plotly-cartesian.min.js.gz"
 
 
 class Report(NamedTuple):
@@ -36,51 +36,45 @@ def report(folders: Sequence[Path], page: Path, data_dir: Path | None = None) ->
         raise ValueError(f"-o {page} does not end in .html. Use for example -o report.html.")
     if data_dir is not None and not data_dir.is_dir():
         raise ValueError(f"--data-dir {data_dir} is not a folder. Give the one that holds the data sets' files.")
-    drawing, found = _plotly(), find(folders)
-    if not found.runs:
+    found = find(folders)
+    if not found.runs and not found.measures:
         named = "".join(f" {note.path}: {note.reason}." for note in found.left_out)
         places = sections.listed(map(str, folders))
         raise ValueError(f"no finished run below {places}.{named} Make one, for example with `fedatoms run`.")
     csv = page.with_suffix(".csv")
     page.parent.mkdir(parents=True, exist_ok=True)
     replace_file(csv, to_csv(found.runs).encode())
-    replace_file(page, render(found, folders, csv.name, data_dir, drawing).encode())
+    replace_file(page, render(found, folders, csv.name, data_dir).encode())
     return Report(page, csv, found)
 
 
-def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | None, plotly: bytes) -> str:
-    """Returns the page as text; ``plotly`` is the library that draws, packed."""
+def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | None) -> str:
+    """Returns the page as text."""
     groups = group(found.runs)
     ours = match(groups)
     pictures, left_out = figures.splits(found.runs, data_dir)
-    data = {"curves": figures.curves(groups), "bytes": figures.sent(groups), "splits": pictures, "groups": GROUPS}
+    data = {
+        "curves": figures.curves(groups),
+        "measures": measured.plots(found.measures),
+        "bytes": figures.sent(groups),
+        "splits": pictures,
+        "groups": GROUPS,
+    }
     return Template(_file("page.html")).substitute(
         style=_file("page.css"),
         script=_file("page.js"),
-        plotly=base64.b64encode(plotly).decode(),
+        plotly=base64.b64encode((files("fedatoms.report") / PLOTLY).read_bytes()).decode(),
         data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         csv=escape(quote(csv)),
         summary=sections.summary(found, groups, folders),
         claims=sections.claim_cards(claims(ours, groups)),
         tables="\n".join(sections.paper_table(number, ours) for number in sections.SCORED),
         others=sections.other_runs(groups, {id(each) for each in ours.values()}),
+        measures=measured.section(found.measures),
         bytes=sections.sent_bytes(found.runs),
         splits=sections.paragraphs(left_out),
         provenance=sections.origins(found.runs),
     )
-
-
-def _plotly() -> bytes:
-    if importlib.util.find_spec("plotly") is None:
-        raise ValueError('Plotly, which draws the curves, is not installed. Use pip install "fedatoms[report]".')
-    return _packed("plotly")
-
-
-@cache
-def _packed(package: str) -> bytes:
-    """Packs the drawing library: a quarter of its size, unpacked by the browser in a moment."""
-    path = files(package) / "package_data" / "plotly.min.js"
-    return gzip.compress(path.read_bytes(), compresslevel=9, mtime=0)
 
 
 def _file(name: str) -> str:
