@@ -29,6 +29,7 @@ Federated learning with filter atoms, on PyTorch.
   demo          FedAvg with and without atoms on built-in data: a table and a plot, in about a minute
   run           one experiment:  fedatoms run [PRESET | FILE] [--FLAG VALUE ...] [--resume FOLDER]
   compare       a grid of them:  fedatoms compare [PRESET ...] [--FLAG VALUE,VALUE ...] [--seeds 0,1,2]
+  reproduce     the paper's tables and figures: fedatoms reproduce table1 | figure-variance | ... | all [--quick]
   report        a page of results: fedatoms report FOLDER ... [-o report.html] [--data-dir FOLDER]
   personalize   a client that joins later: fedatoms personalize RUN --images FILE.npz --out FILE.safetensors
   presets       the named experiments
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "demo": _demo,
         "run": _run,
         "compare": _compare,
+        "reproduce": _reproduce,
         "report": _report,
         "personalize": _personalize,
         "presets": _presets,
@@ -195,11 +197,8 @@ def _compared(experiments: list[Experiment], title: str, plot: Path | None, *, v
     console = _console()
     for experiment in experiments:
         simulation(experiment)  # a mistake in the last one must not cost the time of the first
-    try:
+    with _told_to_repeat():
         lines = compare(run_missing(experiments, lambda *what: watching(console, *what)))
-    except KeyboardInterrupt:
-        print("fedatoms: the same command goes on from here.", file=sys.stderr)
-        raise
     for table in tables(lines, title):
         console.print(table)
     if verdict:
@@ -208,6 +207,48 @@ def _compared(experiments: list[Experiment], title: str, plot: Path | None, *, v
         accuracy_plot(lines, plot, title)
         console.print(f"plot: {plot}", highlight=False)
     return 0
+
+
+def _reproduce(words: list[str]) -> int:
+    from fedatoms.paper.studies import studies
+    from fedatoms.reproduce.plan import Reproduce, check_data, chosen, jobs, missing, out_of
+
+    if not words or "-h" in words or "--help" in words:
+        print("fedatoms reproduce STUDY ... [--data-dir FOLDER] [--seeds 0,1,2] [--only PATTERN] [--quick]\n")
+        for study in studies().values():
+            print(f"  {study.name:21} {study.title}")
+        print("  all                   all of them\n")
+        parse("reproduce", ["--help"], Reproduce())
+    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    if not first:
+        raise ValueError(f"name a study first: {', '.join(studies())} or all.")
+    settings = parse("reproduce", words[first:], Reproduce())
+    wanted = chosen(words[:first])
+    asked, out = jobs(wanted, settings), Path(out_of(settings))
+    from fedatoms.display import overall, sheet
+    from fedatoms.report.find import find
+    from fedatoms.report.page import report
+    from fedatoms.reproduce.sheets import sheets
+    from fedatoms.reproduce.work import here, on_ray
+
+    console, found = _console(), find([out] if out.is_dir() else [])
+    left = missing(asked, found)
+    check_data(left, settings.data_dir)
+    how = " (quick: digits stand in, a few rounds)" if settings.quick else ""
+    console.print(f"{len(left)} of {len(asked)} to do{how}, results in {out}", highlight=False)
+    with overall(console, {job.name: job.weight for job in left}) as tell, _told_to_repeat():
+        work = on_ray if settings.on == "ray" else here
+        failed = [done for done in work(left, lambda job, share: tell(job.name, share)) if done.failure]
+    found = find([out])
+    for made in sheets(wanted, asked, found, quick=settings.quick):
+        console.print(sheet(made))
+    done_page = report(
+        [out], out / "report.html", Path(settings.data_dir) if Path(settings.data_dir).is_dir() else None
+    )
+    console.print(f"page: {done_page.page}", highlight=False, soft_wrap=True)
+    for each in failed:
+        _say(f"{each.job.name} failed: {each.failure}")
+    return 1 if failed else 0
 
 
 def _report(words: list[str]) -> int:
@@ -444,6 +485,15 @@ def _told_how_to_continue(folder: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if any((folder / "checkpoint").glob("*.json")):
             print(f"fedatoms: checkpoint saved. Continue with: fedatoms run --resume {folder}", file=sys.stderr)
+        raise
+
+
+@contextlib.contextmanager
+def _told_to_repeat() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("fedatoms: the same command goes on from here.", file=sys.stderr)
         raise
 
 

@@ -59,16 +59,20 @@ def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[R
         found = existing(experiment)
         if found is None:
             label = f"[{number}/{len(experiments)}] {run_name(experiment)}"
-            folder = Path(experiment.out) / run_name(experiment)
-            started = (folder / "experiment.json").exists()
-            if started and identity(load_run(folder)) != identity(experiment):
-                raise ValueError(
-                    f"{folder} holds another experiment (resumed for more rounds?). Move it, or use --out."
-                )
             with watching(label, experiment.rounds) as watch:
-                found = resume(folder, {}, watch=watch) if started else run(experiment, watch=watch)
+                found = finish(experiment, watch)
         results.append(found)
     return results
+
+
+def finish(experiment: Experiment, watch: Watch) -> Result:
+    """Runs an experiment; goes on where it stopped if its folder holds a part of it."""
+    folder = Path(experiment.out) / run_name(experiment)
+    if not (folder / "experiment.json").exists():
+        return run(experiment, watch=watch)
+    if identity(load_run(folder)) != identity(experiment):
+        raise ValueError(f"{folder} holds another experiment (resumed for more rounds?). Move it, or use --out.")
+    return resume(folder, {}, watch=watch)
 
 
 def existing(experiment: Experiment) -> Result | None:

@@ -1,5 +1,6 @@
 """What a person sees while a run goes on and after it: a live bar, plain lines without a terminal, and tables."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
 from fedatoms.compare import Line, Spread, scored_on
 from fedatoms.newcomer import Joined
+from fedatoms.reproduce.sheets import Sheet
 from fedatoms.runs import WINDOW
 from fedatoms.scoring import Progress as RoundDone
 from fedatoms.train import Watch
@@ -64,6 +66,53 @@ def counting(console: Console, label: str, rounds: int) -> Iterator[Callable[[in
     with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
         task = bar.add_task(label, total=rounds)
         yield lambda number: bar.update(task, completed=number)
+
+
+@contextmanager
+def overall(console: Console, jobs: dict[str, float]) -> Iterator[Callable[[str, float], None]]:
+    """Shows one bar for all jobs, by their weights, with the time left: yields what to tell of a job's share done."""
+    shares, total = dict.fromkeys(jobs, 0.0), sum(jobs.values())
+
+    def done() -> float:
+        return sum(share * jobs[name] for name, share in shares.items())
+
+    def ended() -> str:
+        return f"{sum(share >= 1 for share in shares.values())}/{len(jobs)}"
+
+    if not console.is_terminal:
+        began = time.perf_counter()
+
+        def say(name: str, share: float) -> None:
+            shares[name] = share
+            if share >= 1:
+                left = (time.perf_counter() - began) * (total / done() - 1)
+                console.print(f"[{ended()}] {name}, about {left:.0f} s left", highlight=False, markup=False)
+
+        yield say
+        return
+    columns = (TextColumn("{task.fields[ended]}"), BarColumn(bar_width=20), TimeRemainingColumn(), TextColumn("left"))
+    with Progress(*columns, TextColumn("{task.description}", markup=False), console=console) as bar:
+        task = bar.add_task("", total=total, ended=ended())
+
+        def show(name: str, share: float) -> None:
+            shares[name] = share
+            bar.update(task, completed=done(), ended=ended(), description=name)
+
+        yield show
+
+
+def sheet(made: Sheet) -> Table | str:
+    """Makes a table of what was reproduced, or a sentence where it is no table."""
+    if not made.heads:
+        return f"{made.title}\n{made.note}\n"
+    table = _titled(made.title, made.note)
+    for n, head in enumerate(made.heads):
+        table.add_column(head, justify="left" if n == 0 else "right", overflow="fold")
+    for row in made.rows:
+        table.add_row(
+            *("-" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row)
+        )
+    return table
 
 
 def tables(lines: Sequence[Line], title: str) -> list[Table]:
@@ -198,10 +247,14 @@ def news(event: Event) -> str:
     return f"{event.name}: not measured ({event.reason})" if isinstance(event, Gap) else event
 
 
+def _titled(title: str, note: str) -> Table:
+    table = Table(title=title, title_justify="left", caption=note, caption_justify="left", box=SIMPLE_HEAD)
+    table.padding, table.min_width = (0, 1, 0, 0), len(title) + 2  # a title is not broken
+    return table
+
+
 def _table(title: str, note: str) -> Table:
-    table = Table(
-        title=title, title_justify="left", caption=note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
+    table = _titled(title, note)
     table.add_column("run", overflow="fold", min_width=6)
     return table
 

@@ -189,7 +189,8 @@ def test_the_csv_has_all_results(tmp_path: Path) -> None:
     assert len(lines) == len(results)
     for result in results:
         line = lines[result.folder.as_posix()]
-        assert [float(line[f"all {name}"]) for name in ("headline", "final", "best")] == list(result.accuracy["all"])
+        for model, summary in result.accuracy.items():
+            assert [float(line[f"{model} {name}"]) for name in ("headline", "final", "best")] == list(summary)
         assert {group: int(line[f"bytes up: {group}"]) for group in result.bytes_up} == result.bytes_up
         assert line["provenance: commit"] == (result.provenance["commit"] or "")
 

@@ -39,6 +39,7 @@ class Cell(NamedTuple):
     compared: Compared
     mark: Mark = ""  # Table 2 has the best of a column in bold, the second underlined
     preset: str = ""  # the name of the experiment, if it has one
+    typed: str = ""  # what to type after `fedatoms run`: the preset, or one with a flag
     experiment: Experiment | None = None
     missing: str = ""  # why there is no experiment
     readings: tuple[str, ...] = ()  # names in ``readings.READINGS`` that decide what the cell means
@@ -179,7 +180,9 @@ def _described(table: int, row: str, stem: str, column: Column, printed: str) ->
         return cell._replace(missing=MISSING[table])
     atoms = int(row.removeprefix("m_a=")) if table == 3 else PRESETS[preset].atoms
     experiment = replace(PRESETS[preset], atoms=atoms)
-    return cell._replace(preset=preset if experiment == PRESETS[preset] else "", experiment=experiment)
+    if experiment == PRESETS[preset]:
+        return cell._replace(preset=preset, typed=preset, experiment=experiment)
+    return cell._replace(typed=f"{preset} --atoms {atoms}", experiment=experiment)
 
 
 def _readings(table: int, row: str, column: Column) -> tuple[str, ...]:

@@ -3,13 +3,13 @@
 import statistics
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from fedatoms.experiment import Experiment, identity, period_of
 from fedatoms.paper.tables import DECOMPOSED, Pair, cells, pairs
 from fedatoms.report.groups import Group, Ours, column_name, gain_of, headline, ours_of, place
 from fedatoms.report.names import method, setting
+from fedatoms.report.studied import spent
 
 Verdict = Literal["holds", "does not hold", "not run"]
 NEAR = 0.7  # points: a baseline this close to the paper's agrees with it
@@ -144,12 +144,12 @@ def _communication(groups: Sequence[Group]) -> Claim:
         if twin is None or not twin.up or not all(run.rows for run in (*group.runs, *twin.runs)):
             continue
         target = headline(twin)[1].mean
-        spent, reference = _bytes_to(target, group), _bytes_to(target, twin)
+        mine, reference = spent(target, group).up, spent(target, twin).up
         about = f"{_name(group)}, beta {group.experiment.beta}"
-        if spent is None:
+        if mine is None:
             lines.append(Evidence(f"{about}: never reached, all its bytes", share, 100 * group.up / twin.up, False))
         elif reference:
-            lines.append(Evidence(about, share, 100 * spent / reference, spent <= reference * share / 100))
+            lines.append(Evidence(about, share, 100 * mine / reference, mine <= reference * share / 100))
     text = "With slow groups every 1/beta rounds a share beta of the bytes is enough (for the plain accuracy, largest)."
     paper, most = (max(column, default=None) for column in ([e.paper or 0 for e in lines], [e.ours for e in lines]))
     rule = "Bytes up to the plain run's mean accuracy of the last rounds are at most beta of the plain run's."
@@ -183,19 +183,6 @@ def _claim(
 
 def _is_usual(experiment: Experiment) -> bool:
     return experiment.parametrisation == "plain" and period_of(experiment.beta) == 1
-
-
-def _bytes_to(target: float, group: Group) -> float | None:
-    """Returns the bytes up until the last scored model reaches an accuracy, mean over seeds; None if one never does."""
-    model, found = headline(group)[0], []
-    for run in group.runs:
-        sent = list(accumulate(sum(row["up"].values()) for row in run.rows))
-        scores = [row["scores"].get(model, {}).get("accuracy", -1.0) for row in run.rows]
-        reached = next((sent[t] for t, accuracy in enumerate(scores) if accuracy >= target), None)
-        if reached is None:
-            return None
-        found.append(reached)
-    return statistics.mean(found)
 
 
 def _but_for_atoms(group: Group) -> str:

@@ -60,7 +60,7 @@ def _variance(measure: Measure) -> Drawing:
     lines = _of_each(names, measure.values["lines"])
     found = {key: {name: numbers(line[key]) for name, line in lines.items()} for key in titles}
     plots = [
-        Plot(f"{title} over rounds", _lines(rounds, found[key]), _axes("round", title, log=True))
+        Plot(f"{title} over rounds", curves(rounds, found[key]), axes("round", title, log=True))
         for key, title in titles.items()
     ]
     said = _last(found["raw"])
@@ -84,7 +84,7 @@ def _synthetic(measure: Measure) -> Drawing:
     rounds = list(range(1, 1 + len(next(iter(found.values())))))
     ground, optimum = _contour(_object(measure.values["landscape"])), numbers(measure.values["optimum"])
     plots = [_trajectories(n, line, ground, optimum) for n, line in enumerate(lines)]
-    plots.append(Plot("Variance over rounds", _lines(rounds, found), _axes("round", "variance", log=True)))
+    plots.append(Plot("Variance over rounds", curves(rounds, found), axes("round", "variance", log=True)))
     sentence = f"Variance of the averaged model after round {rounds[-1]}: {_last(found)}"
     sentence += f" (over {measure.settings['repeats']} repeats)."
     return Drawing(sentence, plots, Columns("Variance of the averaged model", rounds, found))
@@ -99,7 +99,7 @@ def _trajectories(n: int, line: Json, ground: Json, optimum: list[float]) -> Plo
     star = {"symbol": "star", "size": 13, "color": COLOURS[4]}
     x, y = ([value] for value in optimum)
     traces.append({"type": "scatter", "mode": "markers", "name": "optimum", "x": x, "y": y, "marker": star})
-    return Plot(f"Trajectories of the mean of {name}", traces, _axes("first weight", "second weight"))
+    return Plot(f"Trajectories of the mean of {name}", traces, axes("first weight", "second weight"))
 
 
 def _training_loss(measure: Measure) -> Drawing:
@@ -109,7 +109,7 @@ def _training_loss(measure: Measure) -> Drawing:
     end = f"{names[-1]} is the lower one from round {since:d} on" if isinstance(since, int) else ""
     sentence = f"Loss of the server's model on all training images after round {rounds[-1]}: {_last(found)}; "
     sentence += f"{end or f'{names[-1]} is not the lower one'}."
-    plot = Plot("Training loss over rounds", _lines(rounds, found), _axes("round", "training loss"))
+    plot = Plot("Training loss over rounds", curves(rounds, found), axes("round", "training loss"))
     return Drawing(sentence, [plot], Columns("Training loss", rounds, found))
 
 
@@ -120,12 +120,12 @@ def _landscape(measure: Measure) -> Drawing:
     traces = [_contour(measure.values)]
     traces += [_path(name, n, numbers(path["x"]), numbers(path["y"])) for n, (name, path) in enumerate(paths.items())]
     one, two = numbers(measure.values["shares"])
-    axes = _axes(f"first direction ({one:.0%})", f"second direction ({two:.0%})")
+    plane = axes(f"first direction ({one:.0%})", f"second direction ({two:.0%})")
     rounds = list(range(len(found[names[0]])))
     (images,) = numbers([measure.values["images"]])
     sentence = f"Training loss after round {rounds[-1]}: {_last(found)}, from {found[names[0]][0]:.4g} at the common "
     sentence += f"start (over {images:,} images); the plane holds {one + two:.0%} of the trajectories' squared lengths."
-    plot = Plot("Training loss around both trajectories", traces, axes | {"height": 480})
+    plot = Plot("Training loss around both trajectories", traces, plane | {"height": 480})
     return Drawing(sentence, [plot], Columns("Training loss along the trajectories", rounds, found))
 
 
@@ -137,7 +137,12 @@ _DRAW: dict[str, Callable[[Measure], Drawing]] = {
 }
 
 
-def _lines(x: Sequence[float], lines: dict[str, list[float]]) -> list[Json]:
+def curves(x: Sequence[float], lines: dict[str, list[float]]) -> list[Json]:
+    """Makes lines in the page's colours, one after the other.
+
+    >>> [trace["name"] for trace in curves([0, 1], {"a": [1.0, 2.0], "b": [3.0, 4.0]})]
+    ['a', 'b']
+    """
     return [
         {
             "type": "scatter",
@@ -194,7 +199,12 @@ def _levels(low: float, high: float) -> Json:
     return {"start": _short(math.ceil(low / step) * step), "end": _short(high), "size": _short(step)}
 
 
-def _axes(x: str, y: str, *, log: bool = False) -> Json:
+def axes(x: str, y: str, *, log: bool = False) -> Json:
+    """Names the axes of a figure.
+
+    >>> axes("round", "loss")["xaxis"]
+    {'title': {'text': 'round'}}
+    """
     kind = {"type": "log", "exponentformat": "power"} if log else {}
     return {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y, "standoff": 12}, **kind}, "legend": LEGEND}
 

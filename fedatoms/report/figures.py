@@ -22,11 +22,8 @@ SHOWN = 200  # clients in a picture of a split: more rows are thinner than a pix
 
 def curves(groups: Sequence[Group]) -> list[Json]:
     """Makes, for each setting, its experiments' accuracies over rounds: the mean over seeds and their range."""
-    places: dict[str, list[Group]] = {}
-    for group in groups:
-        if any(run.rows for run in group.runs):
-            places.setdefault(setting(group.experiment), []).append(group)
-    return [{"setting": name, "lines": _lines(some)} for name, some in sorted(places.items())]
+    whole = [group for group in groups if any(run.rows for run in group.runs)]
+    return [{"setting": name, "lines": _lines(some)} for name, some in _places(whole).items()]
 
 
 def sent(groups: Sequence[Group]) -> list[Json]:
@@ -35,10 +32,7 @@ def sent(groups: Sequence[Group]) -> list[Json]:
     >>> sent([])
     []
     """
-    places: dict[str, list[Group]] = {}
-    for group in groups:
-        places.setdefault(setting(group.experiment), []).append(group)
-    return [{"setting": name, "runs": _bars(some)} for name, some in sorted(places.items())]
+    return [{"setting": name, "runs": _bars(some)} for name, some in _places(groups).items()]
 
 
 def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list[str]]:
@@ -56,6 +50,15 @@ def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list
     return sorted(pictures, key=lambda picture: str(picture["name"])), list(left_out)
 
 
+def _places(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    """Sorts groups by setting; personalised methods, whose regime is another, stand apart."""
+    places: dict[str, list[Group]] = {}
+    for group in groups:
+        own = "" if group.experiment.personal == "none" else ", personalised"
+        places.setdefault(setting(group.experiment) + own, []).append(group)
+    return dict(sorted(places.items()))
+
+
 def _lines(groups: Sequence[Group]) -> list[Json]:
     experiments = [group.experiment for group in groups]
     lines = [
@@ -68,7 +71,7 @@ def _lines(groups: Sequence[Group]) -> list[Json]:
 def _styles(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
     """Gives each algorithm a colour and plain networks a broken line; with one algorithm, each experiment a colour."""
     algorithms = sorted({one.algorithm for one in experiments})
-    if len(algorithms) == 1:
+    if len(algorithms) == 1 or any(one.personal != "none" for one in experiments):
         return [
             {"colour": COLOURS[n % len(COLOURS)], "dash": DASHES[n // len(COLOURS) % 3]}
             for n in range(len(experiments))

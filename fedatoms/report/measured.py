@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fedatoms.measures import MEASURES
 from fedatoms.measures.base import size_of
 from fedatoms.measures.files import Measure
-from fedatoms.report.drawings import Columns, Drawing, Json
+from fedatoms.report.drawings import Columns, Drawing, Json, Plot
 from fedatoms.report.names import setting
 from fedatoms.report.table import number, table
 
@@ -27,10 +27,10 @@ def section(found: Sequence[Measured]) -> str:
     """Shows measures, in the order of their table.
 
     >>> section([])
-    '<p>None: there is no <code>measure.json</code> below these folders.</p>'
+    '<p>No <code>measure.json</code> below these folders.</p>'
     """
     articles = [_article(n, each) for n, each in enumerate(_ordered(found))]
-    return "".join(articles) or "<p>None: there is no <code>measure.json</code> below these folders.</p>"
+    return "".join(articles) or "<p>No <code>measure.json</code> below these folders.</p>"
 
 
 def plots(found: Sequence[Measured]) -> list[Json]:
@@ -39,11 +39,7 @@ def plots(found: Sequence[Measured]) -> list[Json]:
     >>> plots([])
     []
     """
-    return [
-        {"id": _id(n, k), "traces": plot.traces, "layout": plot.layout}
-        for n, each in enumerate(_ordered(found))
-        for k, plot in enumerate(each.drawing.plots)
-    ]
+    return [box for n, each in enumerate(_ordered(found)) for box in boxed(f"measure-{n}", each.drawing.plots)]
 
 
 def _ordered(found: Sequence[Measured]) -> list[Measured]:
@@ -53,21 +49,36 @@ def _ordered(found: Sequence[Measured]) -> list[Measured]:
 
 def _article(n: int, each: Measured) -> str:
     kind, drawing = MEASURES[each.measure.name], each.drawing
-    size = SIZES[size_of(kind, each.measure)]
-    tag = f' <span class="tag">{escape(size)}</span>' if size else ""
-    figures = "".join(
-        f'<div class="figure" id="{_id(n, k)}" role="group" aria-label="{escape(plot.label)}"></div>'
-        for k, plot in enumerate(drawing.plots)
+    tag, shown = SIZES[size_of(kind, each.measure)], _table(n, drawing.columns)
+    return article(f"measure-{n}", kind.title, tag, drawing.sentence, drawing.plots, shown, _origin(each))
+
+
+def article(name: str, title: str, tag: str, sentence: str, plots: Sequence[Plot], shown: str, origin: str = "") -> str:
+    """Writes a figure: its heading with a tag, a sentence, boxes for its plots, and the same as a table.
+
+    >>> article("a", "Loss", "quick", "It falls.", [], "<table></table>")[:74]
+    '<article class="measure"><h3>Loss <span class="tag">quick</span></h3><p>It'
+    """
+    tagged = f' <span class="tag">{escape(tag)}</span>' if tag else ""
+    boxes = "".join(
+        f'<div class="figure" id="{name}-{k}" role="group" aria-label="{escape(plot.label)}"></div>'
+        for k, plot in enumerate(plots)
     )
+    quiet = f'<p class="quiet">{escape(origin)}</p>' if origin else ""
     return (
-        f'<article class="measure"><h3>{escape(kind.title)}{tag}</h3><p>{escape(drawing.sentence)}</p>'
-        f'<div class="plots">{figures}</div><details><summary>The same as a table</summary>'
-        f'{_table(n, drawing.columns)}</details><p class="quiet">{escape(_origin(each))}</p></article>'
+        f'<article class="measure"><h3>{escape(title)}{tagged}</h3><p>{escape(sentence)}</p>'
+        f'<div class="plots">{boxes}</div><details><summary>The same as a table</summary>{shown}</details>'
+        f"{quiet}</article>"
     )
 
 
-def _id(n: int, k: int) -> str:
-    return f"measure-{n}-{k}"
+def boxed(name: str, plots: Sequence[Plot]) -> list[Json]:
+    """Returns an article's plots for the page's script, each with the name of its box.
+
+    >>> boxed("a", [Plot("loss", [], {})])
+    [{'id': 'a-0', 'traces': [], 'layout': {}}]
+    """
+    return [{"id": f"{name}-{k}", "traces": plot.traces, "layout": plot.layout} for k, plot in enumerate(plots)]
 
 
 def _table(n: int, columns: Columns) -> str:

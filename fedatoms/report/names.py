@@ -71,4 +71,6 @@ def _matters(experiment: Experiment, name: str) -> bool:
 
 def _show(experiment: Experiment, name: str) -> str:
     value = getattr(experiment, name)
+    if name == "beta":
+        value = "1" if (period := period_of(value)) == 1 else f"1/{period}"
     return f"{name.replace('_', '-')} {value:g}" if isinstance(value, float) else f"{name.replace('_', '-')} {value}"

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from fedatoms.decompose import GROUPS
 from fedatoms.files import replace_file
-from fedatoms.report import figures, measured, sections
+from fedatoms.report import figures, measured, sections, studied
 from fedatoms.report.claims import claims
 from fedatoms.report.export import to_csv
 from fedatoms.report.find import Found, find
@@ -51,11 +51,11 @@ def report(folders: Sequence[Path], page: Path, data_dir: Path | None = None) ->
 def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | None) -> str:
     """Returns the page as text."""
     groups = group(found.runs)
-    ours = match(groups)
+    ours, of_runs = match(groups), studied.figures(groups)
     pictures, left_out = figures.splits(found.runs, data_dir)
     data = {
         "curves": figures.curves(groups),
-        "measures": measured.plots(found.measures),
+        "measures": studied.plots(of_runs) + measured.plots(found.measures),
         "bytes": figures.sent(groups),
         "splits": pictures,
         "groups": GROUPS,
@@ -70,7 +70,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         claims=sections.claim_cards(claims(ours, groups)),
         tables="\n".join(sections.paper_table(number, ours) for number in sections.SCORED),
         others=sections.other_runs(groups, {id(each) for each in ours.values()}),
-        measures=measured.section(found.measures),
+        measures=studied.section(of_runs) + measured.section(found.measures),
         bytes=sections.sent_bytes(found.runs),
         splits=sections.paragraphs(left_out),
         provenance=sections.origins(found.runs),

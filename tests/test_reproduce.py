@@ -1,0 +1,248 @@
+"""From a claim to the evidence: studies are what one would type, only what is missing runs, and nothing is lost."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedatoms import compare
+from fedatoms.cli import main, parse
+from fedatoms.experiment import Experiment, check, identity
+from fedatoms.paper.studies import Study, distinct, quick, studies
+from fedatoms.paper.tables import cells
+from fedatoms.presets import preset
+from fedatoms.report.find import find
+from fedatoms.report.groups import group
+from fedatoms.report.studied import figures, groups_of, spent
+from fedatoms.reproduce import work
+from fedatoms.reproduce.plan import Reproduce, chosen, jobs, missing
+from fedatoms.runs import Result
+from fedatoms.train import Watch
+
+ALL = list(studies().values())
+TINY = ["--quick", "--only", "^fedavg-(atoms-)?cifar10-5 --partition iid"]
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes stand-ins as small as they can be."""
+
+    def least(experiment: Experiment) -> Experiment:
+        return replace(quick(experiment), rounds=2, epochs=1, last_epochs=1)
+
+    monkeypatch.setattr("fedatoms.reproduce.plan.quick", least)
+    monkeypatch.setattr("fedatoms.report.studied.quick", least)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs" / "quick"
+
+
+# ---- studies
+
+
+@pytest.mark.parametrize("study", ALL, ids=lambda study: study.name)
+def test_the_name_of_a_run_is_what_one_would_type_for_it(study: Study) -> None:
+    for typed, experiment in study.runs.items():
+        name, *flags = typed.split()
+        assert parse("run", flags, preset(name)) == experiment
+
+
+@pytest.mark.parametrize("study", ALL, ids=lambda study: study.name)
+def test_a_stand_in_keeps_the_methods_and_needs_no_files(study: Study) -> None:
+    kept = ("algorithm", "parametrisation", "personal", "partition", "beta", "controls", "strength")
+    for experiment in study.runs.values():
+        stand_in = quick(experiment)
+        check(stand_in)
+        assert stand_in.dataset == "digits"
+        assert all(getattr(stand_in, name) == getattr(experiment, name) for name in kept)
+
+
+def test_tables_are_all_cells_that_can_be_run() -> None:
+    for number in (1, 2, 3):
+        runs = studies()[f"table{number}"].runs
+        assert {identity(one) for one in runs.values()} == {
+            identity(cell.experiment) for cell in cells(number) if cell.experiment
+        }
+
+
+def test_what_computes_the_same_is_one_run() -> None:
+    found = distinct({typed: quick(one) for study in ALL for typed, one in study.runs.items()})
+    assert len({identity(one) for one in found.values()}) == len(found)
+
+
+# ---- plan
+
+
+def test_a_pattern_chooses_and_one_that_matches_nothing_says_what_there_is() -> None:
+    wanted = chosen(["table1"])
+    assert [job.name for job in jobs(wanted, Reproduce(only="scaffold-cifar10-2"))] == ["scaffold-cifar10-2"]
+    with pytest.raises(
+        ValueError, match=r"--only nothing matches none of: fedavg-cifar10-2, .*feddc-atoms-cifar100-20"
+    ):
+        jobs(wanted, Reproduce(only="nothing"))
+
+
+def test_every_run_comes_once_for_each_seed() -> None:
+    found = jobs(chosen(["all"]), Reproduce(seeds="0,3"))
+    runs = [job for job in found if not job.measure]
+    assert len({job.name for job in found}) == len(found)
+    assert len({identity(job.experiments[0]) for job in runs}) == len(runs)
+    assert {job.experiments[0].seed for job in runs} == {0, 3}
+    assert sum(bool(job.measure) for job in found) == sum(bool(study.measure) for study in ALL)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tabel1"], "tabel1"),
+        (["--quick"], "name a study first"),
+        (["table1", "--seeds", "0,x"], "--seeds 0,x is not a list"),
+        (["table1", "--seeds", "1,1"], "--seeds 1,1 is not a list"),
+        (
+            ["table1", "--only", "cifar10-2", "--data-dir", "nowhere"],
+            "10 of 10 need cifar10 .*Download it from .* --quick",
+        ),
+        (["figure-variance", "--data-dir", "nowhere"], "1 of 1 need cifar10"),
+        (["iid", "--on", "moon"], "moon"),
+    ],
+)
+def test_bad_input_gets_a_line(words: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and re.search(said, error)
+    assert not folder.parent.exists()
+
+
+# ---- work
+
+
+def test_only_what_is_missing_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "iid", *TINY]) == 0
+    first = capsys.readouterr().out
+    assert "2 of 2 to do (quick" in first and (folder / "report.html").exists()
+    written = {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
+    assert len(written) == 2
+    gone = next(path for path in written if "atoms" in path.parent.name)
+    for path in gone.parent.glob("**/*.json*"):
+        path.unlink()
+    assert main(["reproduce", "iid", *TINY]) == 0
+    second = capsys.readouterr().out
+    assert "1 of 2 to do" in second and shown(first) == shown(second)
+    assert all(path.stat().st_mtime_ns == time for path, time in written.items() if path != gone)
+
+
+def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", "iid", *TINY, "--out", "whole"]) == 0
+    whole = shown(capsys.readouterr().out)
+
+    def stopped(experiment: Experiment, watch: Watch) -> Result:
+        def stop(progress: object) -> None:
+            if experiment.parametrisation == "atoms":
+                raise KeyboardInterrupt
+
+        return compare.finish(experiment, stop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "finish", stopped)
+        assert main(["reproduce", "iid", *TINY]) == 130
+    assert "the same command goes on from here" in capsys.readouterr().err
+    assert main(["reproduce", "iid", *TINY]) == 0
+    said = capsys.readouterr().out
+    assert "1 of 2 to do" in said and shown(said) == whole
+
+
+def test_a_run_that_fails_is_named_and_the_others_are_done(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(experiment: Experiment, watch: Watch) -> Result:
+        if experiment.parametrisation == "plain":
+            raise FloatingPointError("loss is nan")
+        return compare.finish(experiment, watch)
+
+    monkeypatch.setattr(work, "finish", fails)
+    assert main(["reproduce", "iid", *TINY]) == 1
+    said = capsys.readouterr()
+    assert "fedavg-cifar10-5 --partition iid failed: loss is nan" in said.err
+    assert len(list(folder.rglob("result.json"))) == 1 and "fedavg-atoms-cifar10-5" in said.out
+
+
+def test_a_measure_is_taken_once_and_again_if_its_file_is_damaged(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reproduce", "synthetic", "--quick"]
+    assert main(command) == 0 and "1 of 1 to do" in capsys.readouterr().out
+    assert main(command) == 0 and "0 of 1 to do" in capsys.readouterr().out
+    path = folder / "synthetic" / "measure.json"
+    path.write_text(path.read_text()[:100])
+    assert main(command) == 0 and "1 of 1 to do" in capsys.readouterr().out
+    json.loads(path.read_text())
+
+
+def test_results_of_another_size_or_seed_are_not_taken_for_ours(folder: Path) -> None:
+    assert main(["reproduce", "iid", *TINY]) == 0
+    found = find([folder])
+    same = jobs(chosen(["iid"]), Reproduce(quick=True, only=TINY[-1]))
+    assert missing(same, found) == []
+    for other in (Reproduce(only=TINY[-1]), Reproduce(quick=True, only=TINY[-1], seeds="1")):
+        assert missing(jobs(chosen(["iid"]), other), found) == jobs(chosen(["iid"]), other)
+
+
+def test_jobs_on_ray_give_what_they_give_here(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ray")
+    assert main(["reproduce", "iid", *TINY, "--on", "ray"]) == 0
+    spread = shown(capsys.readouterr().out)
+    assert main(["reproduce", "iid", *TINY, "--out", "here"]) == 0
+    assert shown(capsys.readouterr().out) == spread
+
+
+def test_without_ray_it_says_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["reproduce", "iid", *TINY, "--on", "ray"]) == 2
+    assert 'pip install "fedatoms[ray]"' in capsys.readouterr().err
+
+
+# ---- figures made of runs
+
+
+def test_parameters_sent_are_those_of_the_rounds_until_the_accuracy(folder: Path) -> None:
+    only = r"^fedavg-cifar100-20$|--beta 1/5"
+    assert main(["reproduce", "figure-communication", "--quick", "--only", only]) == 0
+    (figure,) = figures(group(find([folder]).runs))
+    plain, beta = groups_of("figure-communication", group(find([folder]).runs), quick_ones=True).values()
+    assert figure.quick and figure.rows[0][4:] == (1.0, 1.0)
+    for each in (plain, beta):
+        (run,) = each.runs
+        for row in run.rows:
+            target = row["scores"]["all"]["accuracy"]
+            until = next(n for n, one in enumerate(run.rows, 1) if one["scores"]["all"]["accuracy"] >= target)
+            up = sum(sum(one["up"].values()) for one in run.rows[:until]) / 4e6
+            down = sum(sum(one["down"].values()) for one in run.rows[:until]) / 4e6
+            assert spent(target, each) == pytest.approx((until, up, up + down))
+        assert spent(101.0, each).up is None
+
+
+def test_clients_in_a_round_are_paired_by_their_number(folder: Path) -> None:
+    assert main(["reproduce", "figure-clients", "--quick", "--only", r"fraction 0\.[23]$"]) == 0
+    (figure,) = figures(group(find([folder]).runs))
+    assert [row[0] for row in figure.rows] == [8, 12] and figure.heads == ("clients in a round", "plain", "9 atoms")
+    accuracy: Callable[[str, float], float] = lambda kind, count: next(  # noqa: E731
+        run.result.accuracy["all"].headline
+        for run in find([folder]).runs
+        if run.result.experiment.parametrisation == kind and run.result.experiment.fraction * 20 == count
+    )
+    assert figure.rows[1][1:] == (accuracy("plain", 12), accuracy("atoms", 12))
+
+
+def shown(text: str) -> list[str]:
+    """The lines of the tables, without the times."""
+    return [line for line in text.splitlines() if re.match(r"\s+fedavg", line)]
