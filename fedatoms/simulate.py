@@ -19,7 +19,19 @@ from fedatoms.exchange import bytes_of
 from fedatoms.files import Stored
 from fedatoms.local import Job, Reply, Traces, check_finite, traces_of
 from fedatoms.personal.base import Phase, View
-from fedatoms.simulation import Bytes, Record, Simulation, State, learner_of, look_ahead, placed, select, travelling
+from fedatoms.simulation import (
+    Bytes,
+    Record,
+    Simulation,
+    State,
+    learner_of,
+    look_ahead,
+    placed,
+    select,
+    sharing,
+    travelling,
+    weights_of,
+)
 from fedatoms.trees import Memory, Params
 
 _LAST = 1_000  # tells the batches of a last pass from those of a round's phases
@@ -92,10 +104,8 @@ def last_pass(sim: Simulation, state: State, epochs: int, clients: list[int] | N
     scoring, and the state.
     """
     phase = Phase("own", epochs=epochs)
-    last = replace(sim, personal=sim.personal._replace(own=sim.personal.final or sim.personal.own, phases=(phase,)))
-    last.__dict__.update(
-        {name: sim.__dict__[name] for name in ("network", "pool", "map_clients", "predict") if name in sim.__dict__}
-    )
+    own = sim.personal._replace(own=sim.personal.final or sim.personal.own, phases=(phase,))
+    last = sharing(sim, replace(sim, personal=own), "network", "pool", "map_clients", "predict")
     everyone = list(range(len(sim.data.parts)))
     state, traces = train_own(last, state, everyone if clients is None else clients, phase, place=_LAST)
     for each in traces:
@@ -221,9 +231,7 @@ def _job(sim: Simulation, state: State, client: int, phase: Phase, place: int) -
 
 
 def _collect(sim: Simulation, state: State, got: _Collected, block: list[int], reply: Reply, view: View) -> _Collected:
-    uniform = sim.algorithm.weighting == "uniform"
-    weights = torch.tensor([1.0 if uniform else float(len(sim.data.parts[client])) for client in block])
-    total = server_side.gather(got.total, reply.upload, weights)
+    total = server_side.gather(got.total, reply.upload, weights_of(sim, block))
     up = {group: got.up.get(group, 0) + count for group, count in bytes_of(reply.upload, sim.labels).items()}
     before = [_row(sim, state, client) for client in block]
     after = [_kept(sim, state, old, reply, i, view) for i, old in enumerate(before)]

@@ -163,6 +163,12 @@ class Simulation:
         return even_blocks(_sampled(self), fits)
 
 
+def sharing(sim: Simulation, other: Simulation, *made: str) -> Simulation:
+    """Gives ``other`` what ``sim`` has already made of its own settings, such as the data on the device."""
+    other.__dict__.update({name: sim.__dict__[name] for name in made if name in sim.__dict__})
+    return other
+
+
 class State(NamedTuple):
     """Everything that a run carries from round to round; a new value each time."""
 
@@ -195,6 +201,12 @@ def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
     chosen = torch.randperm(count, generator=generator(sim.seed, "clients", t))[:wanted].sort().values
     reports = torch.rand(wanted, generator=generator(sim.seed, "failures", t)) >= sim.failures
     return chosen.tolist(), chosen[reports].tolist()
+
+
+def weights_of(sim: Simulation, clients: list[int]) -> Tensor:
+    """Returns what clients weigh in the mean: their samples, or the same for all if the algorithm says so."""
+    uniform = sim.algorithm.weighting == "uniform"
+    return torch.tensor([1.0 if uniform else float(len(sim.data.parts[client])) for client in clients])
 
 
 def learner_of(sim: Simulation, t: int, phase: Phase | None = None) -> Learner:
