@@ -71,21 +71,17 @@ def variance_of(replay: Replay, layers: Sequence[Layer], *, seed: int, draws: in
 def parts_of(clients: Factors) -> tuple[float, float, float]:
     """Estimates the variance of first order, and what comes on top of it without and with latent clients.
 
-    With p unequal the sum of p_k^2 stands for 1 / m. Deviations from the clients' own mean are too small by the factor
-    1 - sum of p_k^2; this is put right, once for each factor of a product.
+    With p unequal the sum of p_k^2 stands for 1 / m. The clients' own means stand for the true ones: deviations from
+    them are too small by known factors, and the first order holds some of the second; both are put right.
     """
-    share = float(clients.p.square().sum())
-    unbiased = 1 - share
-    first = torch.einsum("c,cnk->", clients.p, (clients.eps @ clients.d + clients.a @ clients.delta).square())
+    p, share = clients.p, float(clients.p.square().sum())
+    first = torch.einsum("c,cnk->", p, (clients.eps @ clients.d + clients.a @ clients.delta).square())
     # |eps_i delta_j|^2 is the inner product of two Gram matrices (M, M): no product of two clients is ever made
     of_eps, of_delta = clients.eps.mT @ clients.eps, clients.delta @ clients.delta.mT
-    own = torch.einsum("c,cmn,cmn->", clients.p, of_eps, of_delta)
-    crossed = (torch.tensordot(clients.p, of_eps, dims=1) * torch.tensordot(clients.p, of_delta, dims=1)).sum()
-    return (
-        share * float(first) / unbiased,
-        share * float(own) / unbiased**2,
-        share**2 * float(crossed) / unbiased**2,
-    )
+    own = torch.einsum("c,cmn,cmn->", p, of_eps, of_delta) / (p * (1 - 2 * p + share).square()).sum()
+    crossed = (torch.tensordot(p, of_eps, dims=1) * torch.tensordot(p, of_delta, dims=1)).sum() / (1 - share) ** 2
+    pure = first / (1 - share) - 2 * share * crossed  # eps_k times the mean of delta, and the other way round
+    return share * float(pure), share * float(own), share**2 * float(crossed)
 
 
 def _of_layer(clients: Factors, shares: Tensor) -> Variance:

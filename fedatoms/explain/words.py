@@ -74,12 +74,15 @@ def _latent(rounds: list[Round]) -> str:
         return ""
     scored, of = sum(len(each.latent) for each in found), sum(each.of for each in found)
     which = f"all {scored:,}" if scored == of else f"{scored:,} of {of:,}, drawn"
+    bounded, by_parents = (
+        percent(mean(getattr(each, kind) for each in found), 0) for kind in ("bounded", "by_parents")
+    )
     return (
         f"Latent clients ({which}): mean loss {mean(each.loss_latent for each in found):.3f} beside "
         f"{mean(each.loss_real for each in found):.3f} of real ones, the worst "
         f"{max(each.worst_latent for each in found):.3f} beside {max(each.worst_real for each in found):.3f}; "
-        f"{percent(mean(each.bounded for each in found), 0)} of them lose no more than the worst real one of their round "
-        f"and {percent(mean(each.by_parents for each in found), 0)} no more than the worse of their own two."
+        f"{bounded} of them lose no more than the worst real one of their round "
+        f"and {by_parents} no more than the worse of their own two."
     )
 
 
@@ -117,7 +120,10 @@ def _forked(fork: Forked) -> str:
         f"{fork.accuracy_off[-1]:.2f} % ({points(gains[-1])}; mean over the rounds {points(mean(gains))})."
     )
     if fork.lost > 0.01:
-        line += f" Up to {percent(fork.lost, 0)} of what separates the two averages of a round is no product with the atoms."
+        lost = percent(fork.lost, 0)
+        line += (
+            f" Up to {lost} of what separates the two averages of a round is beyond the span of the atoms, and is lost."
+        )
     return line
 
 
