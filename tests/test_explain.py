@@ -119,6 +119,8 @@ def test_the_network_without_latent_clients_is_the_plain_one_with_the_same_rest(
     done, layers = a_round(sim), layers_of(sim.model)
     off, plain = mean_of_filters(done, layers), fuse(with_params(sim.model, mean_model(done)))
     assert off.keys() == dict(plain.state_dict()).keys()
+    found, judge = compare_aggregates(done, layers, judge_of(sim, done.clients)), judge_of(sim, done.clients)
+    assert found.on == scores_of(judge, mean_model(done)) != found.off == scores_of(of_plain_network(judge), off)
     factors = {layer.weight for layer in layers}
     assert all(torch.equal(leaf, off[name]) for name, leaf in plain.state_dict().items() if name not in factors)
     assert not any(torch.equal(leaf, off[name]) for name, leaf in plain.state_dict().items() if name in factors)
@@ -364,7 +366,7 @@ REFUSED: dict[str, tuple[Callable[[Path, Path], Path], list[str], str]] = {
     "rounds": (lambda folder, _: folder / "atoms", ["--rounds", "0"], "--rounds 0 is less than 1"),
     "out": (lambda folder, _: folder / "atoms", ["--out", "it.txt"], "--out it.txt is not a .json file"),
     "not plain": (lambda folder, _: folder / "atoms", ["--plain", "{atoms}"], "is decomposed too"),
-    "no checkpoint": (broken(without_checkpoint), [], "has no checkpoint to replay from: make the run again"),
+    "no checkpoint": (broken(without_checkpoint), [], "has no checkpoint to replay from. Make the run again"),
     "nodes": (broken(lambda it: (it / "nodes").mkdir()), [], "is a run on nodes"),
     "another round": (broken(lambda it: None), ["--plain", "{plain}"], "stands at round 2, the other run at 1"),
 }

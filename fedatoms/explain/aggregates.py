@@ -1,5 +1,6 @@
 """Two averages of the same clients: with latent clients (mean coefficients x mean atoms) and without (mean filters)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,9 @@ class Apart:
         >>> Apart(difference=1.0, move=4.0).ratio
         0.25
         """
-        return self.difference / self.move if self.difference else 0.0
+        if not self.difference:
+            return 0.0
+        return self.difference / self.move if self.move else math.inf
 
 
 @dataclass(frozen=True)

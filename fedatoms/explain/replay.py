@@ -83,8 +83,7 @@ def _check(run: Path, experiment: Experiment) -> None:
             f"a run of `fedatoms run`."
         )
     if not any((run / "checkpoint").glob("*.json")):
-        again = f"fedatoms run {run / 'experiment.json'} --name again"
-        way = f"make the run again with `{again}`" if (run / "result.json").exists() else "let it run to its first one"
-        raise ValueError(
-            f"{run} has no checkpoint to replay from: {way}, or continue it with `fedatoms run --resume {run}`."
-        )
+        again = f"Make the run again: `fedatoms run {run / 'experiment.json'} --name again`"
+        more = f"Go on with `fedatoms run --resume {run}`, which saves one in the end or at Ctrl-C"
+        way = again if (run / "result.json").exists() else more
+        raise ValueError(f"{run} has no checkpoint to replay from. {way}.")

@@ -1,6 +1,7 @@
 """A run explained: its rounds replayed and measured, what a plain run and a fork add to that, in one file."""
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -89,34 +90,21 @@ def explain(
     run, settings = Path(run), settings or Explain()
     check(run, settings)
     with tempfile.TemporaryDirectory(prefix="fedatoms-") as scratch:
-        opened = _open(run, settings, Path(scratch) / "run")
-        plain = _open(Path(settings.plain), settings, Path(scratch) / "plain") if settings.plain else None
-        if plain:
-            check_twin(Path(settings.plain), plain, opened)
+        opened, plain = _open_both(run, settings, Path(scratch))
         for note in (*opened.notes, *(plain.notes if plain else ())):
             say(note)
-        layers = layers_of(opened.sim.model)
-        if settings.fork:
-            check_fork(opened.sim, opened.experiment.algorithm)
-        measured = _measured(opened, layers, settings, tell)
-        curve = forked = None
-        if plain:
-            curve = plain_accuracies(plain, settings.rounds, partial(tell, "the plain run"))
-        if settings.fork:
-            forked = fork(
-                opened.sim, opened.state, layers, settings.fork, partial(tell, "with and without latent clients")
-            )
-    return Explanation(
-        run=run.name,
-        experiment=opened.experiment,
-        settings=settings,
-        round=opened.state.round,
-        images=len(opened.sim.data.test_y),
-        rounds=measured,
-        plain=curve,
-        fork=forked,
-        provenance=provenance(opened.sim.device),
-    )
+        layers, sim, start, rounds = layers_of(opened.sim.model), opened.sim, opened.state, settings.fork
+        return Explanation(
+            run=run.name,
+            experiment=opened.experiment,
+            settings=settings,
+            round=start.round,
+            images=len(sim.data.test_y),
+            rounds=_measured(opened, layers, settings, tell),
+            plain=plain_accuracies(plain, settings.rounds, partial(tell, "the plain run")) if plain else None,
+            fork=fork(sim, start, layers, rounds, partial(tell, "with and without latent clients")) if rounds else None,
+            provenance=provenance(sim.device),
+        )
 
 
 def check(run: Path, settings: Explain) -> None:
@@ -168,6 +156,17 @@ def _anywhere(named: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in named.items() if name not in (*LOCAL, "plain")}
 
 
+def _open_both(run: Path, settings: Explain, scratch: Path) -> tuple[Opened, Opened | None]:
+    """Loads the run and its plain twin, if there is one, and refuses what does not fit before anything is trained."""
+    opened, plain = _open(run, settings, scratch / "run"), None
+    if settings.fork:
+        check_fork(opened.sim, opened.experiment.algorithm)
+    if settings.plain:
+        plain = _open(Path(settings.plain), settings, scratch / "plain")
+        check_twin(Path(settings.plain), plain, opened)
+    return opened, plain
+
+
 def _open(run: Path, settings: Explain, scratch: Path) -> Opened:
     asked = {name: getattr(settings, name) for name in ("data_dir", "device", "threads")}
     opened = open_run(run, {name: value for name, value in asked.items() if value is not None}, scratch)
@@ -207,11 +206,13 @@ def _measure(opened: Opened, done: Replay, layers: Sequence[Layer], settings: Ex
 
 
 def _plain(value: object) -> object:
-    """Turns dataclasses into dictionaries of their fields and properties."""
+    """Turns dataclasses into dictionaries of their fields and properties, for JSON, which has no infinity."""
     if is_dataclass(value):
         derived = [name for name, each in vars(type(value)).items() if isinstance(each, property)]
         names = [*(field.name for field in fields(value)), *derived]
         return {name: _plain(getattr(value, name)) for name in names}
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return [_plain(each) for each in value] if isinstance(value, list) else value
