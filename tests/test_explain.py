@@ -18,12 +18,12 @@ from fedatoms.cli import main
 from fedatoms.exchange import Exchange, fast_slow
 from fedatoms.experiment import Experiment
 from fedatoms.explain import study
-from fedatoms.explain.aggregates import compare_aggregates, mean_model, mean_of_filters
+from fedatoms.explain.aggregates import Apart, compare_aggregates, mean_model, mean_of_filters
 from fedatoms.explain.factors import Factors, factors_of, filters, layers_of
-from fedatoms.explain.fork import check_fork, fork, refactor
+from fedatoms.explain.fork import Forked, check_fork, fork, refactor
 from fedatoms.explain.latent import product_of, score_latent
 from fedatoms.explain.replay import Replay, open_run, replay
-from fedatoms.explain.scores import judge_of, of_plain_network, scores_of
+from fedatoms.explain.scores import Scores, judge_of, of_plain_network, scores_of
 from fedatoms.explain.study import Explain, explain
 from fedatoms.explain.twin import check_twin, plain_accuracies
 from fedatoms.explain.variance import parts_of, variance_of
@@ -323,16 +323,20 @@ def test_a_run_is_explained_from_the_command_line(folder: Path, capsys: pytest.C
 
 
 def test_what_is_said_follows_the_numbers(folder: Path) -> None:
-    done = explain(folder / "atoms", Explain(rounds=1, crossed=2, plain=str(folder / "plain")))
-    first = done.rounds[0]
-    on, off = first.aggregates.on.accuracy, first.aggregates.off.accuracy
-    assert done.plain is not None and len(done.plain) == 1
-    said = " ".join(findings(done))
-    assert f"Accuracy {on:.2f} % with latent clients, {off:.2f} % without" in said
-    assert f"({done.plain[0]:.2f} %) the gain is {on - done.plain[0]:+.2f} points: {off - done.plain[0]:+.2f}" in said
-    assert "(2 of 6, drawn)" in said and "--fork N" in said
+    done = explain(folder / "atoms", Explain(rounds=1, crossed=2))
+    (first,) = done.rounds
+    on, off = Scores(60.0, 1.5, 1.0), Scores(58.0, 1.25, 1.0)
+    aggregates = replace(first.aggregates, apart=Apart(difference=1.0, move=8.0), on=on, off=off)
+    forked = Forked(2, accuracy_on=[50.0, 60.0], accuracy_off=[51.0, 58.0], loss_on=[], loss_off=[], lost=0.25)
+    done = replace(done, rounds=[replace(first, aggregates=aggregates)])
+    said, all_said = findings(done), findings(replace(done, plain=[50.0], fork=forked))
+    assert "differ by 12.50 % of the round's move" in said[0] and "(2 of 6, drawn)" in said[2]
+    assert "60.00 % with latent clients, 58.00 % without (+2.00 points" in said[1] and "1.5000 and 1.2500" in said[1]
+    assert "--plain" in said[-2] and "--fork N" in said[-1]
+    assert "+10.00 points: +2.00 points of latent" in all_said[-2] and "+8.00 points of the para" in all_said[-2]
+    assert "60.00 %, after as many without 58.00 % (+2.00 points; mean over the rounds +0.50" in all_said[-1]
+    assert "25 %" in all_said[-1] and "25 %" not in " ".join(findings(replace(done, fork=replace(forked, lost=0.0))))
     assert "server of feddyn" in findings(replace(done, experiment=replace(TINY, algorithm="feddyn")))[-1]
-    assert "--plain" in " ".join(findings(replace(done, plain=None)))
 
 
 def test_a_plain_run_is_scored_in_its_own_next_rounds(folder: Path, tmp_path: Path) -> None:
