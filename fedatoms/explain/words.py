@@ -107,8 +107,8 @@ def _gain(explanation: Explanation) -> str:
     plain = mean(explanation.plain[each.round - explanation.round] for each in explanation.rounds)
     on, off = (mean(getattr(each.aggregates, kind).accuracy for each in explanation.rounds) for kind in ("on", "off"))
     return (
-        f"Against the plain run ({plain:.2f} %) the gain is {points(on - plain)}: {points(on - off)} of latent clients in "
-        f"the round itself, {points(off - plain)} of the parametrisation and of all rounds before."
+        f"Against the plain run ({plain:.2f} %) the gain is {points(on - plain)}: {points(on - off)} of latent clients "
+        f"in the round itself, {points(off - plain)} of the parametrisation and of all rounds before."
     )
 
 
