@@ -283,7 +283,7 @@ def _explain(words: list[str]) -> int:
 
     console, run, settings = _console(), Path(words[0]), parse("explain", words[1:], Explain())
     check(run, settings)
-    with working(console, f"replaying {settings.rounds} rounds of {run.name}") as tell:
+    with working(console, f"replaying rounds of {run.name}") as tell:
         done = explain(run, settings, tell=tell, say=_say)
     found, out = findings(done), out_of(run, settings)
     write(done, out, found)

@@ -13,13 +13,7 @@ def findings(explanation: Explanation) -> list[str]:
     """Says what was measured, one sentence for each question; what was not asked, and how to ask it."""
     rounds = explanation.rounds
     lines = [_apart(rounds), _scores(explanation), _latent(rounds), _variance(rounds), _gain(explanation)]
-    lines.append(_forked(explanation.fork) if explanation.fork else _NO_FORK)
-    if explanation.experiment.algorithm not in REPLACES:
-        lines.append(
-            f"Both are means of the clients' models; the server of {explanation.experiment.algorithm} goes on from "
-            f"the one with latent clients with a step of its own, which is not in these numbers."
-        )
-    return [line for line in lines if line]
+    return [line for line in (*lines, _longer(explanation)) if line]
 
 
 def percent(share: float, digits: int = 2) -> str:
@@ -112,6 +106,15 @@ def _gain(explanation: Explanation) -> str:
     )
 
 
+def _longer(explanation: Explanation) -> str:
+    name = explanation.experiment.algorithm
+    if explanation.fork:
+        return _forked(explanation.fork)
+    if name in REPLACES:
+        return "A replayed round shows one average only: --fork N goes on for N rounds with and without latent clients."
+    return f"Both are means of the clients' models: what the server of {name} adds of its own is not in these numbers."
+
+
 def _forked(fork: Forked) -> str:
     rounds = len(fork.accuracy_on)
     gains = [on - off for on, off in zip(fork.accuracy_on, fork.accuracy_off, strict=True)]
@@ -125,9 +128,3 @@ def _forked(fork: Forked) -> str:
             f" Up to {lost} of what separates the two averages of a round is beyond the span of the atoms, and is lost."
         )
     return line
-
-
-_NO_FORK = (
-    "A replayed round shows one average only. --fork N goes on for N rounds with and without latent clients, so that "
-    "what they change adds up."
-)
