@@ -17,7 +17,7 @@ def rounds_table(explanation: Explanation) -> Table:
         "of both; mean test loss of real and latent clients; variance with latent clients, in % of that without: by "
         "formula, and drawn again"
     )
-    table = _table(f"{explanation.run}: {len(explanation.rounds)} rounds from round {explanation.round}", note)
+    table = _table(f"{explanation.run} from round {explanation.round} on", note)
     heads = ("round", "clients", "apart", "with", "without", "real\nloss", "latent\nloss", "variance\nformula", "drawn")
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
