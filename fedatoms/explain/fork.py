@@ -1,6 +1,6 @@
 """The same rounds twice from one checkpoint: with latent clients, and with a server that averages filters instead."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,13 +9,11 @@ import torch
 from fedatoms.algorithms.base import replace_params
 from fedatoms.explain.aggregates import Apart, together
 from fedatoms.explain.factors import Layer, factors_of
-from fedatoms.explain.replay import Replay, replay
+from fedatoms.explain.replay import Replay, Tick, replay
 from fedatoms.scoring import score
 from fedatoms.simulate import advance
 from fedatoms.simulation import Simulation, State
 from fedatoms.trees import Params
-
-Tick = Callable[[int, int], None]  # rounds run, of so many
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Latent clients one by one: the coefficients of one client with the atoms of another, beside the real ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean
 
@@ -8,12 +8,10 @@ import torch
 
 from fedatoms.explain.aggregates import mean_model
 from fedatoms.explain.factors import Layer
-from fedatoms.explain.replay import Replay
+from fedatoms.explain.replay import Replay, Tick
 from fedatoms.explain.scores import Judge, Scores, scores_of
 from fedatoms.randomness import generator
 from fedatoms.trees import Params
-
-Tick = Callable[[int, int], None]  # models scored, of so many
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A run's next rounds, replayed from its checkpoint by the engine itself, with what each client uploaded."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,8 @@ from fedatoms.local import Job, Learner, Reply
 from fedatoms.simulate import advance
 from fedatoms.simulation import Record, Simulation, State, select, weights_of
 from fedatoms.trees import Params
+
+Tick = Callable[[int, int], None]  # hears how many parts of a long work are done, of how many
 
 
 class Opened(NamedTuple):

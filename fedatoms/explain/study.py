@@ -13,8 +13,8 @@ from fedatoms.experiment import Experiment, identity, load_run, to_json
 from fedatoms.explain.aggregates import Aggregates, compare_aggregates
 from fedatoms.explain.factors import Layer, layers_of
 from fedatoms.explain.fork import Forked, check_fork, fork
-from fedatoms.explain.latent import Latent, Tick, score_latent
-from fedatoms.explain.replay import Opened, Replay, open_run, replay
+from fedatoms.explain.latent import Latent, score_latent
+from fedatoms.explain.replay import Opened, Replay, Tick, open_run, replay
 from fedatoms.explain.scores import judge_of
 from fedatoms.explain.twin import check_twin, plain_accuracies
 from fedatoms.explain.variance import Variance, variance_of

@@ -1,17 +1,15 @@
 """The plain run of the same experiment: what the decomposed one is held against."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from fedatoms.decompose import is_decomposed
 from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, to_json
-from fedatoms.explain.replay import Opened
+from fedatoms.explain.replay import Opened, Tick
 from fedatoms.scoring import score, scored_model
 from fedatoms.simulate import advance
 
 OF_ATOMS = {"parametrisation", "atoms", "init", "where", "atoms_lr", "atoms_decay"}
 OF_SCORING = {"score", "last_epochs", *HOW_LONG}
-Tick = Callable[[int, int], None]  # rounds run, of so many
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:

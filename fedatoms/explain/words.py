@@ -1,7 +1,6 @@
 """What was found, in sentences that are computed from the numbers."""
 
-import statistics
-from collections.abc import Iterable
+from statistics import fmean as mean
 
 from fedatoms.explain.fork import Forked
 from fedatoms.explain.study import Explanation, Round
@@ -32,15 +31,6 @@ def points(value: float) -> str:
     '+0.12 points'
     """
     return f"{value:+.2f} points"
-
-
-def mean(values: Iterable[float]) -> float:
-    """Returns the mean of numbers.
-
-    >>> mean([1, 2])
-    1.5
-    """
-    return statistics.fmean(values)
 
 
 def _apart(rounds: list[Round]) -> str:
@@ -119,7 +109,7 @@ def _forked(fork: Forked) -> str:
     rounds = len(fork.accuracy_on)
     gains = [on - off for on, off in zip(fork.accuracy_on, fork.accuracy_off, strict=True)]
     line = (
-        f"After {rounds} rounds with latent clients {fork.accuracy_on[-1]:.2f} %, after as many without "
+        f"After {rounds} round{'s' * (rounds > 1)} with latent clients {fork.accuracy_on[-1]:.2f} %, after as many without "
         f"{fork.accuracy_off[-1]:.2f} % ({points(gains[-1])}; mean over the rounds {points(mean(gains))})."
     )
     if fork.lost > 0.01:
