@@ -106,10 +106,10 @@ def _longer(explanation: Explanation) -> str:
 
 
 def _forked(fork: Forked) -> str:
-    rounds = len(fork.accuracy_on)
+    rounds = f"{len(fork.accuracy_on)} round{'s' * (len(fork.accuracy_on) > 1)}"
     gains = [on - off for on, off in zip(fork.accuracy_on, fork.accuracy_off, strict=True)]
     line = (
-        f"After {rounds} round{'s' * (rounds > 1)} with latent clients {fork.accuracy_on[-1]:.2f} %, after as many without "
+        f"After {rounds} with latent clients {fork.accuracy_on[-1]:.2f} %, after as many without "
         f"{fork.accuracy_off[-1]:.2f} % ({points(gains[-1])}; mean over the rounds {points(mean(gains))})."
     )
     if fork.lost > 0.01:
