@@ -32,6 +32,7 @@ Federated learning with filter atoms, on PyTorch.
   reproduce     the paper's tables and figures: fedatoms reproduce table1 | figure-variance | ... | all [--quick]
   report        a page of results: fedatoms report FOLDER ... [-o report.html] [--data-dir FOLDER]
   personalize   a client that joins later: fedatoms personalize RUN --images FILE.npz --out FILE.safetensors
+  explain       what latent clients change: fedatoms explain RUN [--fork N] [--plain RUN], or explain --bounds
   presets       the named experiments
   bench         how fast, how big, against a hand-written loop; --device cuda adds torch.compile and JAX
   flower        a real federation: fedatoms flower new DIR | keys DIR | demo [--nodes 3] [--rounds 3] [--tls]
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "reproduce": _reproduce,
         "report": _report,
         "personalize": _personalize,
+        "explain": _explain,
         "presets": _presets,
         "bench": _bench,
         "flower": _flower,
@@ -305,6 +307,52 @@ def _personalize(words: list[str]) -> int:
     )
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
+    return 0
+
+
+def _explain(words: list[str]) -> int:
+    if "--bounds" in words:
+        return _bounds([word for word in words if word != "--bounds"])
+    from fedatoms.explain.study import Explain, check, explain, out_of, write
+
+    if not words or "-h" in words or "--help" in words:
+        print("fedatoms explain RUN [--FLAG VALUE ...]        replays rounds of a run with atoms and measures them")
+        print("fedatoms explain --bounds [--FLAG VALUE ...]   the paper's bounds, with and without latent clients\n")
+        parse("explain", ["--help"], Explain())
+    if words[0].startswith("-"):
+        raise ValueError("the run is missing. Give its folder first, for example `fedatoms explain runs/mine`.")
+    from fedatoms.display import working
+    from fedatoms.explain.tables import layers_table, rounds_table
+    from fedatoms.explain.words import findings
+
+    console, run, settings = _console(), Path(words[0]), parse("explain", words[1:], Explain())
+    check(run, settings)
+    with working(console, f"replaying rounds of {run.name}") as tell:
+        done = explain(run, settings, tell=tell, say=_say)
+    found, out = findings(done), out_of(run, settings)
+    write(done, out, found)
+    for table in (rounds_table(done), layers_table(done)):
+        console.print(table)
+    for line in (*found, f"file: {out}"):
+        console.print(line, highlight=False, markup=False)
+    return 0
+
+
+def _bounds(words: list[str]) -> int:
+    from fedatoms.explain.bounds import ASSUMED, Bounds, fast_and_slow, rate, with_and_without
+    from fedatoms.explain.tables import bounds_table
+
+    asked, console = parse("explain --bounds", words, Bounds()), _console()
+    title = f"Theorem 5.5: {asked.sampled} of {asked.clients} clients in a round, {asked.epochs} local steps"
+    console.print(bounds_table(title, asked, "latent\nclients", with_and_without(asked)))
+    title = (
+        f"Theorem F.1: all {asked.clients} clients in every round, {asked.epochs} local steps, no latent clients in it"
+    )
+    console.print(bounds_table(title, asked, "beta", fast_and_slow(asked)))
+    sent = f"beta {asked.beta} sends {rate(asked):.3f} of {asked.fast + asked.slow:,} parameters in a round."
+    assumed = "Assumed, so the bounds weigh terms against each other and predict no run:"
+    for line in (sent, assumed, *(f"- {line}" for line in ASSUMED)):
+        console.print(line, highlight=False, markup=False)
     return 0
 
 

@@ -187,15 +187,18 @@ def judgement(lines: Sequence[Line]) -> str:
 
 
 @contextmanager
-def working(console: Console, what: str) -> Iterator[None]:
-    """Shows that something of unknown length goes on, and for how long; a plain line without a terminal."""
+def working(console: Console, what: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Shows that something of unknown length goes on, and for how long; a plain line without a terminal.
+
+    Yields what to tell if it has parts: the part, and how far it is.
+    """
     if not console.is_terminal:
         console.print(what, highlight=False, soft_wrap=True)
-        yield
+        yield lambda part, done, of: None if done else console.print(part, highlight=False, soft_wrap=True)
         return
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as bar:
-        bar.add_task(what, total=None)
-        yield
+        task = bar.add_task(what, total=None)
+        yield lambda part, done, of: bar.update(task, description=f"{part} {done}/{of}" if of else part)
 
 
 def joining(done: Joined) -> Table:

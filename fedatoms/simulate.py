@@ -30,6 +30,7 @@ from fedatoms.simulation import (
     select,
     sharing,
     travelling,
+    weights_of,
 )
 from fedatoms.trees import Memory, Params
 
@@ -230,9 +231,7 @@ def _job(sim: Simulation, state: State, client: int, phase: Phase, place: int) -
 
 
 def _collect(sim: Simulation, state: State, got: _Collected, block: list[int], reply: Reply, view: View) -> _Collected:
-    uniform = sim.algorithm.weighting == "uniform"
-    weights = torch.tensor([1.0 if uniform else float(len(sim.data.parts[client])) for client in block])
-    total = server_side.gather(got.total, reply.upload, weights)
+    total = server_side.gather(got.total, reply.upload, weights_of(sim, block))
     up = {group: got.up.get(group, 0) + count for group, count in bytes_of(reply.upload, sim.labels).items()}
     before = [_row(sim, state, client) for client in block]
     after = [_kept(sim, state, old, reply, i, view) for i, old in enumerate(before)]

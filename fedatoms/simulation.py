@@ -35,6 +35,7 @@ GLOBAL_MODELS: tuple[Scored, ...] = ("server", "selected", "all")
 MAPS: tuple[Map, ...] = get_args(Map)
 Bytes = dict[Group, int]
 Predict = Callable[[Params, Tensor], Tensor]
+Made = Literal["network", "pool", "map_clients", "predict"]  # what a simulation makes when it is first used
 _AHEAD = 32  # clients whose batches are drawn before their round
 
 
@@ -188,12 +189,12 @@ class Record(NamedTuple):
     seconds: float
 
 
-def sharing(sim: Simulation, built: Simulation) -> Simulation:
-    """Gives a simulation what another has built and it would build alike: network, data on the device, compiled steps.
+def sharing(sim: Simulation, built: Simulation, *made: Made) -> Simulation:
+    """Gives a simulation what another has built and it would build alike; all of it if nothing is named.
 
     So ``sharing(replace(sim, seed=1), sim)`` has other clients and batches, and compiles nothing again.
     """
-    sim.__dict__.update({name: getattr(built, name) for name in ("network", "pool", "map_clients", "predict")})
+    sim.__dict__.update({name: getattr(built, name) for name in made or get_args(Made)})
     return sim
 
 
@@ -204,6 +205,12 @@ def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
     chosen = torch.randperm(count, generator=generator(sim.seed, "clients", t))[:wanted].sort().values
     reports = torch.rand(wanted, generator=generator(sim.seed, "failures", t)) >= sim.failures
     return chosen.tolist(), chosen[reports].tolist()
+
+
+def weights_of(sim: Simulation, clients: list[int]) -> Tensor:
+    """Returns what clients weigh in the mean: their samples, or the same for all if the algorithm says so."""
+    uniform = sim.algorithm.weighting == "uniform"
+    return torch.tensor([1.0 if uniform else float(len(sim.data.parts[client])) for client in clients])
 
 
 def learner_of(sim: Simulation, t: int, phase: Phase | None = None) -> Learner:
