@@ -186,6 +186,8 @@ class Record(NamedTuple):
     up: Bytes
     down: Bytes
     seconds: float
+    refused: Mapping[int, str] = {}  # on Flower, of those that failed: clients whose answers were not averaged, and why
+    beside: Mapping[str, int] = {}  # on Flower: bytes of arrays that crossed but are in no average
 
 
 def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:

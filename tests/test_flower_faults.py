@@ -45,11 +45,11 @@ def with_arrays(change: Callable[[dict[str, Array]], dict[str, Array]]) -> Calla
     return lie
 
 
-def with_leaf(change: Callable[[np.ndarray], np.ndarray], kind: str = "params") -> Callable[..., Message]:
+def with_leaf(change: Callable[[np.ndarray], np.ndarray], kind: str = "") -> Callable[..., Message]:
     """Makes a lie about one array of an answer."""
 
     def one(arrays: dict[str, Array]) -> dict[str, Array]:
-        name = next(name for name in arrays if name.startswith(kind))
+        name = next(name for name in arrays if name.startswith(f"{kind}/"))
         return {**arrays, name: Array(change(arrays[name].numpy()))}
 
     return with_arrays(one)
@@ -102,7 +102,7 @@ LIES: dict[str, Callable[[Message, Message], Message | None]] = {
     "a type that torch lacks": with_leaf(lambda leaf: leaf.astype(np.complex256)),
     "words for numbers": with_leaf(lambda leaf: leaf.astype(str)),
     "a missing leaf": with_arrays(lambda arrays: dict([*arrays.items()][1:])),
-    "an extra leaf": with_arrays(lambda arrays: {**arrays, "params/more": Array(np.zeros(1, np.float32))}),
+    "an extra leaf": with_arrays(lambda arrays: {**arrays, "/more": Array(np.zeros(1, np.float32))}),
     "a kind that nobody asked for": with_arrays(lambda arrays: {**arrays, "odd/w": Array(np.zeros(1, np.float32))}),
     "an object": with_arrays(pickled),
     "no bytes": with_arrays(garbled(b"")),
