@@ -60,7 +60,9 @@ def test_a_node_with_another_experiment_is_left_out_with_the_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     on_flower(SMALL, tmp_path, change=lambda grid: grid.contexts[FIRST + WHO].run_config.update({"lr": 0.5}))
-    assert f"node {FIRST + WHO} runs another experiment than the server. Install the same app on both." in caplog.messages
+    assert (
+        f"node {FIRST + WHO} runs another experiment than the server. Install the same app on both." in caplog.messages
+    )
     assert [row["clients"] for row in read_rounds(tmp_path / "runs" / "it")] == [3, 3, 3]
 
 
