@@ -228,8 +228,9 @@ def test_a_bad_score_is_left_out_with_a_line(
         return lie(reply, message) if client == WHO and message.metadata.message_type == "evaluate" else reply
 
     on_flower(replace(OWN_ATOMS, rounds=1), tmp_path, meddle)
-    score = read_rounds(tmp_path / "runs" / "it")[0]["scores"]["personal"]
-    assert 0 <= score["accuracy"] <= 100
+    row = read_rounds(tmp_path / "runs" / "it")[0]
+    assert 0 <= row["scores"]["personal"]["accuracy"] <= 100
+    assert (row["clients"], "refused" in row) == (4, False)  # its part of the round was good
     assert [line for line in caplog.messages if f"client {WHO} (node {FIRST + WHO})" in line]
 
 

@@ -202,7 +202,8 @@ class FedAtoms(Strategy):
         refused = sum(size.arrays for size in self._heard) - sum(up.values())
         beside = {"refused": refused} if refused else {}
         seconds = time.perf_counter() - self._began
-        return Record(number, loss, len(answers), chosen - len(answers), up, down, seconds, self._refused, beside)
+        failed = chosen - len(answers)
+        return Record(number, loss, len(answers), failed, up, down, seconds, dict(self._refused), beside)
 
     def _metrics(self, loss: float) -> MetricRecord:
         sizes = {
