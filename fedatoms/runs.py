@@ -4,10 +4,10 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, TypedDict, cast
+from typing import NamedTuple, NotRequired, TypedDict, cast
 
 from safetensors import safe_open
 from safetensors.torch import load_file, save
@@ -20,13 +20,14 @@ from fedatoms.events import check_tensorboard, tensorboard
 from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, run_name, trajectory
 from fedatoms.files import replace_file, write_file
 from fedatoms.provenance import provenance
-from fedatoms.scoring import Progress, personal_score, rounds
+from fedatoms.scoring import Progress, Score, personal_score, rounds
 from fedatoms.simulate import begin, last_pass
-from fedatoms.simulation import Simulation, State
+from fedatoms.simulation import Record, Simulation, State
 from fedatoms.train import Watch, with_params
 from fedatoms.trees import restrict
 
 LOCAL = ("data_dir", "out")  # where things lie on this machine: no part of a result
+_ON_FLOWER = Record._field_defaults
 WINDOW = 100  # the headline is the mean of the evaluations in the last so many rounds
 
 
@@ -41,6 +42,8 @@ class Row(TypedDict):
     down: dict[str, int]
     seconds: float
     scores: dict[str, dict[str, float]]
+    refused: NotRequired[dict[str, str]]  # these two only on Flower, and only if there are any: see ``Record``
+    beside: NotRequired[dict[str, int]]
 
 
 class Summary(NamedTuple):
@@ -65,9 +68,17 @@ class Result:
     provenance: dict[str, object]
     folder: Path
     personal: dict[str, float] | None = None  # accuracies of clients' own models, see ``_personal``
+    bytes_beside: dict[str, int] | None = None  # on Flower, see ``Record``
 
 
 Say = Callable[[str], None]
+
+
+class Ending(NamedTuple):
+    """How a run of a personalised method ends: accuracies of clients' own models, and bytes that crossed for them."""
+
+    accuracy: dict[str, float]
+    beside: Mapping[str, int] = {}
 
 
 class Engine(NamedTuple):
@@ -75,7 +86,7 @@ class Engine(NamedTuple):
 
     simulation: Callable[[Experiment, Path], Simulation] = simulation
     rounds: Callable[[Simulation, State, int, int], Iterator[Progress]] = rounds
-    personal: Callable[[Experiment, Simulation, State, Path], dict[str, float]] | None = None
+    personal: Callable[[Experiment, Simulation, State, Path], Ending] | None = None
 
 
 def run(experiment: Experiment, *, watch: Watch | None = None, engine: Engine | None = None) -> Result:
@@ -246,7 +257,10 @@ def _finish(
         raise
     save_state()
     own = (engine.personal or _personal)(experiment, sim, state, folder) if experiment.personal != "none" else None
-    result = replace(_result(experiment, sim, folder, before + time.perf_counter() - began, source), personal=own)
+    result = _result(experiment, sim, folder, before + time.perf_counter() - began, source)
+    if own is not None:
+        beside = _sum([result.bytes_beside or {}, own.beside])
+        result = replace(result, personal=own.accuracy, bytes_beside=beside or None)
     write_model(folder, sim, state)
     return _write(result)
 
@@ -264,8 +278,9 @@ def _result(experiment: Experiment, sim: Simulation, folder: Path, seconds: floa
     return Result(
         experiment=experiment,
         accuracy=summarise(rows),
-        bytes_up=_total(rows, "up"),
-        bytes_down=_total(rows, "down"),
+        bytes_up=_sum(row["up"] for row in rows),
+        bytes_down=_sum(row["down"] for row in rows),
+        bytes_beside=_sum(row.get("beside", {}) for row in rows) or None,
         seconds=seconds,
         seconds_per_round=statistics.median(row["seconds"] for row in rows),
         parameters=sum(leaf.numel() for leaf in sim.network.parameters.values()),
@@ -274,19 +289,28 @@ def _result(experiment: Experiment, sim: Simulation, folder: Path, seconds: floa
     )
 
 
-def _personal(experiment: Experiment, sim: Simulation, state: State, folder: Path) -> dict[str, float]:
-    """Gives every client a last local pass, writes what is its own, and says how good their models are."""
+def own_models_until(folder: Path, rounds: int) -> dict[str, float]:
+    """Says how good clients' own models were in the last rounds of so many, before a last pass."""
     curve = accuracy_curves(read_rounds(folder)).get("personal", [])
-    recent = [accuracy for t, accuracy in curve if t >= experiment.rounds - 10]
-    found = {"last round": recent[-1], "mean of the last ten": sum(recent) / len(recent)} if recent else {}
+    recent = [accuracy for t, accuracy in curve if t >= rounds - 10]
+    return {"last round": recent[-1], "mean of the last ten": sum(recent) / len(recent)} if recent else {}
+
+
+def own_models_after(score: Score) -> dict[str, float]:
+    """Says how good clients' own models are in the end."""
+    assert score.worst is not None and score.spread is not None
+    return {"after the last pass": score.accuracy, "worst tenth": score.worst, "spread": score.spread}
+
+
+def _personal(experiment: Experiment, sim: Simulation, state: State, folder: Path) -> Ending:
+    """Gives every client a last local pass, writes what is its own, and says how good their models are."""
     if experiment.last_epochs:  # else there is no pass, and what follows is the last round's
         sim, state = last_pass(sim, state, experiment.last_epochs)
     score = personal_score(sim, state)
     for client in range(len(sim.data.parts)):
         row = state.clients.read(client)
         write_file(folder / "personal" / f"{client:06d}.safetensors", {} if row is None else restrict(row.own, sim.own))
-    assert score.worst is not None and score.spread is not None
-    return {**found, "after the last pass": score.accuracy, "worst tenth": score.worst, "spread": score.spread}
+    return Ending({**own_models_until(folder, experiment.rounds), **own_models_after(score)})
 
 
 def _write(result: Result) -> Result:
@@ -301,16 +325,16 @@ def _row(progress: Progress) -> Row:
         str(name): {field: value for field, value in score._asdict().items() if value is not None}
         for name, score in progress.scores.items()
     }
-    record = progress.record._asdict()
+    record = {name: value for name, value in progress.record._asdict().items() if value or name not in _ON_FLOWER}
     return cast(Row, {**record, "loss": record["loss"] if progress.record.clients else None, "scores": scores})
 
 
-def _total(rows: list[Row], direction: Literal["up", "down"]) -> dict[str, int]:
-    count: dict[str, int] = {}
-    for row in rows:
-        for group, size in row[direction].items():
-            count[group] = count.get(group, 0) + size
-    return count
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for count in counts:
+        for name, size in count.items():
+            total[name] = total.get(name, 0) + size
+    return total
 
 
 def _whole_lines(path: Path) -> Iterator[Row]:

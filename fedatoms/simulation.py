@@ -187,6 +187,8 @@ class Record(NamedTuple):
     up: Bytes
     down: Bytes
     seconds: float
+    refused: Mapping[int, str] = {}  # on Flower, of those that failed: clients whose answers were not averaged, and why
+    beside: Mapping[str, int] = {}  # on Flower: bytes of arrays that crossed but are in no average
 
 
 def sharing(sim: Simulation, built: Simulation, *made: Made) -> Simulation:

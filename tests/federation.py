@@ -1,5 +1,6 @@
 """Minutes of real federations, by `make federation`: equality on three nodes, and parts that are killed."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ CASES = {
     "local atoms": {"parametrisation": "atoms", "personal": "local-atoms"},
 }
 THREE = replace(SMALL, clients=3)
+LONGER = replace(THREE, algorithm="scaffold", epochs=30)  # long enough to be killed in the middle of it
 
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES.keys())
@@ -33,10 +35,13 @@ def test_three_nodes_give_the_simulators_model(changes: dict[str, str], tmp_path
 
 
 def test_a_node_that_is_killed_in_a_round_is_left_out_until_it_is_back(tmp_path: Path) -> None:
-    experiment = replace(THREE, algorithm="scaffold", rounds=4)
+    experiment = replace(LONGER, rounds=4)
     app = write_app(tmp_path / "app", experiment)
     with deployed(tmp_path / "deployment", node_configs(tmp_path, 3)) as deployment:
-        at = {"round 1: asking": lambda: deployment.kill_node(2), "round 1: loss": lambda: deployment.start_node(2)}
+        at = {
+            "round 1: asking": while_training(deployment, 2, 1, lambda: deployment.kill_node(2)),
+            "round 1: loss": lambda: deployment.start_node(2),
+        }
         config = {"rounds": 4, "out": str(tmp_path / "runs"), "min-train-nodes": 2, "timeout": 60.0}
         deployment.run(app, config, timeout=LONG, each_line=acting(at))
     rows = read_rounds(tmp_path / "runs" / "it")
@@ -48,22 +53,52 @@ def test_a_node_that_is_killed_in_a_round_is_left_out_until_it_is_back(tmp_path:
     ]
 
 
-@pytest.mark.parametrize("when", ["round 0: loss", "round 1: asking"])
+@pytest.mark.parametrize("when", ["between rounds", "in a round"])
 @pytest.mark.parametrize("what", ["link", "server app"])
 def test_a_server_that_is_killed_goes_on_as_if_nothing_had_been(what: str, when: str, tmp_path: Path) -> None:
-    experiment = replace(THREE, algorithm="scaffold", parametrisation="atoms", beta="1/2")
+    experiment = replace(LONGER, parametrisation="atoms", beta="1/2")
     app, config = write_app(tmp_path / "app", experiment), {"out": str(tmp_path / "runs")}
     with deployed(tmp_path / "deployment", node_configs(tmp_path, 3)) as deployment:
+        kill = deployment.kill_link if what == "link" else deployment.kill_server_app
+        at = {
+            "between rounds": {"round 0: loss": kill},
+            "in a round": {"round 1: asking": while_training(deployment, 0, 1, kill)},
+        }
         with pytest.raises(DeploymentError):
-            deployment.run(app, config, timeout=LONG, each_line=acting({when: killer(deployment, what)}))
+            deployment.run(app, config, timeout=LONG, each_line=acting(at[when]))
+        assert len(read_rounds(tmp_path / "runs" / "it")) <= 1  # the second was not over
         if what == "link":
             deployment.start_link()
         deployment.run(app, {**config, "resume": True}, timeout=LONG)
     assert is_the_simulators(tmp_path / "runs" / "it", experiment)
 
 
-def killer(deployment: Deployment, what: str) -> Callable[[], object]:
-    return deployment.kill_link if what == "link" else deployment.kill_server_app
+def test_too_few_nodes_end_a_run_in_peace_and_it_goes_on_when_they_are_back(tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", THREE)
+    config = {"out": str(tmp_path / "runs"), "min-train-nodes": 3, "wait": 30.0}
+    with deployed(tmp_path / "deployment", node_configs(tmp_path, 3)) as deployment:
+        at = {"round 0: loss": lambda: deployment.end_node(2)}
+        lines = deployment.run(app, config, timeout=LONG, each_line=acting(at))  # or Flower would say that it failed
+        assert len([line for line in lines if "stopped in round 1" in line]) == 1
+        assert not [line for line in lines if "Traceback" in line]
+        deployment.start_node(2)
+        deployment.run(app, {**config, "resume": True}, timeout=LONG)
+    assert is_the_simulators(tmp_path / "runs" / "it", THREE)
+
+
+def while_training(deployment: Deployment, client: int, number: int, act: Callable[[], object]) -> Callable[[], object]:
+    """Waits until a node says that it trains, acts at once, and sees to it that the node had not answered by then."""
+
+    def wait() -> None:
+        until, words = time.monotonic() + LONG, f"round {number}: training as client {client}"
+        while not any(begun := [words in line for line in deployment.log(f"node-{client}")]):
+            assert time.monotonic() < until, "it never trained"
+            time.sleep(0.02)
+        act()
+        after = deployment.log(f"node-{client}")[begun.index(True) :]
+        assert not [line for line in after if "Sending: train" in line], "it had answered already"
+
+    return wait
 
 
 def acting(at: dict[str, Callable[[], object]]) -> Callable[[str], None]:

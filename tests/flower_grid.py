@@ -1,5 +1,6 @@
 """What the tests of Flower share: a grid in one process, a small task, and the simulator's run of the same."""
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -100,7 +101,7 @@ def round_of(message: Message) -> int | None:
     """Returns the round that a node is asked to do its part of, or None if it is asked something else."""
     if message.metadata.message_type != MessageType.TRAIN:
         return None
-    return message.content.config_records["config"]["round"]
+    return json.loads(message.content.config_records["config"]["order"])[1]
 
 
 def task_of(experiment: Experiment, data: Federation = DATA, *, dtype: torch.dtype = torch.float32) -> Task:

@@ -32,7 +32,7 @@ from fedatoms.experiment import Experiment
 from fedatoms.flower import Own, Task, built_in, client_app, server_app, wire
 from fedatoms.models import build
 from fedatoms.personal import METHODS
-from fedatoms.runs import read_rounds
+from fedatoms.runs import read_result, read_rounds, run
 from fedatoms.simulate import advance, begin
 from fedatoms.trees import nbytes
 
@@ -129,6 +129,27 @@ def test_the_ledger_is_the_simulator_s_and_counts_the_arrays_that_crossed(
         assert (sum(row["down"].values()), sum(row["up"].values())) == crossed_in(grid, row["round"])
 
 
+def test_bytes_that_cross_for_scores_are_counted_apart_and_trouble_no_ledger(tmp_path: Path) -> None:
+    experiment = replace(SMALL, personal="local-atoms", parametrisation="atoms", eval_every=2)
+    grid = on_flower(experiment, tmp_path)
+    rows, (_, records) = read_rounds(tmp_path / "runs" / "it"), simulated(experiment)
+    assert [(row["up"], row["down"]) for row in rows] == [(record.up, record.down) for record in records]
+    crossed = [wire.size_of(each.sent).arrays for each in grid.log if each.kind == "evaluate"]
+    assert len(crossed) == 3 * experiment.clients  # after rounds 1 and 2, and after the last pass
+    once = sum(crossed[: experiment.clients])
+    assert [row.get("beside") for row in rows] == [None, {"scores": once}, {"scores": once}]
+    assert read_result(tmp_path / "runs" / "it").bytes_beside == {"scores": sum(crossed)}
+
+
+def test_a_personalised_run_ends_with_the_simulator_s_numbers(tmp_path: Path) -> None:
+    experiment = replace(DIGITS, parametrisation="atoms", personal="local-atoms", eval_every=2)
+    on_flower(experiment, tmp_path, task=built_in(experiment))
+    theirs = run(replace(experiment, map="one_by_one", score="server,personal", out=str(tmp_path / "simulated")))
+    ours = read_result(tmp_path / "runs" / "it").personal
+    assert ours == pytest.approx(theirs.personal)
+    assert "mean of the last ten" in ours
+
+
 def crossed_in(grid: OneProcess, number: int) -> tuple[int, int]:
     """Weighs the arrays that went down and up in a round."""
     both = [(wire.size_of(each.sent), wire.size_of(each.reply.content)) for each in grid.log if each.round == number]
@@ -160,7 +181,7 @@ def test_fast_rounds_of_a_lenet_cost_a_fifth(tmp_path: Path) -> None:
     fast = [
         wire.size_of(content) for each in grid.log if each.round == 9 for content in (each.sent, each.reply.content)
     ]
-    assert all(size.rest < 0.08 * sum(size) for size in fast)
+    assert all(size.rest <= 0.06 * sum(size) for size in fast)
 
 
 def lenet_task(experiment: Experiment) -> Task:

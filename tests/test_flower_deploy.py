@@ -7,7 +7,9 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -17,6 +19,7 @@ pytest.importorskip("flwr")
 
 from fedatoms.flower import processes
 from fedatoms.flower.commands import PORTS, Value, config_words, free_ports
+from fedatoms.flower.demo import demo
 from fedatoms.flower.deploy import DeploymentError, deployed
 from fedatoms.flower.keys import certificates, node_key
 
@@ -139,6 +142,13 @@ def test_a_folder_holds_one_deployment(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     with pytest.raises(FileExistsError, match="Use a new folder"), deployed(tmp_path, []):
         raise AssertionError("it started")
+
+
+def test_a_demo_whose_nodes_do_not_answer_is_an_error_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = SimpleNamespace(run=lambda *words, **more: ["stopped in round 0"])
+    monkeypatch.setattr("fedatoms.flower.demo.deployed", lambda *words, **more: nullcontext(silent))
+    with pytest.raises(DeploymentError, match=r"(?s)nodes did not answer.*stopped in round 0"):
+        demo(1, 1, tls=False, say=lambda line: None, done=lambda rounds: None)
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z0-9_-]+", fullmatch=True), st.text() | st.integers(-9, 9) | st.booleans()))

@@ -1,10 +1,12 @@
 """Flower in one process with nodes that fail or lie: what they say is left out, with a line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from io import BytesIO
+from itertools import count
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from conftest import identical
@@ -29,8 +31,8 @@ from flower_grid import (
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from torch import Tensor
 
-from fedatoms.flower import Own
-from fedatoms.runs import read_rounds
+from fedatoms.flower import Own, wire
+from fedatoms.runs import read_result, read_rounds
 
 WHEN, WHO = 2, 2  # the round in which something goes wrong, and with which client
 
@@ -45,11 +47,11 @@ def with_arrays(change: Callable[[dict[str, Array]], dict[str, Array]]) -> Calla
     return lie
 
 
-def with_leaf(change: Callable[[np.ndarray], np.ndarray], kind: str = "params") -> Callable[..., Message]:
+def with_leaf(change: Callable[[np.ndarray], np.ndarray], kind: str = "") -> Callable[..., Message]:
     """Makes a lie about one array of an answer."""
 
     def one(arrays: dict[str, Array]) -> dict[str, Array]:
-        name = next(name for name in arrays if name.startswith(kind))
+        name = next(name for name in arrays if name.startswith(f"{kind}/"))
         return {**arrays, name: Array(change(arrays[name].numpy()))}
 
     return with_arrays(one)
@@ -102,7 +104,7 @@ LIES: dict[str, Callable[[Message, Message], Message | None]] = {
     "a type that torch lacks": with_leaf(lambda leaf: leaf.astype(np.complex256)),
     "words for numbers": with_leaf(lambda leaf: leaf.astype(str)),
     "a missing leaf": with_arrays(lambda arrays: dict([*arrays.items()][1:])),
-    "an extra leaf": with_arrays(lambda arrays: {**arrays, "params/more": Array(np.zeros(1, np.float32))}),
+    "an extra leaf": with_arrays(lambda arrays: {**arrays, "/more": Array(np.zeros(1, np.float32))}),
     "a kind that nobody asked for": with_arrays(lambda arrays: {**arrays, "odd/w": Array(np.zeros(1, np.float32))}),
     "an object": with_arrays(pickled),
     "no bytes": with_arrays(garbled(b"")),
@@ -118,6 +120,9 @@ LIES: dict[str, Callable[[Message, Message], Message | None]] = {
         RecordDict({"config": ConfigRecord({"round": WHEN, "lacks": ["atoms"], "lost": False})}), reply_to=message
     ),
 }
+
+
+ABSENT = ("no answer", "an error")  # nothing came that could be refused
 
 
 def lying(lie: Callable[[Message, Message], Message | None]) -> Meddle:
@@ -143,21 +148,49 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     return all_of(folder, SCAFFOLD)
 
 
-@pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
+@pytest.mark.parametrize("name", LIES)
 def test_a_bad_answer_is_left_out_with_a_line_as_if_the_client_had_not_taken_part(
-    lie: Callable[[Message, Message], Message | None],
+    name: str,
     without: dict[str, Tensor],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    on_flower(SCAFFOLD, tmp_path, lying(lie))
+    on_flower(SCAFFOLD, tmp_path, lying(LIES[name]))
     assert identical(all_of(tmp_path, SCAFFOLD), without)
-    lines = warnings_in(caplog)
+    lines, rows = warnings_in(caplog), read_rounds(tmp_path / "runs" / "it")
+    if name not in ABSENT:
+        assert lines.pop().startswith(f"answers that were refused and never averaged: 1 of client {WHO}")
     about = [line for line in lines if f"round {WHEN}: " in line and f"client {WHO} (node {FIRST + WHO})" in line]
     assert about
     assert len(about) == len(lines)
-    rows = read_rounds(tmp_path / "runs" / "it")
+    assert ["refused" in row for row in rows] == [False, False, name not in ABSENT, False]
     assert [(row["clients"], row["failed"]) for row in rows] == [(4, 0), (4, 0), (3, 1), (4, 0)]
+
+
+def test_refused_answers_are_counted_apart_from_absent_ones_with_their_nodes_and_bytes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lie = lying(LIES["nan"])
+
+    def meddle(client: int, message: Message, app: App) -> Message | None:
+        return None if (client, round_of(message)) == (1, WHEN) else lie(client, message, app)
+
+    grid = on_flower(SCAFFOLD, tmp_path, meddle)
+    rows, node = read_rounds(tmp_path / "runs" / "it"), FIRST + WHO
+    why = f"node {node}: 'params/conv1.atoms' is not finite"
+    assert (rows[WHEN]["clients"], rows[WHEN]["failed"], rows[WHEN]["refused"]) == (2, 2, {str(WHO): why})
+    came = [wire.size_of(each.reply.content).arrays for each in grid.log if each.round == WHEN and each.reply]
+    assert sum(rows[WHEN]["up"].values()) + rows[WHEN]["beside"]["refused"] == sum(came)
+    assert read_result(tmp_path / "runs" / "it").bytes_beside == rows[WHEN]["beside"]
+    assert caplog.messages[-1].endswith(f"1 of client {WHO}, the last in round {WHEN}, {why}")
+
+
+def test_bytes_of_an_answer_that_is_no_array_are_counted_too(tmp_path: Path) -> None:
+    grid = on_flower(SCAFFOLD, tmp_path, lying(LIES["an archive"]))
+    row = read_rounds(tmp_path / "runs" / "it")[WHEN]
+    lie = next(each.reply.content for each in grid.log if (each.client, each.round) == (WHO, WHEN))
+    first, *others = lie.array_records["arrays"].values()
+    assert row["beside"]["refused"] == len(first.data) + sum(each.numpy().nbytes for each in others)
 
 
 def test_a_node_without_test_images_is_not_scored_and_does_not_end_the_run(
@@ -175,7 +208,7 @@ def test_a_node_without_test_images_is_not_scored_and_does_not_end_the_run(
     assert not warnings_in(caplog)
 
 
-MARKS: dict[str, Callable[[Message, Message], Message | None]] = {
+SCORES: dict[str, Callable[[Message, Message], Message | None]] = {
     "no answer": LIES["no answer"],
     "an error": LIES["an error"],
     "no content": LIES["no content"],
@@ -186,7 +219,7 @@ MARKS: dict[str, Callable[[Message, Message], Message | None]] = {
 }
 
 
-@pytest.mark.parametrize("lie", MARKS.values(), ids=MARKS.keys())
+@pytest.mark.parametrize("lie", SCORES.values(), ids=SCORES.keys())
 def test_a_bad_score_is_left_out_with_a_line(
     lie: Callable[[Message, Message], Message | None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,8 +228,9 @@ def test_a_bad_score_is_left_out_with_a_line(
         return lie(reply, message) if client == WHO and message.metadata.message_type == "evaluate" else reply
 
     on_flower(replace(OWN_ATOMS, rounds=1), tmp_path, meddle)
-    score = read_rounds(tmp_path / "runs" / "it")[0]["scores"]["personal"]
-    assert 0 <= score["accuracy"] <= 100
+    row = read_rounds(tmp_path / "runs" / "it")[0]
+    assert 0 <= row["scores"]["personal"]["accuracy"] <= 100
+    assert (row["clients"], "refused" in row) == (4, False)  # its part of the round was good
     assert [line for line in caplog.messages if f"client {WHO} (node {FIRST + WHO})" in line]
 
 
@@ -238,3 +272,20 @@ def test_a_node_that_comes_back_with_another_number_is_the_same_client(tmp_path:
     on_flower(SCAFFOLD, tmp_path / "whole")
     on_flower(SCAFFOLD, tmp_path / "moved", move, change=remember)
     assert identical(*(all_of(tmp_path / each, SCAFFOLD) for each in ("whole", "moved")))
+
+
+def test_a_superlink_that_fails_to_answer_once_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def falter(grid: OneProcess) -> None:
+        pull, answer = grid.pull_messages, httpx.Response(500, request=httpx.Request("POST", "http://link"))
+        looks = count()
+
+        def pull_messages(names: Iterable[str]) -> Iterable[Message]:
+            if next(looks) in (0, 2):  # when nodes are asked who they are, and when they train
+                answer.raise_for_status()
+            return pull(names)
+
+        grid.pull_messages = pull_messages
+
+    on_flower(SMALL, tmp_path, change=falter, wait=60.0, timeout=60.0)
+    assert [row["clients"] for row in read_rounds(tmp_path / "runs" / "it")] == [4, 4, 4]
+    assert len([line for line in warnings_in(caplog) if "the SuperLink failed to answer" in line]) == 2

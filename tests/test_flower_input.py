@@ -1,5 +1,6 @@
 """Flower in one process with bad input: each refused with the value, the rule and the way out."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -59,8 +60,10 @@ def test_a_node_with_another_experiment_is_left_out_with_the_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     on_flower(SMALL, tmp_path, change=lambda grid: grid.contexts[FIRST + WHO].run_config.update({"lr": 0.5}))
-    line = next(line for line in caplog.messages if f"client {WHO} (node {FIRST + WHO})" in line)
-    assert "the server runs another experiment than this node's app" in line
+    assert (
+        f"node {FIRST + WHO} runs another experiment than the server. Install the same app on both." in caplog.messages
+    )
+    assert [row["clients"] for row in read_rounds(tmp_path / "runs" / "it")] == [3, 3, 3]
 
 
 def test_a_second_node_of_the_same_partition_is_left_out_with_a_line(
@@ -129,7 +132,8 @@ def test_a_server_cannot_make_a_node_write_elsewhere(
 ) -> None:
     def lie(client: int, message: Message, answer: App) -> Message | None:
         if "arrays" in message.content and client == WHO:
-            message.content.config_records["config"]["run"] = run
+            _, *rest = json.loads(message.content.config_records["config"]["order"])
+            message.content.config_records["config"]["order"] = json.dumps([run, *rest])
         return answer(message)
 
     on_flower(SMALL, tmp_path, lie)

@@ -1,5 +1,8 @@
 """Flower in one process when a server stops or a node forgets: the run goes on, to the same bits if it can."""
 
+import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -18,20 +21,24 @@ from flower_grid import (
     SMALL,
     App,
     Meddle,
+    OneProcess,
     all_of,
+    in_a_test,
     node_folder,
     on_flower,
     round_of,
     server_of,
+    task_of,
     warnings_in,
 )
-from flwr.app import Message
+from flwr.app import Context, Message, RecordDict
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fedatoms.experiment import Experiment
-from fedatoms.flower import wire
+from fedatoms.flower import client_app, server_app, wire
 from fedatoms.flower.books import Books, save_books
+from fedatoms.flower.lock import locked
 from fedatoms.flower.node import keep, kept_at
 from fedatoms.flower.strategy import TooFew
 from fedatoms.runs import read_result, read_rounds, resume
@@ -127,7 +134,7 @@ def far_from(clients: set[int]) -> Meddle:
 def test_too_few_answers_end_the_run_with_a_model_and_it_goes_on_when_nodes_are_back(
     whole: Whole, tmp_path: Path
 ) -> None:
-    with pytest.raises(TooFew, match="round 1: 2 good answers from 4 clients, but min-train-nodes is 3"):
+    with pytest.raises(TooFew, match=r"^round 1: 2 good answers from 4 clients, but min-train-nodes is 3\. The model"):
         on_flower(SCAFFOLD, tmp_path / "cut", far_from({1, 2}), min_train_nodes=3)
     model = load_file(tmp_path / "cut" / "runs" / "it" / "model.safetensors")
     assert identical({f"params/{name}": leaf for name, leaf in model.items()}, params_of(server_of(tmp_path / "cut")))
@@ -137,6 +144,27 @@ def test_too_few_answers_end_the_run_with_a_model_and_it_goes_on_when_nodes_are_
 
 def params_of(server: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: leaf for name, leaf in server.items() if name.startswith("params/")}
+
+
+def test_too_few_answers_are_one_line_to_the_user_and_no_failure_to_flower(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task, out = task_of(SMALL), str(tmp_path / "runs")
+    grid = OneProcess(client_app(task), SMALL, tmp_path / "nodes", lying_or_gone)
+    settings = {"wait": 0.0, "timeout": 0.0, "min-train-nodes": 3, "out": out, "name": "it"}
+    with in_a_test():
+        server_app(task)(grid, Context(1, 1, {}, RecordDict(), settings))  # Flower calls a run failed if this raises
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert lines == [
+        f"stopped in round 0: 2 good answers from 4 clients (1 refused), but min-train-nodes is 3. The model so far is "
+        f"{out}/it/model.safetensors. Start the missing nodes, and go on with resume=true in the run config."
+    ]
+
+
+def lying_or_gone(client: int, message: Message, app: App) -> Message | None:
+    if round_of(message) is None or client > 1:
+        return app(message)
+    return Message(RecordDict(), reply_to=message) if client else None
 
 
 def test_too_few_answers_in_the_first_round_leave_a_run_that_can_go_on(whole: Whole, tmp_path: Path) -> None:
@@ -223,6 +251,38 @@ def test_a_complete_run_that_is_resumed_scores_its_clients_again(tmp_path: Path)
     on_flower(OWN_ATOMS, tmp_path, resume=True)
     assert before
     assert read_result(tmp_path / "runs" / "it").personal == before
+
+
+def test_a_run_has_one_server_at_a_time(whole: Whole, tmp_path: Path) -> None:
+    refused = []
+
+    def second(client: int, message: Message, app: App) -> Message:
+        if (client, round_of(message)) == (0, 1):
+            with pytest.raises(ValueError, match=r"it is being written by another run\. Wait for it, or end it"):
+                on_flower(SCAFFOLD, tmp_path, resume=True)
+            refused.append(client)
+        return app(message)
+
+    on_flower(SCAFFOLD, tmp_path, second)
+    assert refused
+    assert identical(all_of(tmp_path, SCAFFOLD), whole(SCAFFOLD))
+
+
+def test_a_server_that_is_killed_leaves_its_run_to_the_next(tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+from fedatoms.flower.lock import locked
+with locked(Path({str(tmp_path)!r})):
+    print("mine", flush=True)
+    input()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"mine\n"
+        with pytest.raises(ValueError, match="another run"), locked(tmp_path):
+            raise AssertionError("two have it")
+        holder.kill()
+    with locked(tmp_path):
+        pass
 
 
 def test_a_run_on_nodes_is_not_resumed_without_them(tmp_path: Path) -> None:

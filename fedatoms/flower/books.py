@@ -19,7 +19,7 @@ KEPT = 2  # as many as there are checkpoints
 
 
 class Books(NamedTuple):
-    """The state of a run, its name on the nodes, and for each client the number of its state that counts."""
+    """The state of a run, its id, which experiment it is, and for each client the number of its state that counts."""
 
     state: State
     run: str
@@ -32,7 +32,7 @@ def order_for(sim: Simulation, books: Books, client: int, *, score: bool = False
     state = books.state
     down = message_to(sim, state, lost_by(sim, state, client), training=not score)
     base = books.base.get(client, 0)
-    return Order(books.run, books.trajectory, state.round, base, state.versions, down, last_epochs)
+    return Order(books.run, state.round, base, state.versions, down, last_epochs)
 
 
 def take_in(sim: Simulation, books: Books, answers: Mapping[int, Answer], mean: Memory | None = None) -> Books:

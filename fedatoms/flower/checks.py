@@ -8,7 +8,7 @@ import torch
 from fedatoms import server as server_side
 from fedatoms import trees
 from fedatoms.algorithms.base import Work
-from fedatoms.flower.wire import Answer, Lacks, Marks
+from fedatoms.flower.wire import Answer, Lacks, Tested
 from fedatoms.simulation import Simulation, State, travelling
 from fedatoms.trees import Memory, Params
 
@@ -32,13 +32,13 @@ def check_answer(sim: Simulation, state: State, answer: Answer | Lacks) -> Answe
     return answer._replace(upload=_ordered(_expected(sim, state), answer.upload))
 
 
-def check_marks(marks: Marks | Lacks) -> Marks:
+def check_score(tested: Tested | Lacks) -> Tested:
     """Returns a score that can be averaged."""
-    if isinstance(marks, Lacks):
+    if isinstance(tested, Lacks):
         raise Refused("it lacks what it was not sent")
-    if marks.samples < 0 or not (0 <= marks.accuracy <= 100 and math.isfinite(marks.loss)):
-        raise Refused(f"{marks} is no score")
-    return marks
+    if tested.samples < 0 or not (0 <= tested.score.accuracy <= 100 and math.isfinite(tested.score.loss)):
+        raise Refused(f"{tested} is no score")
+    return tested
 
 
 def _expected(sim: Simulation, state: State) -> Memory:

@@ -1,5 +1,6 @@
 """A node's side: Flower's ClientApp around one client's part of a round."""
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,15 +15,17 @@ from fedatoms import trees
 from fedatoms.algorithms.base import Server
 from fedatoms.build import configure
 from fedatoms.clients import Clients
-from fedatoms.experiment import trajectory
+from fedatoms.experiment import run_name, trajectory
 from fedatoms.files import write_file
 from fedatoms.flower import wire
 from fedatoms.flower.node import Kept, keep, kept_at
 from fedatoms.flower.task import Task, configured, node_simulation
-from fedatoms.flower.wire import Answer, Lacks, Marks, Order
+from fedatoms.flower.wire import Answer, Lacks, Order, Place, Tested
 from fedatoms.scoring import Score, personal_score
 from fedatoms.simulate import last_pass, take_part
 from fedatoms.simulation import Simulation, State
+
+log = logging.getLogger("flwr")
 
 
 def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
@@ -38,6 +41,7 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
         if isinstance(opened, Lacks):
             return Message(wire.write_lacks(opened), reply_to=message)
         order, sim, state, me, folder = opened
+        log.info("round %d: training as client %d on %d samples", order.round, me, len(sim.data.parts[me]))
         done = take_part(sim, state, me)
         after = Kept(trees.restrict(state.server.params, sim.labels), order.versions, done.row)
         keep(folder, order.round + 1, after, before=order.base)
@@ -56,12 +60,13 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
             write_file(folder / "personal.safetensors", {} if row is None else trees.restrict(row.own, sim.own))
         count = len(sim.data.test_parts[me])
         score = personal_score(sim, state) if count else Score(0.0, 0.0)  # which then weighs nothing
-        return Message(wire.write_marks(Marks(count, score.accuracy, score.loss)), reply_to=message)
+        return Message(wire.write_score(Tested(count, score)), reply_to=message)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
         experiment, _ = configured(task, context.run_config)
-        return Message(wire.write_place(_partition(context, experiment.clients)), reply_to=message)
+        place = Place(_partition(context, experiment.clients), trajectory(experiment))
+        return Message(wire.write_place(place), reply_to=message)
 
     return app
 
@@ -77,11 +82,9 @@ class _Opened(NamedTuple):
 def _open(task: Task, message: Message, context: Context) -> _Opened | Lacks:
     """Reads an order, and gets ready what it is about, or says what is lacking for that."""
     order, (experiment, _) = wire.read_order(message.content), configured(task, context.run_config)
-    if trajectory(experiment) != order.trajectory:
-        raise ValueError("the server runs another experiment than this node's app. Install the same app on both.")
     configure(experiment)
     me = _partition(context, experiment.clients)
-    folder = _home(context) / _folder_name(order.run) / f"{me:06d}"
+    folder = _home(context) / _folder_name(run_name(experiment), order.run) / f"{me:06d}"
     kept = kept_at(folder, order.base) if order.base else Kept({}, {}, None)
     if kept is None:
         return Lacks(order.round, sorted(order.versions), lost=True)
@@ -122,11 +125,11 @@ def _partition(context: Context, clients: int) -> int:
     return number
 
 
-def _folder_name(run: str) -> str:
+def _folder_name(name: str, run: str) -> str:
     """Refuses a run that would be written outside of the node's own folder."""
-    if not re.fullmatch(r"[^/\\\0]+", run) or run in (".", ".."):
-        raise ValueError(f"the run {run!r} is not a plain name. This server does not run fedatoms.")
-    return run
+    if not re.fullmatch(r"[^/\\\0]+", name) or not re.fullmatch(r"[0-9a-f]+", run):
+        raise ValueError(f"the run {run!r} of {name!r} is not a plain name. This server does not run fedatoms.")
+    return f"{name}-{run}"
 
 
 def _home(context: Context) -> Path:

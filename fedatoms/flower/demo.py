@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from fedatoms.compare import Line, compare
 from fedatoms.flower.commands import Value
-from fedatoms.flower.deploy import deployed
+from fedatoms.flower.deploy import DeploymentError, deployed, quote
 from fedatoms.flower.new import new
 from fedatoms.runs import read_result
 
@@ -37,8 +37,10 @@ def demo(nodes: int, rounds: int, *, tls: bool, say: Callable[[str], None], done
                     done(int(found[1]) + 1)
 
             config: dict[str, Value] = {"clients": nodes, "rounds": rounds, "out": str(folder / "runs"), "name": NAME}
-            deployment.run(app, config, timeout=LONGEST, each_line=each_line)
+            lines = deployment.run(app, config, timeout=LONGEST, each_line=each_line)
             say("stopping all of it")
+        if not (folder / "runs" / NAME / "result.json").exists():
+            raise DeploymentError(quote("the nodes did not answer", lines))
         return compare([read_result(folder / "runs" / NAME)])
 
 

@@ -197,7 +197,7 @@ class Deployment:
             output, _ = client.communicate(timeout=ASKING)
             lines = [_plain(line) for line in output.splitlines()]
             if client.returncode:
-                raise DeploymentError(_quote(f"flwr {' '.join(words)} ended with status {client.returncode}", lines))
+                raise DeploymentError(quote(f"flwr {' '.join(words)} ended with status {client.returncode}", lines))
         except subprocess.TimeoutExpired:
             raise DeploymentError(f"flwr {' '.join(words)} did not answer within {ASKING:g} s") from None
         finally:
@@ -242,9 +242,9 @@ class Deployment:
         while not ready(name):
             ended = self._parts[name].process.poll()
             if ended is not None:
-                raise DeploymentError(_quote(f"{name} ended with status {ended}", self.log(name)))
+                raise DeploymentError(quote(f"{name} ended with status {ended}", self.log(name)))
             if time.monotonic() > until:
-                raise DeploymentError(_quote(f"{name} did not answer within {STARTING:g} s", self.log(name)))
+                raise DeploymentError(quote(f"{name} did not answer within {STARTING:g} s", self.log(name)))
             time.sleep(PAUSE)
 
     def _answers(self, name: str) -> bool:
@@ -262,17 +262,22 @@ class Deployment:
 
     def _check(self, status: int, lines: Sequence[str], timeout: float) -> None:
         if status == -signal.SIGKILL:
-            raise DeploymentError(_quote(f"the run did not end within {timeout:g} s", lines))
+            raise DeploymentError(quote(f"the run did not end within {timeout:g} s", lines))
         if status:
-            raise DeploymentError(_quote(f"flwr run ended with status {status}", lines))
+            raise DeploymentError(quote(f"flwr run ended with status {status}", lines))
         # the stream of a failed run ends like any other, with status 0
         run = _table(self.ask("list", "--run-id", _run_id(lines)), "runs")[0]
         if run["status"] != "finished:completed":
-            raise DeploymentError(_quote(f"the run is {run['status']} ({run['status-details']})", lines))
+            raise DeploymentError(quote(f"the run is {run['status']} ({run['status-details']})", lines))
 
     def _stop(self, lines: Sequence[str]) -> None:
         with contextlib.suppress(DeploymentError):  # it has ended, or the SuperLink is down
             self.ask("stop", _run_id(lines))
+
+
+def quote(problem: str, lines: Sequence[str]) -> str:
+    """Writes an error with the end of a log below it."""
+    return "\n".join([f"{problem}; its last lines:", *(f"  {line}" for line in lines[-TAIL:] or ["nothing"])])
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
@@ -285,7 +290,7 @@ def _close(process: subprocess.Popen[bytes]) -> None:
 def _run_id(lines: Sequence[str]) -> str:
     found = [match[1] for line in lines if (match := re.search(r"Successfully started run (\d+)", line))]
     if not found:
-        raise DeploymentError(_quote("the run did not start", lines))
+        raise DeploymentError(quote("the run did not start", lines))
     return found[0]
 
 
@@ -296,7 +301,3 @@ def _table(answer: str, name: str) -> list[dict[str, str]]:
 
 def _plain(line: bytes) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", line.decode(errors="replace")).rstrip()
-
-
-def _quote(problem: str, lines: Sequence[str]) -> str:
-    return "\n".join([f"{problem}; its last lines:", *(f"  {line}" for line in lines[-TAIL:] or ["nothing"])])

@@ -11,13 +11,25 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, load_run, run_name, to_json, trajectory
 from fedatoms.flower.books import Books, load_books, save_books
+from fedatoms.flower.lock import locked
 from fedatoms.flower.roll import ask
 from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
 from fedatoms.names import find
-from fedatoms.runs import Engine, Result, resume, run, write_model
+from fedatoms.runs import (
+    Ending,
+    Engine,
+    Result,
+    Row,
+    own_models_after,
+    own_models_until,
+    read_rounds,
+    resume,
+    run,
+    write_model,
+)
 from fedatoms.scoring import Progress, Score, evaluate
-from fedatoms.simulation import Scored, Simulation, State
+from fedatoms.simulation import Record, Scored, Simulation, State
 
 log = logging.getLogger("flwr")
 SAME = HOW_NOT_WHAT | set(HOW_LONG)  # what a resumed run may change
@@ -30,7 +42,10 @@ def server_app(task: Task) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         experiment, settings = configured(task, context.run_config)
-        federate(task, grid, experiment, settings)
+        try:
+            federate(task, grid, experiment, settings)
+        except TooFew as error:  # nothing is broken: Flower would call the run failed, and show where in our code
+            log.error("stopped in %s", error)
 
     return app
 
@@ -44,47 +59,60 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
         )
     experiment = replace(experiment, checkpoint_every=1, name=run_name(experiment))
     folder = Path(experiment.out) / experiment.name
-    engine = _engine(task, grid, experiment, settings)
-    if not settings.resume:
+    nodes = _Nodes(task, grid, experiment, settings)
+    engine = Engine(nodes.simulation, nodes.rounds, nodes.personal)
+    if settings.resume:
+        _check_same(load_run(folder), experiment, folder)
+    with locked(folder):
+        if settings.resume:
+            changes = {"rounds": experiment.rounds, "eval_every": experiment.eval_every}
+            return resume(folder, changes, engine=engine, say=lambda line: log.info("%s", line))
         if (folder / "experiment.json").exists():
             raise ValueError(
                 f"{folder} already holds a run. Go on with it by --run-config 'resume=true', or use another name."
             )
         return run(experiment, engine=engine)
-    if trajectory(load_run(folder)) != trajectory(experiment):
-        old = to_json(load_run(folder))
-        others = [name for name, value in to_json(experiment).items() if name not in SAME and value != old[name]]
+
+
+def _check_same(old: Experiment, new: Experiment, folder: Path) -> None:
+    if trajectory(old) != trajectory(new):
+        before = to_json(old)
+        others = [name for name, value in to_json(new).items() if name not in SAME and value != before[name]]
         raise ValueError(f"{folder} holds a run with other settings ({', '.join(others)}). Use those, or another name.")
-    changes = {"rounds": experiment.rounds, "eval_every": experiment.eval_every}
-    return resume(folder, changes, engine=engine, say=lambda line: log.info("%s", line))
 
 
-def _engine(task: Task, grid: Grid, experiment: Experiment, settings: Settings) -> Engine:
-    folder, strategies = Path(experiment.out) / experiment.name, list[FedAtoms]()
+class _Nodes:
+    """The nodes of a grid in the place of the simulator's clients: what an ``Engine`` wants to know of them."""
 
-    def rounds(sim: Simulation, state: State, until: int, eval_every: int) -> Iterator[Progress]:
-        strategy = FedAtoms(sim, _open_books(folder, state, experiment), settings)
-        strategies.append(strategy)
+    def __init__(self, task: Task, grid: Grid, experiment: Experiment, settings: Settings) -> None:
+        self.task, self.grid, self.experiment, self.settings = task, grid, experiment, settings
+        self.folder = Path(experiment.out) / experiment.name
+        self.strategy: FedAtoms | None = None  # once the rounds have begun: it knows who is there
+
+    def simulation(self, experiment: Experiment, _: Path) -> Simulation:
+        return server_simulation(self.task, experiment)
+
+    def rounds(self, sim: Simulation, state: State, until: int, eval_every: int) -> Iterator[Progress]:
+        self.strategy = strategy = FedAtoms(sim, _open_books(self.folder, state, self.experiment), self.settings)
         strategy.summary()
         try:
-            for progress in _rounds(strategy, grid, until, eval_every, own=experiment.personal != "none"):
-                save_books(folder / "nodes", strategy.books)
+            for progress in _rounds(strategy, self.grid, until, eval_every, own=self.experiment.personal != "none"):
+                save_books(self.folder / "nodes", strategy.books)
                 yield progress
-        except TooFew:
-            write_model(folder, sim, strategy.books.state)
-            raise
+        except TooFew as error:
+            write_model(self.folder, sim, strategy.books.state)
+            raise TooFew(
+                f"{error}. The model so far is {self.folder / 'model.safetensors'}. Start the missing nodes, and go on "
+                f"with resume=true in the run config."
+            ) from None
+        finally:
+            _say_refused(read_rounds(self.folder))
 
-    def personal(experiment: Experiment, sim: Simulation, state: State, _: Path) -> dict[str, float]:
-        score = _scores(strategies[0], grid, experiment.last_epochs)
-        if score is None:
-            return {}
-        rest = {"worst tenth": score.worst, "spread": score.spread}
-        return {
-            "after the last pass": score.accuracy,
-            **{name: value for name, value in rest.items() if value is not None},
-        }
-
-    return Engine(lambda experiment, _: server_simulation(task, experiment), rounds, personal)
+    def personal(self, experiment: Experiment, sim: Simulation, state: State, folder: Path) -> Ending:
+        assert self.strategy is not None, "rounds come first"
+        score, size = _scores(self.strategy, self.grid, experiment.last_epochs)
+        own = {} if score is None else {**own_models_until(folder, experiment.rounds), **own_models_after(score)}
+        return Ending(own, {"scores": size})
 
 
 def _rounds(strategy: FedAtoms, grid: Grid, until: int, eval_every: int, *, own: bool) -> Iterator[Progress]:
@@ -97,29 +125,49 @@ def _rounds(strategy: FedAtoms, grid: Grid, until: int, eval_every: int, *, own:
         scores: dict[Scored, Score] = {}
         if state.round % eval_every == 0 or state.round == until:
             scores = evaluate(sim, state) if len(sim.data.test_y) else {}
-            if own and (score := _scores(strategy, grid, 0)) is not None:
-                scores["personal"] = score
+            if own:
+                score, size = _scores(strategy, grid, 0)
+                scores |= {} if score is None else {"personal": score}
+                record = record._replace(beside={**record.beside, "scores": size})
         log.info("round %d: loss %.4f, %d clients, %s", number, record.loss, record.clients, _said(scores))
-        log.info("round %d: bytes of arrays and headers, %s", number, _sizes(metrics))
+        log.info("round %d: bytes of arrays and headers, %s%s", number, _sizes(metrics), _beside(record))
         yield Progress(state, record, scores)
 
 
-def _scores(strategy: FedAtoms, grid: Grid, last_epochs: int) -> Score | None:
+def _scores(strategy: FedAtoms, grid: Grid, last_epochs: int) -> tuple[Score | None, int]:
+    """Asks for the scores of nodes' own models; returns the bytes of arrays that it took, too."""
     config = ConfigRecord({"last-epochs": last_epochs})
     messages = strategy.configure_evaluate(0, ArrayRecord(), config, grid)
     found = strategy.aggregate_evaluate(0, ask(grid, [*messages], strategy.settings.timeout))
-    return None if found is None else Score(**{name: float(str(value)) for name, value in found.items()})
+    score = None if found is None else Score(**{name: float(str(value)) for name, value in found.items()})
+    return score, strategy.for_scores
 
 
 def _open_books(folder: Path, state: State, experiment: Experiment) -> Books:
     if state.round:
         return load_books(folder / "nodes", state, trajectory(experiment))
-    return Books(state, f"{run_name(experiment)}-{secrets.token_hex(4)}", trajectory(experiment))
+    return Books(state, secrets.token_hex(4), trajectory(experiment))
 
 
 def _sizes(metrics: MetricRecord) -> str:
     return ", ".join(f"{metrics[f'bytes-{way}']} + {metrics[f'headers-{way}']} {way}" for way in ("up", "down"))
 
 
+def _beside(record: Record) -> str:
+    words = {"refused": "of those up refused", "scores": "more down for scores"}
+    return "".join(f", {size} {words[what]}" for what, size in record.beside.items())
+
+
 def _said(scores: dict[Scored, Score]) -> str:
     return ", ".join(f"{name} {score.accuracy:.2f} %" for name, score in scores.items()) or "not scored"
+
+
+def _say_refused(rows: list[Row]) -> None:
+    """Says in one line whose answers were refused, how often, and why the last time."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        for client, reason in row.get("refused", {}).items():
+            reasons.setdefault(client, []).append(f"in round {row['round']}, {reason}")
+    if reasons:
+        each = "; ".join(f"{len(all_)} of client {client}, the last {all_[-1]}" for client, all_ in reasons.items())
+        log.warning("answers that were refused and never averaged: %s", each)

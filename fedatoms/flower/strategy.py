@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Strategy
 
 from fedatoms.flower import wire
 from fedatoms.flower.books import Books, bytes_in, mend, order_for, take_in
-from fedatoms.flower.checks import Refused, check_answer, check_marks, far_ones
+from fedatoms.flower.checks import Refused, check_answer, check_score, far_ones
 from fedatoms.flower.roll import Roll, ask, meet
 from fedatoms.flower.task import Settings
 from fedatoms.flower.wire import Answer, Lacks, Order, Size
@@ -23,6 +23,7 @@ from fedatoms.trees import Memory
 
 T = TypeVar("T")
 log = logging.getLogger("flwr")
+REASON = 200  # characters of a reason, which may have a node's own words in it
 AGGREGATIONS: dict[str, type[Strategy] | None] = {"mean": None, "median": FedMedian, "trimmed": FedTrimmedAvg}
 
 
@@ -36,10 +37,12 @@ class FedAtoms(Strategy):
     def __init__(self, sim: Simulation, books: Books, settings: Settings) -> None:
         self.sim, self.books, self.settings = sim, books, settings
         self.record: Record | None = None  # of the last round
+        self.for_scores = 0  # bytes of arrays in the last orders to score
         self._robust = find(settings.aggregation, AGGREGATIONS, "aggregation")
-        self._roll = Roll()
+        self._roll = Roll(len(sim.data.parts), books.trajectory)
         self._sent: list[tuple[Order, Size]] = []
         self._heard: list[Size] = []
+        self._refused: dict[int, str] = {}
         self._grid: Grid | None = None
         self._began = 0.0
 
@@ -47,9 +50,9 @@ class FedAtoms(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Draws the clients of the round as the simulator does, and sends each what it lacks."""
-        self._grid, self._began, self._sent, self._heard = grid, time.perf_counter(), [], []
+        self._grid, self._began, self._sent, self._heard, self._refused = grid, time.perf_counter(), [], [], {}
         chosen, _ = select(self.sim, self.books.state.round)
-        self._roll = meet(grid, self._roll, chosen, self.settings.wait, len(self.sim.data.parts))
+        self._roll = meet(grid, self._roll, chosen, self.settings.wait)
         there = [client for client in chosen if client in self._roll.nodes]
         log.info("round %d: asking %d of %d clients", self.books.state.round, len(there), len(chosen))
         for client in chosen:
@@ -60,52 +63,45 @@ class FedAtoms(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Takes the good answers in, in the order of the clients; refuses the others, each with a line."""
+        """Takes the good answers in, in the order of the clients; leaves out the others, each with a line."""
         state, (chosen, _) = self.books.state, select(self.sim, self.books.state.round)
         said = self._read(replies, [client for client in chosen if client in self._roll.nodes], wire.read_answer)
         first = {client: answer for client, answer in said.items() if isinstance(answer, Answer)}
         answers = self._good({**first, **self._ask_again(said)})
         if len(answers) < self.settings.min_train_nodes:
+            refused = f" ({len(self._refused)} refused)" if self._refused else ""
             raise TooFew(
-                f"round {state.round}: {len(answers)} good answers from {len(chosen)} clients, but min-train-nodes is "
-                f"{self.settings.min_train_nodes}. Start the missing nodes, and go on with --run-config 'resume=true'."
+                f"round {state.round}: {len(answers)} good answers from {len(chosen)} clients{refused}, but "
+                f"min-train-nodes is {self.settings.min_train_nodes}"
             )
         self.books = take_in(self.sim, self.books, answers, self._other_mean(answers))
-        loss = sum(answer.loss for answer in answers.values()) / len(answers)
-        up, down = (
-            bytes_in(self.sim, messages)
-            for messages in ([each.upload for each in answers.values()], [order.down for order, _ in self._sent])
-        )
-        seconds = time.perf_counter() - self._began
-        self.record = Record(state.round, loss, len(answers), len(chosen) - len(answers), up, down, seconds)
-        return wire.pack({"params": self.books.state.server.params}), self._metrics(loss)
+        self.record = self._recorded(state.round, answers, len(chosen))
+        return wire.pack({"params": self.books.state.server.params}), self._metrics(self.record.loss)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Asks every node that is there how its own model does on its own test images."""
         wanted = [] if self._roll.nodes else self.books.base  # a run that was complete when it was resumed
-        self._roll = meet(grid, self._roll, wanted, self.settings.wait, len(self.sim.data.parts))
+        self._roll = meet(grid, self._roll, wanted, self.settings.wait)
         epochs = int(str(config.get("last-epochs", 0)))
         orders = {
-            node: order_for(self.sim, self.books, client, score=True, last_epochs=epochs)
+            node: wire.write_order(order_for(self.sim, self.books, client, score=True, last_epochs=epochs))
             for client, node in sorted(self._roll.nodes.items())
         }
-        return [
-            Message(wire.write_order(order), node, MessageType.EVALUATE, ttl=self._ttl())
-            for node, order in orders.items()
-        ]
+        self.for_scores = sum(wire.size_of(content).arrays for content in orders.values())
+        return [Message(content, node, MessageType.EVALUATE, ttl=self._ttl()) for node, content in orders.items()]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Weighs the nodes' scores by their test images."""
-        said = self._read(replies, self._roll.nodes, lambda content: check_marks(wire.read_marks(content)))
-        marks = [each for _, each in sorted(said.items())]
-        counts = torch.tensor([float(each.samples) for each in marks], dtype=torch.float64)
+        said = self._read(replies, self._roll.nodes, lambda content: check_score(wire.read_score(content)))
+        tested = [each for _, each in sorted(said.items())]
+        counts = torch.tensor([float(each.samples) for each in tested], dtype=torch.float64)
         if not counts.sum():
             return None
         right, loss = (
             torch.tensor(each, dtype=torch.float64)
-            for each in zip(*((m.accuracy / 100, m.loss) for m in marks), strict=True)
+            for each in zip(*((one.score.accuracy / 100, one.score.loss) for one in tested), strict=True)
         )
         score = over_clients(right * counts, loss * counts, counts)
         return MetricRecord({name: value for name, value in score._asdict().items() if value is not None})
@@ -137,12 +133,12 @@ class FedAtoms(Strategy):
                 self._leave_out(client, f"it failed: {reply.error.reason}")
                 continue
             try:
-                size, found[client] = wire.size_of(reply.content), read(reply.content)
-                self._heard.append(size)
+                self._heard.append(wire.size_of(reply.content))
+                found[client] = read(reply.content)
             except Exception as error:  # bytes from elsewhere can be wrong in any way, and must not end the run
-                self._leave_out(client, str(error) if isinstance(error, Refused) else f"it cannot be read: {error!r}")
+                self._refuse(client, str(error) if isinstance(error, Refused) else f"it cannot be read: {error!r}")
         for client in sorted(waiting):
-            self._leave_out(client, f"none came: its node is gone, or took over {self.settings.timeout:g} seconds")
+            self._leave_out(client, f"no answer came: it is gone, or took over {self.settings.timeout:g} seconds")
         return found
 
     def _ask_again(self, said: dict[int, Answer | Lacks]) -> dict[int, Answer | Lacks]:
@@ -165,14 +161,18 @@ class FedAtoms(Strategy):
             try:
                 answers[client] = check_answer(self.sim, state, answer)
             except Refused as error:
-                self._leave_out(client, str(error))
+                self._refuse(client, str(error))
         far = far_ones(state, answers, self.settings.far)
         for client, reason in far.items():
-            self._leave_out(client, reason)
+            self._refuse(client, reason)
         return {client: answer for client, answer in answers.items() if client not in far}
 
     def _leave_out(self, client: int, reason: str) -> None:
-        log.warning("round %d: left out the answer of client %d (node %d): %s", *self._who(client), reason)
+        log.warning("round %d: left out client %d (node %d): %s", *self._who(client), reason)
+
+    def _refuse(self, client: int, reason: str) -> None:
+        log.warning("round %d: refused the answer of client %d (node %d): %s", *self._who(client), reason[:REASON])
+        self._refused[client] = f"node {self._roll.nodes[client]}: {reason[:REASON]}"
 
     def _who(self, client: int) -> tuple[int, int, int]:
         return self.books.state.round, client, self._roll.nodes[client]
@@ -194,6 +194,16 @@ class FedAtoms(Strategy):
         like = next(iter(answers.values())).upload
         found = wire.unpack(arrays)
         return {kind: {name: found[kind][name].to(leaf) for name, leaf in tree.items()} for kind, tree in like.items()}
+
+    def _recorded(self, number: int, answers: dict[int, Answer], chosen: int) -> Record:
+        loss = sum(answer.loss for answer in answers.values()) / len(answers)
+        up = bytes_in(self.sim, [each.upload for each in answers.values()])
+        down = bytes_in(self.sim, [order.down for order, _ in self._sent])
+        refused = sum(size.arrays for size in self._heard) - sum(up.values())
+        beside = {"refused": refused} if refused else {}
+        seconds = time.perf_counter() - self._began
+        failed = chosen - len(answers)
+        return Record(number, loss, len(answers), failed, up, down, seconds, dict(self._refused), beside)
 
     def _metrics(self, loss: float) -> MetricRecord:
         sizes = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,10 +60,9 @@ def built_in(experiment: Experiment) -> Task:
     >>> len(task.data(0, 3).y)
     479
     """
-    data = cache(lambda: _data(experiment))
 
     def own(partition: int, partitions: int) -> Own:
-        pool = data()[1]
+        pool = _data(experiment)[1]
         if partitions != len(pool.parts):
             raise ValueError(
                 f"{partitions} nodes for an experiment of {len(pool.parts)} clients. Use one node for each."
@@ -72,24 +71,23 @@ def built_in(experiment: Experiment) -> Task:
         return Own(pool.x[rows], pool.y[rows], pool.test_x[tested], pool.test_y[tested])
 
     def model() -> nn.Module:
-        images = data()[0]
+        images = _data(experiment)[0]
         return build(experiment.model, classes=images.classes, channels=images.x.shape[1], seed=experiment.seed)
 
-    images = data()[0]
-    return Task(
-        experiment, model, own, images.classes, tuple(images.x.shape[1:]), lambda: _test(data()[0]), images.recipe
-    )
+    def test() -> tuple[Tensor, Tensor]:
+        images = _data(experiment)[0]
+        return images.test_x, images.test_y
+
+    images = _data(experiment)[0]
+    return Task(experiment, model, own, images.classes, tuple(images.x.shape[1:]), test, images.recipe)
 
 
+@lru_cache(1)  # here and not in a task, which Ray must be able to send
 def _data(experiment: Experiment) -> tuple[Images, Federation]:
     images = hold_out(
         load(experiment.dataset, experiment.data_dir, experiment.augment), experiment.holdout, experiment.seed
     )
     return images, data_of(experiment, images)
-
-
-def _test(images: Images) -> tuple[Tensor, Tensor]:
-    return images.test_x, images.test_y
 
 
 def configured(task: Task, config: Mapping[str, object]) -> tuple[Experiment, Settings]:

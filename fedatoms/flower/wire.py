@@ -10,11 +10,13 @@ from typing import NamedTuple, cast
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedatoms.decompose import Group
-from fedatoms.trees import Memory, nbytes
+from fedatoms.decompose import GROUPS, Group
+from fedatoms.scoring import Score
+from fedatoms.trees import Memory
 
 Words = dict[str, int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]]
 Numbers = dict[str, int | float | list[int] | list[float]]
+MODEL = "params"
 
 
 class Order(NamedTuple):
@@ -25,7 +27,6 @@ class Order(NamedTuple):
     """
 
     run: str
-    trajectory: str
     round: int
     base: int
     versions: Mapping[Group, int]
@@ -42,12 +43,11 @@ class Answer(NamedTuple):
     upload: Memory
 
 
-class Marks(NamedTuple):
-    """How well a node's model does on its own test images."""
+class Tested(NamedTuple):
+    """How well a node's model does on so many test images of its own."""
 
     samples: int
-    accuracy: float
-    loss: float
+    score: Score
 
 
 class Lacks(NamedTuple):
@@ -58,15 +58,22 @@ class Lacks(NamedTuple):
     lost: bool
 
 
-def pack(memory: Memory) -> ArrayRecord:
-    """Writes trees as one record, with paths for keys.
+class Place(NamedTuple):
+    """Which client a node is, and of which experiment: one with another trajectory has another app."""
 
-    >>> list(pack({"params": {"w": torch.zeros(2)}}))
-    ['params/w']
+    client: int
+    trajectory: str
+
+
+def pack(memory: Memory) -> ArrayRecord:
+    """Writes trees as one record, with paths for keys; those of the model, the most, begin with the slash.
+
+    >>> list(pack({"params": {"w": torch.zeros(2)}, "control": {"w": torch.zeros(2)}}))
+    ['/w', 'control/w']
     """
     return ArrayRecord(
         {
-            f"{kind}/{name}": Array(leaf.detach().cpu().contiguous().numpy())
+            f"{kind if kind != MODEL else ''}/{name}": Array(leaf.detach().cpu().contiguous().numpy())
             for kind, tree in memory.items()
             for name, leaf in tree.items()
         }
@@ -82,40 +89,27 @@ def unpack(record: ArrayRecord) -> Memory:
     memory: Memory = {}
     for key, array in record.items():
         kind, _, name = key.partition("/")
-        memory.setdefault(kind, {})[name] = torch.from_numpy(array.numpy().copy())
+        memory.setdefault(kind or MODEL, {})[name] = torch.from_numpy(array.numpy().copy())
     return memory
 
 
 def write_order(order: Order) -> RecordDict:
-    """Makes the content of a message to a node."""
-    words: Words = {
-        "run": order.run,
-        "trajectory": order.trajectory,
-        "round": order.round,
-        "base": order.base,
-        "versions": json.dumps(order.versions),
-        "last-epochs": order.last_epochs,
-    }
-    return RecordDict({"arrays": pack(order.down), "config": ConfigRecord(words)})
+    """Makes the content of a message to a node; versions go in the order of ``GROUPS``, whose names both sides know."""
+    versions = [order.versions.get(group) for group in GROUPS]
+    words = json.dumps([order.run, order.round, order.base, versions, order.last_epochs], separators=(",", ":"))
+    return RecordDict({"arrays": pack(order.down), "config": ConfigRecord({"order": words})})
 
 
 def read_order(content: RecordDict) -> Order:
     """Inverts ``write_order``.
 
-    >>> order = Order("run", "t", 3, 2, {"atoms": 3}, {"params": {"w": torch.ones(1)}})
+    >>> order = Order("run", 3, 2, {"atoms": 3, "rest": 1}, {"params": {"w": torch.ones(1)}})
     >>> read_order(write_order(order)) == order
     True
     """
-    words, versions = content.config_records["config"], cast(str, content.config_records["config"]["versions"])
-    return Order(
-        run=cast(str, words["run"]),
-        trajectory=cast(str, words["trajectory"]),
-        round=cast(int, words["round"]),
-        base=cast(int, words["base"]),
-        versions=json.loads(versions),
-        down=unpack(content.array_records["arrays"]),
-        last_epochs=cast(int, words["last-epochs"]),
-    )
+    run, number, base, numbers, last_epochs = json.loads(str(content.config_records["config"]["order"]))
+    versions = {group: version for group, version in zip(GROUPS, numbers, strict=True) if version is not None}
+    return Order(run, number, base, versions, unpack(content.array_records["arrays"]), last_epochs)
 
 
 def write_answer(answer: Answer) -> RecordDict:
@@ -126,9 +120,10 @@ def write_answer(answer: Answer) -> RecordDict:
     )
 
 
-def write_marks(marks: Marks) -> RecordDict:
+def write_score(tested: Tested) -> RecordDict:
     """Makes the content of a node's reply to a question for its score."""
-    metrics: Numbers = {"num-examples": marks.samples, "accuracy": marks.accuracy, "loss": marks.loss}
+    score = tested.score
+    metrics: Numbers = {"num-examples": tested.samples, "accuracy": score.accuracy, "loss": score.loss}
     return RecordDict({"metrics": MetricRecord(metrics)})
 
 
@@ -138,18 +133,19 @@ def write_lacks(lacks: Lacks) -> RecordDict:
     return RecordDict({"config": ConfigRecord(words)})
 
 
-def write_place(partition: int) -> RecordDict:
-    """Makes the content of a node's reply to the question which part of the data it has."""
-    return RecordDict({"config": ConfigRecord({"partition-id": partition})})
+def write_place(place: Place) -> RecordDict:
+    """Makes the content of a node's reply to the question who it is."""
+    return RecordDict({"config": ConfigRecord({"partition-id": place.client, "trajectory": place.trajectory})})
 
 
-def read_place(content: RecordDict) -> int:
+def read_place(content: RecordDict) -> Place:
     """Inverts ``write_place``.
 
-    >>> read_place(write_place(3))
-    3
+    >>> read_place(write_place(Place(3, "0a1b")))
+    Place(client=3, trajectory='0a1b')
     """
-    return int(str(content.config_records["config"]["partition-id"]))
+    words = content.config_records["config"]
+    return Place(int(str(words["partition-id"])), str(words["trajectory"]))
 
 
 def read_answer(content: RecordDict) -> Answer | Lacks:
@@ -167,17 +163,17 @@ def read_answer(content: RecordDict) -> Answer | Lacks:
     return Answer(number, samples, loss, unpack(content.array_records["arrays"]))
 
 
-def read_marks(content: RecordDict) -> Marks | Lacks:
-    """Inverts ``write_marks`` and ``write_lacks``.
+def read_score(content: RecordDict) -> Tested | Lacks:
+    """Inverts ``write_score`` and ``write_lacks``.
 
-    >>> read_marks(write_marks(Marks(10, 50.0, 0.5)))
-    Marks(samples=10, accuracy=50.0, loss=0.5)
+    >>> read_score(write_score(Tested(10, Score(50.0, 0.5)))).samples
+    10
     """
     if (lacks := _read_lacks(content)) is not None:
         return lacks
     metrics = content.metric_records["metrics"]
     accuracy, loss = (float(str(metrics[name])) for name in ("accuracy", "loss"))
-    return Marks(int(str(metrics["num-examples"])), accuracy, loss)
+    return Tested(int(str(metrics["num-examples"])), Score(accuracy, loss))
 
 
 def _read_lacks(content: RecordDict) -> Lacks | None:
@@ -201,9 +197,12 @@ def size_of(content: RecordDict) -> Size:
     >>> size_of(RecordDict({"arrays": pack({"params": {"w": torch.zeros(2)}})})).arrays
     8
     """
-    arrays = sum(
-        nbytes({"": torch.from_numpy(array.numpy())})
-        for record in content.array_records.values()
-        for array in record.values()
-    )
+    arrays = sum(_bytes_of(array) for record in content.array_records.values() for array in record.values())
     return Size(arrays, sum(record.count_bytes() for record in content.values()) - arrays)
+
+
+def _bytes_of(array: Array) -> int:
+    try:
+        return array.numpy().nbytes
+    except Exception:  # it only says that it is an array: all of it came for nothing
+        return len(array.data)
