@@ -246,3 +246,10 @@ def test_clients_in_a_round_are_paired_by_their_number(folder: Path) -> None:
 def shown(text: str) -> list[str]:
     """The lines of the tables, without the times."""
     return [line for line in text.splitlines() if re.match(r"\s+fedavg", line)]
+
+
+@pytest.mark.parametrize("study", ALL, ids=lambda study: study.name)
+def test_the_documentation_counts_the_runs_of_a_study(study: Study) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "reproduce.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{study.name}` |")]
+    assert (f"{len(study.runs)} runs" if study.runs else "measure") in row

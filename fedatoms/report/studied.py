@@ -1,4 +1,4 @@
-"""Figures that are made of runs: accuracy against clients in a round (c), parameters sent to reach an accuracy (d)."""
+"""Figures made of runs: accuracy over rounds (a), against clients in a round (c), against parameters sent (d)."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ from fedatoms.compare import Spread
 from fedatoms.experiment import Experiment, identity
 from fedatoms.paper.studies import quick, study
 from fedatoms.report.drawings import Json, Plot, axes, curves
+from fedatoms.report.find import Run
 from fedatoms.report.groups import Group, headline
 from fedatoms.report.measured import SIZES, article, boxed
 from fedatoms.report.names import labels, setting
@@ -123,6 +124,20 @@ _Made = tuple[str, list[Plot], tuple[str, ...], list[tuple[str | float | None, .
 _Draw = Callable[[list[Group]], _Made]
 
 
+def _convergence(groups: list[Group]) -> _Made:
+    """Accuracy over rounds, and how many it takes to reach what the plain run has at its end."""
+    names, target = labels([group.experiment for group in groups]), headline(groups[0])[1].mean
+    taken = [spent(target, group).rounds for group in groups]
+    said = ", ".join(f"{name} {'never' if n is None else f'{n:g}'}" for name, n in zip(names, taken, strict=True))
+    sentence = f"{_setting(groups)} Rounds until {target:.2f} %, what {names[0]} has over its last rounds: {said}."
+    rows = [(name, headline(group)[1].mean, n) for name, group, n in zip(names, groups, taken, strict=True)]
+    traces = [
+        _curve(name, group, lambda run: range(1, len(run.rows) + 1)) for name, group in zip(names, groups, strict=True)
+    ]
+    plot = Plot("Accuracy over rounds", _coloured(traces), axes("round", "accuracy, %"))
+    return sentence, [plot], ("method", "accuracy", f"rounds to {target:.2f} %"), list(rows)
+
+
 def _clients(groups: list[Group]) -> _Made:
     """Accuracy with and without decomposition against the clients of a round."""
     found: dict[str, dict[float, Spread]] = {}
@@ -160,22 +175,28 @@ def _communication(groups: list[Group]) -> _Made:
         f"{_setting(groups)} All reach {target:.2f} %; parameters up until then, as a share of {names[0]}: {shares}."
     )
     heads = ("method", f"rounds to {target:.2f} %", "M up", "M up and down", "up, share", "up and down, share")
-    traces = [_curve(name, group) for name, group in zip(names, groups, strict=True)]
+    sent: Callable[[Run], Sequence[float]] = lambda run: _sums(run.rows)[0]  # noqa: E731
+    traces = [_curve(name, group, sent) for name, group in zip(names, groups, strict=True)]
     plot = Plot(
         "Accuracy against parameters sent up", _coloured(traces), axes("parameters sent up, millions", "accuracy, %")
     )
     return sentence, [plot], heads, rows
 
 
-_DRAW: dict[str, _Draw] = {"figure-clients": _clients, "figure-communication": _communication}
+_DRAW: dict[str, _Draw] = {
+    "figure-convergence": _convergence,
+    "figure-clients": _clients,
+    "figure-communication": _communication,
+}
 
 
-def _curve(name: str, group: Group) -> Json:
-    """The first seed's accuracies by what it had sent."""
-    rows, model = group.runs[0].rows, headline(group)[0]
-    sent = _sums(rows)[0]
-    points = [(sent[t], row["scores"][model]["accuracy"]) for t, row in enumerate(rows) if model in row["scores"]]
-    x, y = zip(*points, strict=True)
+def _curve(name: str, group: Group, along: Callable[[Run], Sequence[float]]) -> Json:
+    """The first seed's accuracies along its rounds, or along what it had sent after each."""
+    run, model = group.runs[0], headline(group)[0]
+    scored = [
+        (x, row["scores"][model]["accuracy"]) for x, row in zip(along(run), run.rows, strict=True) if row["scores"]
+    ]
+    x, y = zip(*scored, strict=True)
     return curves(x, {name: list(y)})[0]
 
 
