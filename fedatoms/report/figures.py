@@ -11,7 +11,7 @@ from fedatoms.data.federation import hold_out
 from fedatoms.experiment import Experiment
 from fedatoms.plots import COLOURS
 from fedatoms.report.find import Run
-from fedatoms.report.groups import Group
+from fedatoms.report.groups import Group, places
 from fedatoms.report.names import labels, setting
 from fedatoms.runs import accuracy_curves
 
@@ -23,7 +23,7 @@ SHOWN = 200  # clients in a picture of a split: more rows are thinner than a pix
 def curves(groups: Sequence[Group]) -> list[Json]:
     """Makes, for each setting, its experiments' accuracies over rounds: the mean over seeds and their range."""
     whole = [group for group in groups if any(run.rows for run in group.runs)]
-    return [{"setting": name, "lines": _lines(some)} for name, some in _places(whole).items()]
+    return [{"setting": name, "lines": _lines(some)} for name, some in places(whole).items()]
 
 
 def sent(groups: Sequence[Group]) -> list[Json]:
@@ -32,7 +32,7 @@ def sent(groups: Sequence[Group]) -> list[Json]:
     >>> sent([])
     []
     """
-    return [{"setting": name, "runs": _bars(some)} for name, some in _places(groups).items()]
+    return [{"setting": name, "runs": _bars(some)} for name, some in places(groups).items()]
 
 
 def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list[str]]:
@@ -48,15 +48,6 @@ def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list
         except (ValueError, OSError) as error:
             left_out[f"{setting(experiment)}: {' '.join(str(error).split())}"] = None
     return sorted(pictures, key=lambda picture: str(picture["name"])), list(left_out)
-
-
-def _places(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Sorts groups by setting; personalised methods, whose regime is another, stand apart."""
-    places: dict[str, list[Group]] = {}
-    for group in groups:
-        own = "" if group.experiment.personal == "none" else ", personalised"
-        places.setdefault(setting(group.experiment) + own, []).append(group)
-    return dict(sorted(places.items()))
 
 
 def _lines(groups: Sequence[Group]) -> list[Json]:

@@ -8,6 +8,7 @@ from fedatoms.compare import Spread
 from fedatoms.experiment import Experiment, identity
 from fedatoms.paper.tables import Cell, Compared, Pair, cells_of
 from fedatoms.report.find import Run
+from fedatoms.report.names import setting
 from fedatoms.runs import Result
 
 
@@ -47,6 +48,19 @@ def group(runs: Sequence[Run]) -> list[Group]:
     for run in runs:
         groups.setdefault(identity(run.result.experiment, without=("seed",)), []).append(run)
     return [Group(sorted(each, key=lambda run: run.result.experiment.seed)) for each in groups.values()]
+
+
+def places(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    """Sorts groups by setting; personalised methods, whose regime is another, stand apart.
+
+    >>> places([])
+    {}
+    """
+    found: dict[str, list[Group]] = {}
+    for each in groups:
+        own = "" if each.experiment.personal == "none" else ", personalised"
+        found.setdefault(setting(each.experiment) + own, []).append(each)
+    return dict(sorted(found.items()))
 
 
 def score(group: Group, compared: Compared) -> Spread | None:

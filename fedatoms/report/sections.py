@@ -10,7 +10,7 @@ from fedatoms.paper.tables import DECOMPOSED, cells, pairs
 from fedatoms.paper.tables import Cell as Printed
 from fedatoms.report.claims import NEAR, Claim
 from fedatoms.report.find import Found, Note, Run
-from fedatoms.report.groups import Group, Ours, column_name, gain_of, headline, ours_of, place
+from fedatoms.report.groups import Group, Ours, column_name, gain_of, headline, ours_of, place, places
 from fedatoms.report.names import labels, setting
 from fedatoms.report.table import Cell, change, number, spread, table, text
 from fedatoms.runs import WINDOW
@@ -172,7 +172,7 @@ def _other_row(each: Group, name: str) -> list[Cell]:
     own = [(run.result.personal or {}).get("after the last pass") for run in each.runs]
     personal = [value for value in own if value is not None]
     return [
-        text(name),
+        text(name)._replace(kind="wide"),
         text(setting(each.experiment))._replace(kind="wide"),
         spread(accuracy),
         number(statistics.mean(summary.final for summary in last)),
@@ -189,12 +189,9 @@ def _other_row(each: Group, name: str) -> list[Cell]:
 
 def _labels(groups: Sequence[Group]) -> dict[int, str]:
     """Names each group by what differs in its setting."""
-    settings: dict[str, list[Group]] = {}
-    for each in groups:
-        settings.setdefault(setting(each.experiment), []).append(each)
     return {
         id(each): name
-        for some in settings.values()
+        for some in places(groups).values()
         for each, name in zip(some, labels([each.experiment for each in some]), strict=True)
     }
 
