@@ -406,10 +406,17 @@ def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     assert len(counts) == 20 and max(sum(map(bool, client)) for client in counts) == 2
 
 
+def test_figures_made_of_runs_are_drawn(opened: Opened) -> None:
+    names = opened.page.evaluate("document.getElementById('study-0-0').data.map(trace => trace.name)")
+    assert names == ["feddyn", "feddyn + 25 atoms"]
+    last = opened.page.evaluate("document.getElementById('study-0-0').data.map(trace => trace.y.at(-1))")
+    files = [read_result(RUNS / f"feddyn{kind}-cifar10-5") for kind in ("", "-atoms")]
+    assert last == pytest.approx([result.accuracy["all"].final for result in files], abs=0.01)
+
+
 def test_measures_are_drawn_with_contours_and_trajectories(opened: Opened) -> None:
-    kinds = opened.page.eval_on_selector_all(
-        ".measure .figure", "all => all.map(one => one.data.map(trace => trace.type))"
-    )
+    ours = '.measure:has-text("/measures/") .figure'
+    kinds = opened.page.eval_on_selector_all(ours, "all => all.map(one => one.data.map(trace => trace.type))")
     assert kinds == [["scatter"] * 2] * 3 + [
         ["contour", "scatter", "scatter"],
         ["contour", "scatter"],
@@ -418,7 +425,7 @@ def test_measures_are_drawn_with_contours_and_trajectories(opened: Opened) -> No
         ["scatter"] * 2,
         ["contour", "scatter", "scatter"],
     ]
-    assert opened.page.eval_on_selector_all(".measure .figure", "all => all[0].data[1].y") == [0.5, 0.125]
+    assert opened.page.eval_on_selector_all(ours, "all => all[0].data[1].y") == [0.5, 0.125]
     assert opened.page.locator("#measures .contourlayer path").count() > 0
     assert opened.page.evaluate("document.getElementById('measure-0-0').layout.yaxis.type") == "log"
     before = len(opened.complaints)
