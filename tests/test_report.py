@@ -398,6 +398,8 @@ def test_a_number_that_changes_in_an_explanation_changes_on_the_page(tmp_path: P
         ("60.25", "NaN", "NaN"),
         ("60.25", "1e999", "not a finite number"),
         ("60.25", "true", "not a finite number"),
+        ("60.25", "600.25", "not numbers from 0 to 100"),
+        ("64.0", "-64.0", "not numbers from 0 to 100"),
         ('"images": 400', '"images": 0', "no images"),
         ('"round": 8', '"round": 6', "follow its checkpoint"),
         ("55.5,", "55.5, 1,", "its plain run has another number of rounds"),
@@ -539,6 +541,8 @@ def test_an_explanation_is_drawn_with_real_clients_on_the_diagonal(opened: Opene
     assert page.locator("#why-0-0 .scatterlayer path.point").count() == 3
     assert [line["y"] for line in spread] == [[value] * 2 for value in (0.5, 0.0625, 0.015625)]
     assert [(line["x"], line["y"]) for line in fork] == [([7, 8], [61, 62]), ([7, 8], [60, 64])]
+    diagonal = "all => all.map(one => [one.parentNode.rowIndex, one.cellIndex])"
+    assert page.eval_on_selector_all("#why-0-latent td.real", diagonal) == [[1, 1], [2, 2], [3, 3]]
     page.click("#why summary")
     page.locator("#why-0-fork th button").nth(2).focus()
     page.keyboard.press("Enter")

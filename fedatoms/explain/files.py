@@ -60,12 +60,14 @@ def _check(explanation: Explanation) -> None:
     last = explanation.round + explanation.settings.rounds
     if any(not explanation.round <= each.round < last for each in rounds):
         raise ValueError("its rounds are not those that follow its checkpoint")
-    if any(each.aggregates.layers.keys() != rounds[0].aggregates.layers.keys() for each in rounds):
-        raise ValueError("its rounds are not all of one network")
     if plain is not None and len(plain) != explanation.settings.rounds:
         raise ValueError("its plain run has another number of rounds")
     if fork and {len(line) for line in vars(fork).values() if isinstance(line, list)} != {explanation.settings.fork}:
         raise ValueError("its fork has another number of rounds")
+    accuracies = [both.accuracy for each in rounds for both in (each.aggregates.on, each.aggregates.off)]
+    accuracies += [*(plain or ()), *(fork.accuracy_on + fork.accuracy_off if fork else ())]
+    if not all(0 <= accuracy <= 100 for accuracy in accuracies):
+        raise ValueError("its accuracies are not numbers from 0 to 100")
 
 
 def _plain(value: object) -> object:
