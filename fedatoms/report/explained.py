@@ -18,20 +18,10 @@ NONE = (
     "<p>No <code>explain.json</code> below these folders. <code>fedatoms explain RUN</code> writes one to the folder "
     "of a run with atoms.</p>"
 )
-ROUNDS = (  # heads of the table of rounds, as _row fills it
-    *(
-        "round",
-        "clients",
-        "apart, %",
-        "accuracy with",
-        "accuracy without",
-        "accuracy plain",
-        "loss with",
-        "loss without",
-    ),
-    *("loss, real", "loss, latent", "within the worst real, %", "first order", "second order without"),
-    *("second order with", "drawn without", "drawn with"),
-)
+SCORED = ("accuracy with", "accuracy without", "accuracy plain", "loss with", "loss without")
+CROSSED = ("loss, real", "loss, latent", "within the worst real, %")
+VARIANCE = ("first order", "second order without", "second order with", "drawn without", "drawn with")
+ROUNDS = ("round", "clients", "apart, %", *SCORED, *CROSSED, *VARIANCE)  # as _row fills them
 FORKED = ("round", "accuracy with", "accuracy without", "loss with", "loss without")
 
 
@@ -168,14 +158,14 @@ def _row(explanation: Explanation, each: Round) -> list[Cell]:
     twin = plain[each.round - explanation.round] if plain else None
     crossed = (latent.loss_real, latent.loss_latent, 100 * latent.bounded) if latent else (None,) * 3
     orders = (variance.first, variance.second_off, variance.second_on) if variance else (None,) * 3
-    drawn = (variance.drawn_off, variance.drawn_on) if variance else (None,) * 2
+    measured = (variance.drawn_off, variance.drawn_on) if variance else (None,) * 2
     return [
         number(each.round, "d"),
         number(len(each.clients), "d"),
         number(100 * both.apart.ratio, ".3f"),
         *(number(accuracy, none="") for accuracy in (both.on.accuracy, both.off.accuracy, twin)),
         *(number(loss, ".4f") for loss in (both.on.loss, both.off.loss)),
-        *(number(value, ".4g", none="") for value in (*crossed, *orders, *drawn)),
+        *(number(value, ".4g", none="") for value in (*crossed, *orders, *measured)),
     ]
 
 
