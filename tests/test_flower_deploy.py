@@ -1,10 +1,13 @@
 """A deployment is Flower's own processes: they start, work, refuse strangers, and none of them stays behind."""
 
+import os
+import signal
 import ssl
 import stat
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -149,6 +152,23 @@ def test_a_demo_whose_nodes_do_not_answer_is_an_error_with_its_last_words(monkey
     monkeypatch.setattr("fedatoms.flower.demo.deployed", lambda *words, **more: nullcontext(silent))
     with pytest.raises(DeploymentError, match=r"(?s)nodes did not answer.*stopped in round 0"):
         demo(1, 1, tls=False, say=lambda line: None, done=lambda rounds: None)
+
+
+@pytest.mark.parametrize("when", ["starting a SuperLink", "nodes are online"])
+def test_an_interrupted_demo_leaves_neither_process_nor_file(when: str, tmp_path: Path) -> None:
+    code = "import sys; from fedatoms.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = [sys.executable, "-c", code, "flower", "demo", "--nodes", "1", "--rounds", "1"]
+    env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}  # all that it starts has the first
+    with subprocess.Popen(words, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
+        assert command.stdout is not None and command.stderr is not None
+        next(line for line in command.stdout if when in line)
+        while len(living(tmp_path)) < 2:
+            assert command.poll() is None
+            time.sleep(processes.PAUSE)
+        command.send_signal(signal.SIGINT)
+        assert (command.wait(timeout=60), command.stderr.read()) == (130, "fedatoms: stopped.\n")
+    assert living(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z0-9_-]+", fullmatch=True), st.text() | st.integers(-9, 9) | st.booleans()))
