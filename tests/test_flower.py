@@ -11,6 +11,7 @@ from conftest import difference, identical
 pytest.importorskip("flwr")
 
 from flower_grid import (
+    SCAFFOLD,
     SMALL,
     OneProcess,
     in_a_test,
@@ -22,14 +23,16 @@ from flower_grid import (
     simulated,
     task_of,
 )
-from flwr.app import Context, RecordDict
+from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.clientapp.mod import message_size_mod
 from safetensors.torch import load_file
 
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.build import simulation
-from fedatoms.experiment import Experiment
-from fedatoms.flower import Own, Task, built_in, client_app, server_app, wire
+from fedatoms.experiment import Experiment, trajectory
+from fedatoms.flower import FedAtoms, Own, Task, built_in, client_app, server_app, wire
+from fedatoms.flower.books import Books
+from fedatoms.flower.task import Settings, server_simulation
 from fedatoms.models import build
 from fedatoms.personal import METHODS
 from fedatoms.runs import read_result, read_rounds, run
@@ -200,6 +203,17 @@ def lenet_task(experiment: Experiment) -> Task:
         return Own(x, torch.arange(2), x, torch.arange(2))
 
     return Task(experiment, lambda: build("lenet", classes=10, channels=3, seed=0), own, 10, (3, 32, 32))
+
+
+def test_flower_s_own_loop_over_the_strategy_gives_the_same_bits(tmp_path: Path) -> None:
+    task = task_of(SCAFFOLD)
+    sim = server_simulation(task, SCAFFOLD)
+    strategy = FedAtoms(sim, Books(begin(sim), "0a1b", trajectory(SCAFFOLD)), Settings(wait=0.0, timeout=0.0))
+    with in_a_test():
+        grid = OneProcess(client_app(task), SCAFFOLD, tmp_path)
+        strategy.start(grid, ArrayRecord(), num_rounds=SCAFFOLD.rounds)
+    state, _ = simulated(replace(SCAFFOLD, map="one_by_one"))
+    assert identical(server_as_tree(strategy.books.state.server), server_as_tree(state.server))
 
 
 def test_the_apps_read_the_run_config_and_end_with_the_place_of_the_result(

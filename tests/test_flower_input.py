@@ -28,6 +28,8 @@ CONFIGS: dict[str, tuple[dict[str, object], str]] = {
         "unknown key in the run config 'min-train-node'. Did you mean 'min-train-nodes'",
     ),
     "no number": ({"timeout": "soon"}, "timeout='soon' in the run config is not like 3600.0"),
+    "no count": ({"min-train-nodes": True}, "min-train-nodes=True in the run config is not like 1"),
+    "no claim": ({"resume": 1}, "resume=1 in the run config is not like False"),
     "no nodes": ({"min-train-nodes": 0}, "min-train-nodes=0 in the run config is too small. Leave it out for 1"),
     "no experiment": ({"lr": -1.0}, "--lr -1.0 is not a positive number"),
 }

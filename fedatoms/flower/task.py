@@ -114,7 +114,8 @@ def _checked(settings: Settings) -> Settings:
     """Refuses settings that no run can have."""
     for name, value in settings._asdict().items():
         default, flag = Settings._field_defaults[name], name.replace("_", "-")
-        if not isinstance(value, (int, float) if isinstance(default, float) else type(default)):
+        kinds = (int, float) if isinstance(default, float) else type(default)
+        if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool):
             raise ValueError(f"{flag}={value!r} in the run config is not like {default!r}. Leave it out for that.")
         if not isinstance(value, str) and not value >= (name == "min_train_nodes"):
             raise ValueError(f"{flag}={value} in the run config is too small. Leave it out for {default}.")
