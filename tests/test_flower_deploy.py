@@ -156,9 +156,16 @@ def test_a_demo_whose_nodes_do_not_answer_is_an_error_with_its_last_words(monkey
         demo(1, 1, tls=False, say=lambda line: None, done=lambda rounds: None)
 
 
-@pytest.mark.parametrize("when", ["starting a SuperLink", "nodes are online"])
-def test_an_interrupted_demo_leaves_neither_process_nor_file(when: str, tmp_path: Path) -> None:
-    code = "import sys; from fedatoms.cli import main; sys.exit(main(sys.argv[1:]))"
+@pytest.mark.parametrize(
+    ("when", "number"),
+    [("starting a SuperLink", signal.SIGINT), ("starting a SuperLink", signal.SIGHUP), ("are online", signal.SIGINT)],
+    ids=["Ctrl-C at the start", "a closed terminal", "Ctrl-C in the run"],
+)
+def test_an_interrupted_demo_leaves_neither_process_nor_file(when: str, number: signal.Signals, tmp_path: Path) -> None:
+    # as from a terminal, also if this test is run in the background, where both signals may be ignored
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    code += "signal.signal(signal.SIGHUP, signal.SIG_DFL);"
+    code += "from fedatoms.cli import main; sys.exit(main(sys.argv[1:]))"
     words = [sys.executable, "-c", code, "flower", "demo", "--nodes", "1", "--rounds", "1"]
     env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}  # all that it starts has the first
     with subprocess.Popen(words, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
@@ -167,7 +174,7 @@ def test_an_interrupted_demo_leaves_neither_process_nor_file(when: str, tmp_path
         while len(living(tmp_path)) < 2:
             assert command.poll() is None
             time.sleep(processes.PAUSE)
-        command.send_signal(signal.SIGINT)
+        command.send_signal(number)
         assert (command.wait(timeout=60), command.stderr.read()) == (130, "fedatoms: stopped.\n")
     assert living(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
