@@ -70,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if words[0] not in commands:
             raise unknown(words[0], commands, "command")
-        signal.signal(signal.SIGTERM, _interrupt)  # a cluster's "time is up" saves a checkpoint too
+        _interrupt_by("SIGTERM")  # a cluster's "time is up" saves a checkpoint too
+        _interrupt_by("SIGHUP")  # and a terminal that is closed leaves nothing running, unless by nohup
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where: _say(str(message))
             return commands[words[0]](words[1:])
@@ -522,6 +523,13 @@ def _one_line(error: Exception) -> str:
 
 def _say(text: str) -> None:
     print(f"fedatoms: {' '.join(text.split())}", file=sys.stderr)
+
+
+def _interrupt_by(name: str) -> None:
+    """Makes a signal stop a command as Ctrl-C does, if there is such a signal and nobody had it ignored."""
+    number = getattr(signal, name, None)
+    if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+        signal.signal(number, _interrupt)
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -92,8 +92,8 @@ class Engine(NamedTuple):
 def run(experiment: Experiment, *, watch: Watch | None = None, engine: Engine | None = None) -> Result:
     """Runs an experiment into a new folder ``out/name``; ``watch`` sees every round."""
     folder, engine = Path(experiment.out) / run_name(experiment), engine or Engine()
-    sim = engine.simulation(experiment, folder / "checkpoint" / "clients")  # bad input fails here: nothing is written
     check_tensorboard(experiment)
+    sim = engine.simulation(experiment, folder / "checkpoint" / "clients")  # bad input fails here: nothing is written
     if (folder / "experiment.json").exists():
         raise ValueError(
             f"{folder} already holds a run. Continue it with `fedatoms run --resume {folder}`, or use another --name."

@@ -321,6 +321,12 @@ def test_the_demo_measures_and_says_so_plainly(capsys: pytest.CaptureFixture[str
     assert Path("runs/demo/demo.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from fedatoms.cli import main;"
+    code += "main(['flower', '--help']); assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)  # as nohup does
+
+
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
 def test_an_interrupt_saves_a_checkpoint_and_says_how_to_go_on(number: str) -> None:
     import signal

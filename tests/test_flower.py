@@ -11,6 +11,7 @@ from conftest import difference, identical
 pytest.importorskip("flwr")
 
 from flower_grid import (
+    SCAFFOLD,
     SMALL,
     OneProcess,
     in_a_test,
@@ -22,14 +23,16 @@ from flower_grid import (
     simulated,
     task_of,
 )
-from flwr.app import Context, RecordDict
+from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.clientapp.mod import message_size_mod
 from safetensors.torch import load_file
 
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.build import simulation
-from fedatoms.experiment import Experiment
-from fedatoms.flower import Own, Task, built_in, client_app, server_app, wire
+from fedatoms.experiment import Experiment, trajectory
+from fedatoms.flower import FedAtoms, Own, Task, built_in, client_app, server_app, wire
+from fedatoms.flower.books import Books
+from fedatoms.flower.task import Settings, server_simulation
 from fedatoms.models import build
 from fedatoms.personal import METHODS
 from fedatoms.runs import read_result, read_rounds, run
@@ -48,6 +51,7 @@ CASES: dict[str, dict[str, object]] = {
         for name in ALGORITHMS
         for form in ("plain", "atoms")
     },
+    **{f"{name}, fast and slow": {"algorithm": name, **FAST_SLOW} for name in ALGORITHMS},
     **{
         f"{name}, slow part: {what}": {"algorithm": name, "slow_local": what, **FAST_SLOW}
         for name in ("scaffold", "feddc")
@@ -96,18 +100,16 @@ def test_an_experiment_of_the_simulator_gives_the_same_bits_on_nodes(changes: di
     assert identical(server_of(tmp_path), server_as_tree(state.server))
 
 
-def test_a_method_that_compares_clients_on_the_server_is_refused_with_its_reason(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--personal fedpac needs a step on the server that compares clients"):
-        on_flower(replace(SMALL, personal="fedpac"), tmp_path)
-
-
-@pytest.mark.parametrize("name", ["scaffold", "feddyn", "fedadam"])
-def test_flower_and_vectorised_clients_differ_by_rounding_only(name: str, tmp_path: Path) -> None:
-    experiment = replace(SMALL, algorithm=name, **FAST_SLOW)
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES.keys())
+def test_flower_and_vectorised_clients_differ_by_rounding_only(changes: dict[str, object], tmp_path: Path) -> None:
+    experiment = replace(SMALL, **changes)
     task = task_of(experiment, dtype=torch.float64)
     on_flower(experiment, tmp_path, task=task)
     state, _ = simulated(replace(experiment, map="vectorised"), task)
     assert difference(server_of(tmp_path), server_as_tree(state.server)) < 1e-9
+    for client in range(experiment.clients):
+        ours, theirs = kept_by(tmp_path, client), row_as_tree(state.clients.read(client))
+        assert ours.keys() == theirs.keys() and (not ours or difference(ours, theirs) < 1e-9)
 
 
 LEDGERS: dict[str, dict[str, object]] = {
@@ -182,6 +184,15 @@ def test_fast_rounds_of_a_lenet_cost_a_fifth(tmp_path: Path) -> None:
         wire.size_of(content) for each in grid.log if each.round == 9 for content in (each.sent, each.reply.content)
     ]
     assert all(size.rest <= 0.06 * sum(size) for size in fast)
+    order = wire.read_order(next(each.sent for each in grid.log if each.round == 9))
+    late = wire.size_of(wire.write_order(later(order, 100_000)))
+    assert late.rest <= 0.06 * sum(late)
+
+
+def later(order: wire.Order, rounds: int) -> wire.Order:
+    """Makes the order that a node would get so many rounds later."""
+    versions = {group: version + rounds for group, version in order.versions.items()}
+    return order._replace(round=order.round + rounds, base=order.base + rounds, versions=versions)
 
 
 def lenet_task(experiment: Experiment) -> Task:
@@ -194,11 +205,25 @@ def lenet_task(experiment: Experiment) -> Task:
     return Task(experiment, lambda: build("lenet", classes=10, channels=3, seed=0), own, 10, (3, 32, 32))
 
 
-def test_the_apps_read_the_run_config(tmp_path: Path) -> None:
+def test_flower_s_own_loop_over_the_strategy_gives_the_same_bits(tmp_path: Path) -> None:
+    task = task_of(SCAFFOLD)
+    sim = server_simulation(task, SCAFFOLD)
+    strategy = FedAtoms(sim, Books(begin(sim), "0a1b", trajectory(SCAFFOLD)), Settings(wait=0.0, timeout=0.0))
+    with in_a_test():
+        grid = OneProcess(client_app(task), SCAFFOLD, tmp_path)
+        strategy.start(grid, ArrayRecord(), num_rounds=SCAFFOLD.rounds)
+    state, _ = simulated(replace(SCAFFOLD, map="one_by_one"))
+    assert identical(server_as_tree(strategy.books.state.server), server_as_tree(state.server))
+
+
+def test_the_apps_read_the_run_config_and_end_with_the_place_of_the_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     task, config = task_of(SMALL), {"algorithm": "scaffold", "rounds": 2, "out": str(tmp_path / "runs"), "name": "it"}
     experiment = replace(SMALL, algorithm="scaffold", rounds=2)
     grid = OneProcess(client_app(task), experiment, tmp_path / "nodes")
-    with in_a_test():
+    with in_a_test(), caplog.at_level(logging.INFO, "flwr"):
         server_app(task)(grid, Context(1, 1, {}, RecordDict(), {**config, "wait": 0.0, "timeout": 0.0}))
+    assert caplog.messages[-1] == f"complete after 2 rounds: see {tmp_path}/runs/it"
     state, _ = simulated(replace(experiment, map="one_by_one"))
     assert identical(server_of(tmp_path), server_as_tree(state.server))

@@ -1,10 +1,13 @@
 """A deployment is Flower's own processes: they start, work, refuse strangers, and none of them stays behind."""
 
+import os
+import signal
 import ssl
 import stat
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -100,8 +103,10 @@ def test_a_federation_with_tls_works_refuses_a_stranger_and_leaves_nothing(tmp_p
     with deployed(folder, [{"partition-id": i, "title": f"node {i}"} for i in (10, 20)], tls=True) as deployment:
         lines = deployment.run(app, {"number": 1}, timeout=60, each_line=heard.append)
         assert "sum: 32" in lines and heard == lines
-        refused = deployment.try_node(node_key(tmp_path, "stranger"))
-        assert any("Failed to activate SuperNode" in line for line in refused)
+        strangers = {node_key(tmp_path, "stranger"): "Failed to activate SuperNode", None: "must be registered"}
+        for key, words in strangers.items():
+            assert any(words in line for line in deployment.try_node(key))
+        assert deployment.online() == 2
         with pytest.raises(DeploymentError, match="-1 is less than 0"):
             deployment.run(app, {"number": -1}, timeout=60)
         assert any("flower-superexec" in command for command in living(folder))
@@ -149,6 +154,30 @@ def test_a_demo_whose_nodes_do_not_answer_is_an_error_with_its_last_words(monkey
     monkeypatch.setattr("fedatoms.flower.demo.deployed", lambda *words, **more: nullcontext(silent))
     with pytest.raises(DeploymentError, match=r"(?s)nodes did not answer.*stopped in round 0"):
         demo(1, 1, tls=False, say=lambda line: None, done=lambda rounds: None)
+
+
+@pytest.mark.parametrize(
+    ("when", "number"),
+    [("starting a SuperLink", signal.SIGINT), ("starting a SuperLink", signal.SIGHUP), ("are online", signal.SIGINT)],
+    ids=["Ctrl-C at the start", "a closed terminal", "Ctrl-C in the run"],
+)
+def test_an_interrupted_demo_leaves_neither_process_nor_file(when: str, number: signal.Signals, tmp_path: Path) -> None:
+    # as from a terminal, also if this test is run in the background, where both signals may be ignored
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    code += "signal.signal(signal.SIGHUP, signal.SIG_DFL);"
+    code += "from fedatoms.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = [sys.executable, "-c", code, "flower", "demo", "--nodes", "1", "--rounds", "1"]
+    env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}  # all that it starts has the first
+    with subprocess.Popen(words, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
+        assert command.stdout is not None and command.stderr is not None
+        next(line for line in command.stdout if when in line)
+        while len(living(tmp_path)) < 2:
+            assert command.poll() is None
+            time.sleep(processes.PAUSE)
+        command.send_signal(number)
+        assert (command.wait(timeout=60), command.stderr.read()) == (130, "fedatoms: stopped.\n")
+    assert living(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z0-9_-]+", fullmatch=True), st.text() | st.integers(-9, 9) | st.booleans()))

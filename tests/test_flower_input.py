@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from flwr.app import Message
 
 from fedatoms.flower import Own
 from fedatoms.flower.node import Kept, keep, kept_at
-from fedatoms.flower.task import configured
+from fedatoms.flower.task import configured, node_simulation, server_simulation
 from fedatoms.runs import read_rounds
 
 WHO = 2  # the client whose node is set up wrongly
@@ -27,6 +28,8 @@ CONFIGS: dict[str, tuple[dict[str, object], str]] = {
         "unknown key in the run config 'min-train-node'. Did you mean 'min-train-nodes'",
     ),
     "no number": ({"timeout": "soon"}, "timeout='soon' in the run config is not like 3600.0"),
+    "no count": ({"min-train-nodes": True}, "min-train-nodes=True in the run config is not like 1"),
+    "no claim": ({"resume": 1}, "resume=1 in the run config is not like False"),
     "no nodes": ({"min-train-nodes": 0}, "min-train-nodes=0 in the run config is too small. Leave it out for 1"),
     "no experiment": ({"lr": -1.0}, "--lr -1.0 is not a positive number"),
 }
@@ -92,9 +95,54 @@ def test_a_node_without_training_samples_is_left_out_with_the_reason(
     assert f"partition {WHO} has no training samples. Leave this node out" in line
 
 
-def test_simulated_failures_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--failures simulates nodes that fail"):
-        on_flower(replace(SMALL, failures=0.1), tmp_path)
+OWN: dict[str, tuple[Callable[[Own], Own], str]] = {
+    "no labels for some": (lambda own: own._replace(y=own.y[:1]), "partition 2: x of shape (12, 1, 6, 6) and y"),
+    "another shape": (lambda own: own._replace(x=own.x[:, 0]), "partition 2: samples have shape (6, 6), but the task"),
+    "a class too many": (lambda own: own._replace(y=own.y + 3), "partition 2: label 5 is too large: the task says"),
+    "no whole numbers": (lambda own: own._replace(y=own.y.float()), "partition 2: labels of type torch.float32 are"),
+    "not finite": (lambda own: own._replace(x=own.x / 0), "partition 2, sample 0: the data hold"),
+    "a test of another shape": (
+        lambda own: own._replace(test_x=own.test_x[..., :5]),
+        "test images of partition 2: samples have shape (1, 6, 5)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spoil", "reason"), OWN.values(), ids=OWN.keys())
+def test_a_node_whose_data_are_not_those_of_the_task_says_what_to_mend(
+    spoil: Callable[[Own], Own], reason: str
+) -> None:
+    task = task_of(SMALL)
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        node_simulation(task._replace(data=lambda *where: spoil(task.data(*where))), SMALL, WHO)
+
+
+def test_whole_numbers_of_any_width_are_labels() -> None:
+    task = task_of(SMALL)
+    narrow = task._replace(data=lambda *where: task.data(*where)._replace(y=task.data(*where).y.short()))
+    assert node_simulation(narrow, SMALL, WHO).data.y.equal(task.data(WHO, 4).y)
+
+
+def test_a_server_whose_test_images_are_not_those_of_the_task_says_what_to_mend() -> None:
+    task = task_of(SMALL)
+    with pytest.raises(ValueError, match="the server's test images: samples have shape"):
+        server_simulation(task._replace(test=lambda: (torch.zeros(2, 9), torch.zeros(2, dtype=torch.int64))), SMALL)
+
+
+REFUSED: dict[str, tuple[dict[str, object], str]] = {
+    "failures": ({"failures": 0.1}, "--failures simulates nodes that fail"),
+    "a step that nodes lack": ({"personal": "fedpac"}, "--personal fedpac needs a step on the server"),
+    "an algorithm": ({"algorithm": "scafold"}, "Did you mean 'scaffold'"),
+}
+
+
+@pytest.mark.parametrize(("changes", "reason"), REFUSED.values(), ids=REFUSED.keys())
+def test_an_experiment_that_cannot_be_run_is_refused_before_anything_is_written(
+    changes: dict[str, object], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        on_flower(replace(SMALL, **changes), tmp_path, task=task_of(SMALL))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_an_unknown_aggregation_is_refused_before_anything_is_written(tmp_path: Path) -> None:

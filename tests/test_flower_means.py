@@ -15,7 +15,7 @@ from flower_grid import SMALL, App, Meddle, OneProcess, on_flower, round_of, ser
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
-from fedatoms.algorithms import algorithm
+from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.experiment import Experiment
 from fedatoms.flower import Task, client_app
 from fedatoms.flower.strategy import TooFew
@@ -100,7 +100,7 @@ def masked(client: int, message: Message, arrays: Arrays, *, scale: float) -> Ar
     return new
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn", "feddc"])
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_server_that_sees_only_masked_uploads_gets_the_same_model(name: str, tmp_path: Path) -> None:
     experiment = replace(SIX, algorithm=name, parametrisation="atoms", beta="1/2")
     uniform = algorithm(name).weighting == "uniform"

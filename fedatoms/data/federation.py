@@ -85,8 +85,8 @@ def federation(clients: Sequence[Samples], test: Samples) -> Federation:
     """
     if len(clients) == 0:
         raise ValueError("clients is empty: a federation needs at least one client. Pass [(x, y), ...].")
-    pairs = [_pair(samples, f"client {number}") for number, samples in enumerate(clients)]
-    test_x, test_y = _pair(test, "test")
+    pairs = [pair_up(samples, f"client {number}") for number, samples in enumerate(clients)]
+    test_x, test_y = pair_up(test, "test")
     xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
     for number, x in enumerate(xs):
         _check_shape(x, xs[0], f"client {number}")
@@ -95,6 +95,29 @@ def federation(clients: Sequence[Samples], test: Samples) -> Federation:
     parts = list(torch.split(torch.arange(len(y)), [len(one) for one in ys]))
     classes = int(torch.cat([y, test_y]).max()) + 1
     return Federation(x, y, parts, test_x, test_y, _seen(ys, test_y), classes, None)
+
+
+def pair_up(samples: Samples, name: str) -> tuple[Tensor, Tensor]:
+    """Returns samples as tensors, each with a label, or says what is wrong with those of ``name``.
+
+    >>> pair_up((torch.zeros(2, 3), torch.zeros(2)), "client 0")
+    Traceback (most recent call last):
+    ValueError: client 0: labels of type torch.float32 are not whole numbers. Use y.long().
+    """
+    pair = _materialise(samples, name) if isinstance(samples, Dataset) else samples
+    if not isinstance(pair, tuple | list) or [isinstance(one, Tensor | np.ndarray) for one in pair] != [True, True]:
+        raise ValueError(f"{name}: {type(pair).__name__} is not a pair of tensors. Pass (x, y) or a map-style Dataset.")
+    x, y = (torch.as_tensor(one) for one in pair)
+    if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
+        raise ValueError(
+            f"{name}: x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)} do not pair up: each sample needs a "
+            "label. Pass x of shape (n, ...) and y of shape (n,)."
+        )
+    if len(y) == 0:
+        raise ValueError(f"{name}: has no samples, but needs at least one. Leave it out.")
+    _check_labels(y, name)
+    _check_finite(x, name)
+    return x.detach(), y.detach().long()
 
 
 def test_by_classes(data: Federation) -> Federation:
@@ -127,23 +150,6 @@ def _seen(labels: Sequence[Tensor], test_y: Tensor) -> list[Tensor]:
         kind: torch.isin(test_y.cpu(), torch.tensor(kind)).nonzero()[:, 0] for kind in set(kinds)
     }  # shared if equal
     return [rows[kind] for kind in kinds]
-
-
-def _pair(samples: Samples, name: str) -> tuple[Tensor, Tensor]:
-    pair = _materialise(samples, name) if isinstance(samples, Dataset) else samples
-    if not isinstance(pair, tuple | list) or [isinstance(one, Tensor | np.ndarray) for one in pair] != [True, True]:
-        raise ValueError(f"{name}: {type(pair).__name__} is not a pair of tensors. Pass (x, y) or a map-style Dataset.")
-    x, y = (torch.as_tensor(one) for one in pair)
-    if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
-        raise ValueError(
-            f"{name}: x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)} do not pair up: each sample needs a "
-            "label. Pass x of shape (n, ...) and y of shape (n,)."
-        )
-    if len(y) == 0:
-        raise ValueError(f"{name}: has no samples, but needs at least one. Leave it out.")
-    _check_labels(y, name)
-    _check_finite(x, name)
-    return x.detach(), y.detach().long()
 
 
 def _materialise(dataset: Dataset[object], name: str) -> tuple[Tensor, Tensor]:

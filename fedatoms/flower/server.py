@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def server_app(task: Task) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         experiment, settings = configured(task, context.run_config)
         try:
-            federate(task, grid, experiment, settings)
+            result = federate(task, grid, experiment, settings)
+            log.info("complete after %d rounds: see %s", experiment.rounds, result.folder.resolve())
         except TooFew as error:  # nothing is broken: Flower would call the run failed, and show where in our code
             log.error("stopped in %s", error)
 
@@ -63,14 +65,14 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
     engine = Engine(nodes.simulation, nodes.rounds, nodes.personal)
     if settings.resume:
         _check_same(load_run(folder), experiment, folder)
-    with locked(folder):
+    elif (folder / "experiment.json").exists():
+        raise ValueError(
+            f"{folder} already holds a run. Go on with it by --run-config 'resume=true', or use another name."
+        )
+    with nodes.lock:
         if settings.resume:
             changes = {"rounds": experiment.rounds, "eval_every": experiment.eval_every}
             return resume(folder, changes, engine=engine, say=lambda line: log.info("%s", line))
-        if (folder / "experiment.json").exists():
-            raise ValueError(
-                f"{folder} already holds a run. Go on with it by --run-config 'resume=true', or use another name."
-            )
         return run(experiment, engine=engine)
 
 
@@ -87,10 +89,13 @@ class _Nodes:
     def __init__(self, task: Task, grid: Grid, experiment: Experiment, settings: Settings) -> None:
         self.task, self.grid, self.experiment, self.settings = task, grid, experiment, settings
         self.folder = Path(experiment.out) / experiment.name
+        self.lock = ExitStack()  # on the folder, once there is something to write
         self.strategy: FedAtoms | None = None  # once the rounds have begun: it knows who is there
 
     def simulation(self, experiment: Experiment, _: Path) -> Simulation:
-        return server_simulation(self.task, experiment)
+        sim = server_simulation(self.task, experiment)  # bad input fails here: nothing is written, not even a lock
+        self.lock.enter_context(locked(self.folder))
+        return sim
 
     def rounds(self, sim: Simulation, state: State, until: int, eval_every: int) -> Iterator[Progress]:
         self.strategy = strategy = FedAtoms(sim, _open_books(self.folder, state, self.experiment), self.settings)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedatoms.build import assemble, data_of, parametrise
 from fedatoms.data.datasets import Images, Recipe, load
-from fedatoms.data.federation import Federation, hold_out
+from fedatoms.data.federation import Federation, hold_out, pair_up
 from fedatoms.experiment import Experiment, check, load_run
 from fedatoms.models import build
 from fedatoms.names import unknown
@@ -114,7 +114,8 @@ def _checked(settings: Settings) -> Settings:
     """Refuses settings that no run can have."""
     for name, value in settings._asdict().items():
         default, flag = Settings._field_defaults[name], name.replace("_", "-")
-        if not isinstance(value, (int, float) if isinstance(default, float) else type(default)):
+        kinds = (int, float) if isinstance(default, float) else type(default)
+        if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool):
             raise ValueError(f"{flag}={value!r} in the run config is not like {default!r}. Leave it out for that.")
         if not isinstance(value, str) and not value >= (name == "min_train_nodes"):
             raise ValueError(f"{flag}={value} in the run config is too small. Leave it out for {default}.")
@@ -131,7 +132,7 @@ def server_simulation(task: Task, experiment: Experiment) -> Simulation:
     """Makes what a server knows: the network, and how many clients there are, but none of their data."""
     nothing = torch.zeros(0, dtype=torch.int64)
     pool = torch.zeros(0, *task.shape)
-    test = (pool, nothing) if task.test is None else task.test()
+    test = (pool, nothing) if task.test is None else _fitting(task, task.test(), "the server's test images")
     nobody = [nothing] * experiment.clients
     return _simulation(task, experiment, Federation(pool, nothing, nobody, *test, nobody, task.classes, task.recipe))
 
@@ -141,9 +142,26 @@ def node_simulation(task: Task, experiment: Experiment, partition: int) -> Simul
     x, y, test_x, test_y = task.data(partition, experiment.clients)
     if not len(y):
         raise ValueError(f"partition {partition} has no training samples. Leave this node out of the federation.")
+    x, y = _fitting(task, (x, y), f"partition {partition}")
+    if len(test_y):
+        test_x, test_y = _fitting(task, (test_x, test_y), f"test images of partition {partition}")
     parts, tests = ([torch.zeros(0, dtype=torch.int64)] * experiment.clients for _ in range(2))
     parts[partition], tests[partition] = torch.arange(len(y)), torch.arange(len(test_y))
     return _simulation(task, experiment, Federation(x, y, parts, test_x, test_y, tests, task.classes, task.recipe))
+
+
+def _fitting(task: Task, samples: tuple[Tensor, Tensor], name: str) -> tuple[Tensor, Tensor]:
+    """Refuses samples that are not those of the task."""
+    x, y = pair_up(samples, name)
+    if tuple(x.shape[1:]) != tuple(task.shape):
+        raise ValueError(
+            f"{name}: samples have shape {tuple(x.shape[1:])}, but the task says shape={task.shape}. Mend either."
+        )
+    if (label := int(y.max())) >= task.classes:
+        raise ValueError(
+            f"{name}: label {label} is too large: the task says classes={task.classes}, from 0 to {task.classes - 1}."
+        )
+    return x, y
 
 
 def _simulation(task: Task, experiment: Experiment, data: Federation) -> Simulation:

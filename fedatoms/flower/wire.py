@@ -94,9 +94,13 @@ def unpack(record: ArrayRecord) -> Memory:
 
 
 def write_order(order: Order) -> RecordDict:
-    """Makes the content of a message to a node; versions go in the order of ``GROUPS``, whose names both sides know."""
-    versions = [order.versions.get(group) for group in GROUPS]
-    words = json.dumps([order.run, order.round, order.base, versions, order.last_epochs], separators=(",", ":"))
+    """Makes the content of a message to a node; versions go in the order of ``GROUPS``, whose names both sides know.
+
+    States and versions are told as ages, which do not grow with the rounds.
+    """
+    now = order.round
+    ages = [now - order.versions[group] if group in order.versions else None for group in GROUPS]
+    words = json.dumps([order.run, now, now - order.base, ages, order.last_epochs], separators=(",", ":"))
     return RecordDict({"arrays": pack(order.down), "config": ConfigRecord({"order": words})})
 
 
@@ -107,9 +111,9 @@ def read_order(content: RecordDict) -> Order:
     >>> read_order(write_order(order)) == order
     True
     """
-    run, number, base, numbers, last_epochs = json.loads(str(content.config_records["config"]["order"]))
-    versions = {group: version for group, version in zip(GROUPS, numbers, strict=True) if version is not None}
-    return Order(run, number, base, versions, unpack(content.array_records["arrays"]), last_epochs)
+    run, now, base, ages, last_epochs = json.loads(str(content.config_records["config"]["order"]))
+    versions = {group: now - age for group, age in zip(GROUPS, ages, strict=True) if age is not None}
+    return Order(run, now, now - base, versions, unpack(content.array_records["arrays"]), last_epochs)
 
 
 def write_answer(answer: Answer) -> RecordDict:
