@@ -213,7 +213,7 @@ def _compared(experiments: list[Experiment], title: str, plot: Path | None, *, v
 
 def _reproduce(words: list[str]) -> int:
     from fedatoms.paper.studies import studies
-    from fedatoms.reproduce.plan import Reproduce, check_data, chosen, jobs, missing, out_of
+    from fedatoms.reproduce.plan import Reproduce, check_jobs, chosen, jobs, missing, out_of
 
     if not words or "-h" in words or "--help" in words:
         print("fedatoms reproduce STUDY ... [--data-dir FOLDER] [--seeds 0,1,2] [--only PATTERN] [--quick]\n")
@@ -233,23 +233,26 @@ def _reproduce(words: list[str]) -> int:
     from fedatoms.reproduce.sheets import sheets
     from fedatoms.reproduce.work import here, on_ray
 
-    console, found = _console(), find([out] if out.is_dir() else [])
+    console, found = _console(), find([out] if out.exists() else [])
+    for note in found.left_out:
+        if note.path.name != "experiment.json":  # of a run that is not finished: it goes on if it is asked for
+            _say(f"{note.path}: {note.reason}")
     left = missing(asked, found)
-    check_data(left, settings.data_dir)
+    check_jobs(left, settings)
     how = " (quick: digits stand in, a few rounds)" if settings.quick else ""
     console.print(f"{len(left)} of {len(asked)} to do{how}, results in {out}", highlight=False)
     with overall(console, {job.name: job.weight for job in left}) as tell, _told_to_repeat():
         work = on_ray if settings.on == "ray" else here
         failed = [done for done in work(left, lambda job, share: tell(job.name, share)) if done.failure]
-    found = find([out])
-    for made in sheets(wanted, asked, found, quick=settings.quick):
-        console.print(sheet(made))
-    done_page = report(
-        [out], out / "report.html", Path(settings.data_dir) if Path(settings.data_dir).is_dir() else None
-    )
-    console.print(f"page: {done_page.page}", highlight=False, soft_wrap=True)
     for each in failed:
         _say(f"{each.job.name} failed: {each.failure}")
+    found = find([out] if out.exists() else [])
+    for made in sheets(wanted, asked, found, quick=settings.quick):
+        console.print(sheet(made))
+    if found.runs or found.measures:
+        pictures = Path(settings.data_dir) if Path(settings.data_dir).is_dir() else None
+        page = report([out], out / "report.html", pictures).page
+        console.print(f"page: {page}", highlight=False, soft_wrap=True)
     return 1 if failed else 0
 
 
