@@ -20,7 +20,7 @@ from fedatoms.paper.tables import cells
 from fedatoms.presets import preset
 from fedatoms.report.find import find
 from fedatoms.report.groups import group
-from fedatoms.report.studied import figures, groups_of, spent
+from fedatoms.report.studied import figures, groups_of, section, spent
 from fedatoms.reproduce import work
 from fedatoms.reproduce.plan import Job, Reproduce, chosen, jobs, missing
 from fedatoms.runs import Result
@@ -335,6 +335,16 @@ def test_clients_in_a_round_are_paired_by_their_number(folder: Path) -> None:
         if run.result.experiment.parametrisation == kind and run.result.experiment.fraction * 20 == count
     )
     assert figure.rows[1][1:] == (accuracy("plain", 12), accuracy("atoms", 12))
+    assert "Curves" not in figure.sentence and "not run" not in section([figure])
+    assert "not run" in section([figure._replace(rows=[(8, 50.0, None)])])
+
+
+def test_what_was_never_reached_is_called_so_and_one_curve_stands_for_all_seeds(folder: Path) -> None:
+    only = r"^fedavg-cifar100-20$|--beta 1/5"
+    assert main(["reproduce", "figure-communication", "--quick", "--only", only, "--seeds", "0,1"]) == 0
+    (figure,) = figures(group(find([folder]).runs))
+    assert "seeds 0, 1." in figure.sentence and figure.sentence.endswith(" Curves are of the first seed.")
+    assert "never" in section([figure._replace(rows=[("fedavg", None, None, None, None, None)])])
 
 
 def shown(text: str) -> list[str]:
