@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -76,8 +77,10 @@ def test_tables_are_all_cells_that_can_be_run() -> None:
 
 
 def test_what_computes_the_same_is_one_run() -> None:
-    found = distinct({typed: quick(one) for study in ALL for typed, one in study.runs.items()})
-    assert len({identity(one) for one in found.values()}) == len(found)
+    runs = {typed: quick(one) for study in ALL for typed, one in study.runs.items()}
+    found = distinct(runs)
+    assert len(found) == len({identity(one) for one in runs.values()}) < len(runs)
+    assert {identity(one) for one in found.values()} == {identity(one) for one in runs.values()}
 
 
 # ---- plan
@@ -203,6 +206,17 @@ def test_if_all_fail_their_reasons_are_said(
     said = capsys.readouterr()
     assert said.err.count("failed: no room") == 2 and "Not run." in said.out
     assert "[1/2]" in said.out and "[2/2]" in said.out and not folder.exists()
+
+
+def test_a_job_leaves_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Large:
+        def __init__(self) -> None:
+            self.itself = self
+
+    made = list[weakref.ref[Large]]()
+    monkeypatch.setattr(work, "finish", lambda experiment, watch: made.append(weakref.ref(Large())))
+    for _ in work.here(jobs(chosen(["iid"]), Reproduce(only=TINY[-1])), lambda job, share: None):
+        assert made[-1]() is None
 
 
 def test_a_damaged_result_is_named_and_made_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

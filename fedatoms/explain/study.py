@@ -140,9 +140,9 @@ def out_of(run: Path, settings: Explain) -> Path:
 
 def write(explanation: Explanation, path: Path, found: Sequence[str]) -> None:
     """Writes all that was measured, and the sentences that say what was found, to a JSON file."""
-    asked = cast(dict[str, object], _plain(explanation.settings))
+    asked = cast(dict[str, object], _as_json(explanation.settings))
     measured = {
-        **cast(dict[str, object], _plain(explanation)),
+        **cast(dict[str, object], _as_json(explanation)),
         "experiment": _anywhere(to_json(explanation.experiment)),
         "identity": identity(explanation.experiment),
         "settings": _anywhere(asked),
@@ -205,14 +205,14 @@ def _measure(opened: Opened, done: Replay, layers: Sequence[Layer], settings: Ex
     )
 
 
-def _plain(value: object) -> object:
+def _as_json(value: object) -> object:
     """Turns dataclasses into dictionaries of their fields and properties, for JSON, which has no infinity."""
     if is_dataclass(value):
         derived = [name for name, each in vars(type(value)).items() if isinstance(each, property)]
         names = [*(field.name for field in fields(value)), *derived]
-        return {name: _plain(getattr(value, name)) for name in names}
+        return {name: _as_json(getattr(value, name)) for name in names}
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _as_json(each) for name, each in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return [_plain(each) for each in value] if isinstance(value, list) else value
+    return [_as_json(each) for each in value] if isinstance(value, list) else value

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fedatoms.compare import Spread
 from fedatoms.experiment import Experiment, identity
 from fedatoms.paper.studies import quick, study
-from fedatoms.report.drawings import Json, Plot, axes, curves
+from fedatoms.report.drawings import Json, Plot, axes, curves, stroke
 from fedatoms.report.find import Run
 from fedatoms.report.groups import Group, headline
 from fedatoms.report.measured import SIZES, article, boxed
@@ -204,8 +204,7 @@ def _curve(name: str, group: Group, along: Callable[[Run], Sequence[float]]) -> 
 
 
 def _coloured(traces: list[Json]) -> list[Json]:
-    styles = curves([0.0], {str(n): [0.0] for n in range(len(traces))})
-    return [{**trace, "line": style["line"]} for trace, style in zip(traces, styles, strict=True)]
+    return [{**trace, "line": stroke(n)} for n, trace in enumerate(traces)]
 
 
 def _best(group: Group) -> float:

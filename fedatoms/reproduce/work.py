@@ -1,5 +1,6 @@
 """Doing jobs: one after the other in this process, or spread over a Ray cluster."""
 
+import gc
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -46,6 +47,7 @@ def here(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
     """Does jobs one after the other."""
     for job in jobs:
         done = perform(job, lambda share, job=job: tell(job, share))  # type: ignore[misc]
+        gc.collect()  # a simulation and its compiled steps refer to each other: on a GPU the next one needs their room
         tell(job, 1.0)  # also one that failed, or had only its result to write
         yield done
 
