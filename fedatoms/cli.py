@@ -316,7 +316,8 @@ def _personalize(words: list[str]) -> int:
 def _explain(words: list[str]) -> int:
     if "--bounds" in words:
         return _bounds([word for word in words if word != "--bounds"])
-    from fedatoms.explain.study import Explain, check, explain, out_of, write
+    from fedatoms.explain.study import check, explain, out_of
+    from fedatoms.explain.values import Explain
 
     if not words or "-h" in words or "--help" in words:
         print("fedatoms explain RUN [--FLAG VALUE ...]        replays rounds of a run with atoms and measures them")
@@ -325,6 +326,7 @@ def _explain(words: list[str]) -> int:
     if words[0].startswith("-"):
         raise ValueError("the run is missing. Give its folder first, for example `fedatoms explain runs/mine`.")
     from fedatoms.display import working
+    from fedatoms.explain.files import write
     from fedatoms.explain.tables import layers_table, rounds_table
     from fedatoms.explain.words import findings
 

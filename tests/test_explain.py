@@ -20,12 +20,14 @@ from fedatoms.experiment import Experiment
 from fedatoms.explain import study
 from fedatoms.explain.aggregates import Apart, compare_aggregates, mean_model, mean_of_filters
 from fedatoms.explain.factors import Factors, factors_of, filters, layers_of
+from fedatoms.explain.files import read, write
 from fedatoms.explain.fork import Forked, check_fork, fork, refactor
 from fedatoms.explain.latent import product_of, score_latent
 from fedatoms.explain.replay import Replay, open_run, replay
 from fedatoms.explain.scores import Scores, judge_of, of_plain_network, scores_of
-from fedatoms.explain.study import Explain, explain
+from fedatoms.explain.study import explain
 from fedatoms.explain.twin import check_twin, plain_accuracies
+from fedatoms.explain.values import Explain
 from fedatoms.explain.variance import parts_of, variance_of
 from fedatoms.explain.words import findings
 from fedatoms.local import Training
@@ -316,10 +318,11 @@ def test_a_run_is_explained_from_the_command_line(folder: Path, capsys: pytest.C
     words = ["--rounds", "2", "--fork", "1", "--plain", str(folder / "plain"), "--crossed", "2"]
     assert main(["explain", str(folder / "atoms"), *words]) == 0
     said, file = capsys.readouterr(), folder / "atoms" / "explain.json"
-    measured = json.loads(file.read_text())
+    measured, said_of_file = json.loads(file.read_text()), findings(read(file))
     file.unlink()
     assert {path: path.read_bytes() for path in (folder / "atoms").rglob("*") if path.is_file()} == before
     assert [each["round"] for each in measured["rounds"]] == [2, 3] and measured["round"] == 2
+    assert said_of_file == measured["found"]
     assert measured["provenance"]["torch"] and "out" not in measured["experiment"] | measured["settings"]
     assert measured["rounds"][0]["aggregates"]["apart"]["ratio"] > 0
     assert measured["rounds"][0]["variance"]["ratio"] < 1
@@ -344,6 +347,14 @@ def test_what_is_said_follows_the_numbers(folder: Path) -> None:
     assert "60.00 %, after as many without 58.00 % (+2.00 points; mean over the rounds +0.50" in all_said[-1]
     assert "25 %" in all_said[-1] and "25 %" not in " ".join(findings(replace(done, fork=replace(forked, lost=0.0))))
     assert "server of feddyn" in findings(replace(done, experiment=replace(TINY, algorithm="feddyn")))[-1]
+
+
+def test_a_file_is_read_as_it_was_written(folder: Path, tmp_path: Path) -> None:
+    done = explain(folder / "atoms", Explain(rounds=1, crossed=2, fork=1, seed=3))
+    write(done, tmp_path / "it.json", [])
+    again = read(tmp_path / "it.json")
+    assert replace(again, experiment=done.experiment) == done  # the file does not say where things lie
+    assert replace(again.experiment, out=done.experiment.out) == done.experiment
 
 
 def test_a_plain_run_is_scored_in_its_own_next_rounds(folder: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,15 @@ from playwright.sync_api import Page, sync_playwright
 
 from fedatoms.cli import main
 from fedatoms.experiment import Experiment, to_json
+from fedatoms.explain import files as explanations
+from fedatoms.explain.aggregates import Aggregates, Apart
+from fedatoms.explain.fork import Forked
+from fedatoms.explain.latent import Product
+from fedatoms.explain.latent import summary as summed
+from fedatoms.explain.scores import Scores
+from fedatoms.explain.values import Explain, Explanation, Round
+from fedatoms.explain.variance import Variance
+from fedatoms.explain.words import findings
 from fedatoms.measures import MEASURES
 from fedatoms.measures.files import FILE, Measure, write_measure
 from fedatoms.paper.tables import pairs
@@ -325,6 +335,99 @@ def test_a_damaged_measure_is_named_and_the_others_stay(
     assert str(bad) in capsys.readouterr().err
 
 
+def an_explanation(folder: Path, crossed: int = 3, fork: int = 2, name: str = "mine") -> Path:
+    """Writes an explanation as its command leaves it, without replaying a round."""
+    products = [
+        Product(10 * i, 10 * j, Scores(50.0, 1.5 + i + j / 8, 1.25)) for i in range(crossed) for j in range(crossed)
+    ]
+    apart, on, off = Apart(difference=1.0, move=8.0), Scores(60.25, 1.5, 1.25), Scores(58.75, 1.625, 1.375)
+    rounds = [
+        Round(
+            round=t,
+            clients=[0, 10, 20, 30],
+            aggregates=Aggregates(apart, {"conv1": apart}, on, off),
+            latent=summed(products, [on], of=12) if crossed else None,
+            variance=Variance(4.0, 0.5, 0.0625, 0.015625, 0.5625, 0.53125) if crossed else None,
+        )
+        for t in (7, 8)
+    ]
+    forked = Forked(7, [61.0, 62.0], [60.0, 64.0], [1.0, 0.875], [1.125, 0.75], lost=0.0) if fork else None
+    source: dict[str, object] = {"time": "2026-01-02T03:04:05+00:00", "device": "a machine", "commit": "abc123"}
+    asked = Explain(rounds=2, crossed=crossed, fork=fork)
+    done = Explanation(name, PAIR[1], asked, 7, 400, rounds, [55.5, 56.5] if fork else None, forked, source)
+    folder.mkdir(parents=True)
+    explanations.write(done, folder / explanations.FILE, findings(done))
+    return folder / explanations.FILE
+
+
+@pytest.mark.parametrize("crossed, fork", [(3, 2), (0, 0)], ids=["all", "least"])
+def test_an_explanation_alone_makes_a_page_with_its_sentences(crossed: int, fork: int, tmp_path: Path) -> None:
+    file = an_explanation(tmp_path / "runs" / "it", crossed, fork, name="<mine>")
+    page = page_of(tmp_path / "runs")
+    said = json.loads(file.read_text())["found"]
+    assert len(said) == (6 if crossed else 5) and all(f"<p>{escape(sentence)}</p>" in page for sentence in said)
+    assert "&lt;mine&gt;, rounds 7 to 8 replayed" in page and '<a href="#why">' in page
+    assert f"Measured 2026-01-02 03:04 on a machine, commit abc123, in {(tmp_path / 'runs' / 'it').as_posix()}" in page
+    assert all(("why-0-fork" in page, "60.00" in page, "why-0-latent" in page)) == bool(fork)
+
+
+def test_a_number_that_changes_in_an_explanation_changes_on_the_page(tmp_path: Path) -> None:
+    file = an_explanation(tmp_path / "runs" / "it")
+    before = page_of(tmp_path / "runs")
+    for old, new, shown in (
+        ("58.75", "57.5", "(+2.75 points; one of the 400 images"),  # a sentence
+        ("60.25", "59.5", ">59.50</td>"),  # the table of rounds
+        ("3.75", "9.875", ">9.8750</td>"),  # the table of latent clients
+        ("3.5,", "7.125,", "[7.125,"),  # their figure
+        ("0.0625", "0.03125", "[0.03125,0.03125]"),  # the figure of variances
+        ("64.0", "63.5", ">63.50</td>"),  # the table of the fork
+    ):
+        text = file.read_text()
+        assert old in text and shown not in before
+        file.write_text(text.replace(old, new))
+        assert shown in page_of(tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    "old, new, reason",
+    [
+        ("{", "", "damaged"),
+        ("{", '{"a": {', "damaged"),
+        ('"rounds": [', '"circles": [', "it.rounds is missing"),
+        ("60.25", "null", "it.rounds[0].aggregates.on.accuracy is None, which is not a finite number"),
+        ("60.25", "NaN", "NaN"),
+        ("60.25", "1e999", "not a finite number"),
+        ("60.25", "true", "not a finite number"),
+        ("60.25", "600.25", "not numbers from 0 to 100"),
+        ("64.0", "-64.0", "not numbers from 0 to 100"),
+        ('"images": 400', '"images": 0', "no images"),
+        ('"round": 8', '"round": 6', "follow its checkpoint"),
+        ("55.5,", "55.5, 1,", "its plain run has another number of rounds"),
+        ("61.0,", "", "its fork has another number of rounds"),
+        ('"coefficients": 10', '"coefficients": 40', "not all products of its real ones"),
+        ('"fedavg"', "7", "algorithm"),
+        ('"seed": 0', '"speed": 0', "speed"),
+    ],
+)
+def test_a_damaged_explanation_is_named_and_the_others_stay(
+    old: str, new: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    an_explanation(tmp_path / "runs" / "good", name="whole")
+    bad = an_explanation(tmp_path / "runs" / "bad", name="broken")
+    assert old in bad.read_text()
+    bad.write_text(bad.read_text().replace(old, new))
+    found = report([tmp_path / "runs"], tmp_path / "report.html").found
+    assert [each.explanation.run for each in found.explained] == ["whole"]
+    assert [note.path for note in found.left_out] == [bad] and reason in found.left_out[0].reason
+    assert main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "report.html")]) == 0
+    assert str(bad) in capsys.readouterr().err and "broken, rounds" not in (tmp_path / "report.html").read_text()
+
+
+def test_without_an_explanation_the_page_says_what_to_type(tmp_path: Path) -> None:
+    a_run(tmp_path / "runs" / "one")
+    assert "<code>fedatoms explain RUN</code> writes one" in page_of(tmp_path / "runs")
+
+
 class Opened(NamedTuple):
     """A page in a browser, what the browser complained of, what it asked for, and when a click was answered."""
 
@@ -343,6 +446,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
         a_run(folder / "runs" / f"{NAME.replace('/', '|')}{seed}", accuracy=50.0 + seed, seed=seed)
     for name in MEASURES:
         a_measure(folder / "measures" / name, name)
+    an_explanation(folder / "runs" / "explained")
     done = report([RUNS, folder / "runs", folder / "measures"], folder / "report.html")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -415,7 +519,7 @@ def test_figures_made_of_runs_are_drawn(opened: Opened) -> None:
 
 
 def test_measures_are_drawn_with_contours_and_trajectories(opened: Opened) -> None:
-    ours = '.measure:has-text("/measures/") .figure'
+    ours = '#measures .measure:has-text("/measures/") .figure'
     kinds = opened.page.eval_on_selector_all(ours, "all => all.map(one => one.data.map(trace => trace.type))")
     assert kinds == [["scatter"] * 2] * 3 + [
         ["contour", "scatter", "scatter"],
@@ -433,6 +537,26 @@ def test_measures_are_drawn_with_contours_and_trajectories(opened: Opened) -> No
     assert opened.complaints[before:] == []
 
 
+def test_an_explanation_is_drawn_with_real_clients_on_the_diagonal(opened: Opened) -> None:
+    page = opened.page
+    latent, spread, fork = (page.evaluate(f"document.getElementById('why-0-{n}').data") for n in range(3))
+    heat, real = latent
+    assert heat["z"] == [[1.5 + i + j / 8 for j in range(3)] for i in range(3)]
+    assert heat["x"] == heat["y"] == real["x"] == real["y"] == ["0", "10", "20"]
+    rows, columns = page.evaluate("['yaxis', 'xaxis'].map(axis => find('why-0-0').layout[axis].title.text)")
+    assert rows == "coefficients of client" and columns == "atoms of client, in round 7"
+    assert page.locator("#why-0-0 .scatterlayer path.point").count() == 3
+    assert [line["y"] for line in spread] == [[value] * 2 for value in (0.5, 0.0625, 0.015625)]
+    assert [(line["x"], line["y"]) for line in fork] == [([7, 8], [61, 62]), ([7, 8], [60, 64])]
+    diagonal = "all => all.map(one => [one.parentNode.rowIndex, one.cellIndex])"
+    assert page.eval_on_selector_all("#why-0-latent td.real", diagonal) == [[1, 1], [2, 2], [3, 3]]
+    page.click("#why summary")
+    page.locator("#why-0-fork th button").nth(2).focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert column(page, "why-0-fork", 2) == ["64.0", "60.0"]
+
+
 def test_nothing_overflows_on_a_phone_or_a_screen(opened: Opened) -> None:
     for width in (390, 1440):
         opened.page.set_viewport_size({"width": width, "height": 844})
@@ -446,12 +570,14 @@ def test_nothing_overflows_on_a_phone_or_a_screen(opened: Opened) -> None:
 def test_dark_and_light_by_system_and_by_button(opened: Opened) -> None:
     page, ground = opened.page, "getComputedStyle(document.body).backgroundColor"
     page.evaluate("delete document.documentElement.dataset.theme")
-    seen = []
+    seen, heats = [], []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         seen.append(page.evaluate(ground))
+        page.evaluate("draw()")  # waits until all is drawn
+        heats.append(page.evaluate("find('why-0-0').data[0].colorscale"))
     page.click("#theme")
-    assert seen[0] != seen[1] and page.evaluate(ground) == seen[0]
+    assert seen[0] != seen[1] and page.evaluate(ground) == seen[0] and heats[0] != heats[1]
     assert page.evaluate("document.getElementById('curve-figure').layout.font.color") == page.evaluate(
         "getComputedStyle(document.body).color"
     )

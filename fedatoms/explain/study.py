@@ -1,79 +1,24 @@
-"""A run explained: its rounds replayed and measured, what a plain run and a fork add to that, in one file."""
+"""A run explained: its rounds replayed and measured, what a plain run and a fork add to that."""
 
-import json
-import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
 
-from fedatoms.experiment import Experiment, identity, load_run, to_json
-from fedatoms.explain.aggregates import Aggregates, compare_aggregates
+from fedatoms.experiment import load_run
+from fedatoms.explain.aggregates import compare_aggregates
 from fedatoms.explain.factors import Layer, layers_of
-from fedatoms.explain.fork import Forked, check_fork, fork
-from fedatoms.explain.latent import Latent, score_latent
+from fedatoms.explain.files import FILE
+from fedatoms.explain.fork import check_fork, fork
+from fedatoms.explain.latent import score_latent
 from fedatoms.explain.replay import Opened, Replay, Tick, open_run, replay
 from fedatoms.explain.scores import judge_of
 from fedatoms.explain.twin import check_twin, plain_accuracies
-from fedatoms.explain.variance import Variance, variance_of
-from fedatoms.files import replace_file
+from fedatoms.explain.values import Explain, Explanation, Round
+from fedatoms.explain.variance import variance_of
 from fedatoms.provenance import provenance
-from fedatoms.runs import LOCAL
 
-FILE = "explain.json"  # in the run's folder, unless another is asked for
 Tell = Callable[[str, int, int], None]  # what goes on, parts done, of so many
-
-
-@dataclass(frozen=True)
-class Explain:
-    """What to measure; the run itself stays as it is."""
-
-    rounds: int = 3
-    """Rounds to replay from the run's last checkpoint."""
-    crossed: int = 10
-    """Clients of a round, at most, whose coefficients meet each other's atoms: 10 make 90 latent clients; 0: none."""
-    plain: str = ""
-    """Folder of a plain run of the same experiment, to split the gain between parametrisation and latent clients."""
-    fork: int = 0
-    """Also go on for so many rounds with and without latent clients, and score both (fedavg, fedprox)."""
-    seed: int = 0
-    """Seed of the draws made here: which latent clients are scored, and the samples of clients for variances."""
-    out: str = ""
-    """File for all that was measured; empty makes explain.json in the run's folder."""
-    data_dir: str | None = None
-    """Folder that holds the data set's official files; None takes the run's."""
-    device: str | None = None
-    """Where to compute: cpu, cuda, auto, ...; None takes the run's."""
-    threads: int | None = None
-    """CPU threads; None takes the run's."""
-
-
-@dataclass(frozen=True)
-class Round:
-    """What was measured in one replayed round."""
-
-    round: int
-    clients: list[int]
-    aggregates: Aggregates
-    latent: Latent | None  # None: one client, or none asked for
-    variance: Variance | None  # None: one client
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """All that was measured of a run."""
-
-    run: str
-    experiment: Experiment
-    settings: Explain
-    round: int  # of the checkpoint
-    images: int  # scored
-    rounds: list[Round]
-    plain: list[float] | None  # accuracies of the plain run in the same rounds
-    fork: Forked | None
-    provenance: dict[str, object]
 
 
 def explain(
@@ -138,24 +83,6 @@ def out_of(run: Path, settings: Explain) -> Path:
     return Path(settings.out) if settings.out else run / FILE
 
 
-def write(explanation: Explanation, path: Path, found: Sequence[str]) -> None:
-    """Writes all that was measured, and the sentences that say what was found, to a JSON file."""
-    asked = cast(dict[str, object], _as_json(explanation.settings))
-    measured = {
-        **cast(dict[str, object], _as_json(explanation)),
-        "experiment": _anywhere(to_json(explanation.experiment)),
-        "identity": identity(explanation.experiment),
-        "settings": _anywhere(asked),
-        "found": list(found),
-    }
-    replace_file(path, (json.dumps(measured, indent=2, allow_nan=False) + "\n").encode())
-
-
-def _anywhere(named: Mapping[str, object]) -> dict[str, object]:
-    """Leaves out where things lie on this machine."""
-    return {name: value for name, value in named.items() if name not in (*LOCAL, "plain")}
-
-
 def _open_both(run: Path, settings: Explain, scratch: Path) -> tuple[Opened, Opened | None]:
     """Loads the run and its plain twin, if there is one, and refuses what does not fit before anything is trained."""
     opened, plain = _open(run, settings, scratch / "run"), None
@@ -203,16 +130,3 @@ def _measure(opened: Opened, done: Replay, layers: Sequence[Layer], settings: Ex
         latent=latent,
         variance=variance_of(done, layers, seed=settings.seed),
     )
-
-
-def _as_json(value: object) -> object:
-    """Turns dataclasses into dictionaries of their fields and properties, for JSON, which has no infinity."""
-    if is_dataclass(value):
-        derived = [name for name, each in vars(type(value)).items() if isinstance(each, property)]
-        names = [*(field.name for field in fields(value)), *derived]
-        return {name: _as_json(getattr(value, name)) for name in names}
-    if isinstance(value, dict):
-        return {name: _as_json(each) for name, each in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return [_as_json(each) for each in value] if isinstance(value, list) else value

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedatoms.explain.bounds import Bounds, Row
-from fedatoms.explain.study import Explanation, Round
+from fedatoms.explain.values import Explanation, Round
 
 
 def rounds_table(explanation: Explanation) -> Table:

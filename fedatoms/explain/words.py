@@ -3,7 +3,7 @@
 from statistics import fmean as mean
 
 from fedatoms.explain.fork import Forked
-from fedatoms.explain.study import Explanation, Round
+from fedatoms.explain.values import Explanation, Round
 
 REPLACES = ("fedavg", "fedprox")  # the server's next model is the mean itself
 

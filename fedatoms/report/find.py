@@ -1,19 +1,22 @@
-"""Finds runs and measures below folders; what cannot be used is named with its reason, never merged."""
+"""Finds runs, measures and explanations below folders; what cannot be used is named with its reason, never merged."""
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fedatoms.experiment import check, identity
-from fedatoms.measures.files import FILE, read_measure
+from fedatoms.explain import files as explanations
+from fedatoms.measures import files as measures
 from fedatoms.report.drawings import draw
+from fedatoms.report.explained import Explained, drawn
 from fedatoms.report.measured import Measured
 from fedatoms.runs import Result, Row, accuracy_curves, read_result, read_rounds, summarise
 
 BROKEN = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError, RecursionError)
+T = TypeVar("T")
 
 
 class Note(NamedTuple):
@@ -37,16 +40,17 @@ class Run:
 
 
 class Found(NamedTuple):
-    """What lies below some folders: runs by name, measures, files left out, and what else a reader should know."""
+    """What lies below some folders: runs by name, files left out, what else to know, measures, explanations."""
 
     runs: list[Run]
     left_out: list[Note]
     notes: list[Note]
     measures: list[Measured]
+    explained: list[Explained]
 
 
 def find(folders: Sequence[Path]) -> Found:
-    """Reads every result and measure below the folders, each once; of runs of one experiment and seed the newest."""
+    """Reads all results, measures and explanations, each once; of runs of one experiment and seed the newest."""
     runs, left_out, notes = [], [], []
     for path in _files(folders, "result.json"):
         try:
@@ -59,8 +63,10 @@ def find(folders: Sequence[Path]) -> Found:
         notes += said
     kept, repeated = _newest(runs)
     alike, odd = _alike(kept)
-    measures, damaged = _measures(folders)
-    return Found(alike, [*left_out, *repeated, *odd, *damaged, *_unfinished(folders)], notes, measures)
+    measured, damaged = _each(folders, measures.FILE, _measured)
+    explained, unread = _each(folders, explanations.FILE, _explained)
+    left_out += [*repeated, *odd, *damaged, *unread, *_unfinished(folders)]
+    return Found(alike, left_out, notes, measured, explained)
 
 
 def _files(folders: Iterable[Path], name: str) -> list[Path]:
@@ -73,17 +79,25 @@ def _files(folders: Iterable[Path], name: str) -> list[Path]:
     return list(found.values())
 
 
-def _measures(folders: Sequence[Path]) -> tuple[list[Measured], list[Note]]:
-    """Reads measures; one that cannot be drawn is damaged."""
+def _each(folders: Sequence[Path], name: str, read: Callable[[Path], T]) -> tuple[list[T], list[Note]]:
+    """Reads the files of a name; one that cannot be read or drawn is damaged."""
     found, damaged = [], []
-    for path in _files(folders, FILE):
+    for path in _files(folders, name):
         try:
-            measure = read_measure(path.parent)
-            found.append(Measured(path.parent, measure, draw(measure)))
+            found.append(read(path))
         except BROKEN as error:
             reason = " ".join(str(error).split()).removeprefix(f"{path} is ")
             damaged.append(Note(path, f"{reason} is missing" if isinstance(error, KeyError) else reason))
     return found, damaged
+
+
+def _measured(path: Path) -> Measured:
+    measure = measures.read_measure(path.parent)
+    return Measured(path.parent, measure, draw(measure))
+
+
+def _explained(path: Path) -> Explained:
+    return drawn(path.parent, explanations.read(path))
 
 
 def _checked(result: Result) -> Result:

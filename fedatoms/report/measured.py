@@ -1,6 +1,6 @@
 """Measures on the page: each with a heading, its sentence, figures, a table, and where it comes from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
@@ -50,13 +50,15 @@ def _ordered(found: Sequence[Measured]) -> list[Measured]:
 def _article(n: int, each: Measured) -> str:
     kind, drawing = MEASURES[each.measure.name], each.drawing
     tag, shown = SIZES[size_of(kind, each.measure)], _table(n, drawing.columns)
-    return article(f"measure-{n}", kind.title, tag, drawing.sentence, drawing.plots, shown, _origin(each))
+    return article(f"measure-{n}", kind.title, tag, [drawing.sentence], drawing.plots, shown, _origin(each))
 
 
-def article(name: str, title: str, tag: str, sentence: str, plots: Sequence[Plot], shown: str, origin: str = "") -> str:
-    """Writes a figure: its heading with a tag, a sentence, boxes for its plots, and the same as a table.
+def article(
+    name: str, title: str, tag: str, said: Sequence[str], plots: Sequence[Plot], shown: str, origin: str = ""
+) -> str:
+    """Writes a figure: its heading with a tag, what it says, boxes for its plots, and the same as a table.
 
-    >>> article("a", "Loss", "quick", "It falls.", [], "<table></table>")[:74]
+    >>> article("a", "Loss", "quick", ["It falls."], [], "<table></table>")[:74]
     '<article class="measure"><h3>Loss <span class="tag">quick</span></h3><p>It'
     """
     tagged = f' <span class="tag">{escape(tag)}</span>' if tag else ""
@@ -64,9 +66,10 @@ def article(name: str, title: str, tag: str, sentence: str, plots: Sequence[Plot
         f'<div class="figure" id="{name}-{k}" role="group" aria-label="{escape(plot.label)}"></div>'
         for k, plot in enumerate(plots)
     )
+    sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in said)
     quiet = f'<p class="quiet">{escape(origin)}</p>' if origin else ""
     return (
-        f'<article class="measure"><h3>{escape(title)}{tagged}</h3><p>{escape(sentence)}</p>'
+        f'<article class="measure"><h3>{escape(title)}{tagged}</h3>{sentences}'
         f'<div class="plots">{boxes}</div><details><summary>The same as a table</summary>{shown}</details>'
         f"{quiet}</article>"
     )
@@ -91,9 +94,17 @@ def _origin(each: Measured) -> str:
     """Says of what a measure is, with which settings, and where and when it was taken."""
     settings = [f"{name.replace('_', ' ')} {_said(value)}" for name, value in each.measure.settings.items()]
     what = [*(setting(one) for one in each.measure.experiments[:1]), ", ".join(settings)]
-    time, device, commit = (str(each.measure.provenance.get(key) or "not said") for key in ("time", "device", "commit"))
-    when = time[:16].replace("T", " ")
-    return f"{'; '.join(what)}. Measured {when} on {device}, commit {commit}, in {each.folder.as_posix()}."
+    return f"{'; '.join(what)}. {taken(each.measure.provenance, each.folder)}"
+
+
+def taken(provenance: Mapping[str, object], folder: Path) -> str:
+    """Says when, where and of which code something was measured.
+
+    >>> taken({"time": "2026-01-02T03:04:05+00:00", "device": "a CPU"}, Path("runs/mine"))
+    'Measured 2026-01-02 03:04 on a CPU, commit not said, in runs/mine.'
+    """
+    time, device, commit = (str(provenance.get(key) or "not said") for key in ("time", "device", "commit"))
+    return f"Measured {time[:16].replace('T', ' ')} on {device}, commit {commit}, in {folder.as_posix()}."
 
 
 def _said(value: object) -> str:

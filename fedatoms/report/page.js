@@ -132,11 +132,12 @@ function drawSplit() {
   });
 }
 
-// A measure brings its traces; only a contour's colours depend on the theme.
+// A measure brings its traces; only the colours of contours and heatmaps depend on the theme.
 function drawMeasure(plot) {
-  const [low, high] = isDark() ? ["#1b1f26", "#474e5a"] : ["#fafbfc", "#b4bac4"];
-  const contour = { colorscale: [[0, low], [1, high]], line: { width: 0.5 }, colorbar: { thickness: 12, title: { text: "loss" } }, hovertemplate: "loss %{z:.4g}<extra></extra>" };
-  const traces = plot.traces.map((trace) => trace.type === "contour" ? { ...trace, ...contour } : trace);
+  const grounds = { contour: isDark() ? ["#1b1f26", "#474e5a"] : ["#fafbfc", "#b4bac4"], heatmap: isDark() ? ["#1f4a66", "#8fd0f7"] : ["#cfe6f5", "#00467a"] };
+  const scale = ([low, high]) => ({ colorscale: [[0, low], [1, high]], colorbar: { thickness: 12, title: { text: "loss" } } });
+  const contour = { line: { width: 0.5 }, hovertemplate: "loss %{z:.4g}<extra></extra>" };
+  const traces = plot.traces.map((trace) => trace.type in grounds ? { ...trace, ...scale(grounds[trace.type]), ...(trace.type === "contour" && contour) } : trace);
   return show(plot.id, traces, { height: 384, showlegend: true, hoverlabel: { namelength: -1 }, ...plot.layout });
 }
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from fedatoms.decompose import GROUPS
 from fedatoms.files import replace_file
-from fedatoms.report import figures, measured, sections, studied
+from fedatoms.report import explained, figures, measured, sections, studied
 from fedatoms.report.claims import claims
 from fedatoms.report.export import to_csv
 from fedatoms.report.find import Found, find
@@ -37,7 +37,7 @@ def report(folders: Sequence[Path], page: Path, data_dir: Path | None = None) ->
     if data_dir is not None and not data_dir.is_dir():
         raise ValueError(f"--data-dir {data_dir} is not a folder. Give the one that holds the data sets' files.")
     found = find(folders)
-    if not found.runs and not found.measures:
+    if not (found.runs or found.measures or found.explained):
         named = "".join(f" {note.path}: {note.reason}." for note in found.left_out)
         places = sections.listed(map(str, folders))
         raise ValueError(f"no finished run below {places}.{named} Make one, for example with `fedatoms run`.")
@@ -55,7 +55,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
     pictures, left_out = figures.splits(found.runs, data_dir)
     data = {
         "curves": figures.curves(groups),
-        "measures": studied.plots(of_runs) + measured.plots(found.measures),
+        "measures": explained.plots(found.explained) + studied.plots(of_runs) + measured.plots(found.measures),
         "bytes": figures.sent(groups),
         "splits": pictures,
         "groups": GROUPS,
@@ -70,6 +70,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         claims=sections.claim_cards(claims(ours, groups)),
         tables="\n".join(sections.paper_table(number, ours) for number in sections.SCORED),
         others=sections.other_runs(groups, {id(each) for each in ours.values()}),
+        explained=explained.section(found.explained),
         measures=studied.section(of_runs) + measured.section(found.measures),
         bytes=sections.sent_bytes(found.runs),
         splits=sections.paragraphs(left_out),

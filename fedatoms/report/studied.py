@@ -79,7 +79,7 @@ def _article(n: int, each: Studied) -> str:
     ]
     shown = table(f"study-{n}-table", each.title, each.heads, rows)
     tag = SIZES["quick" if each.quick else "full"]
-    return article(f"study-{n}", each.title, tag, each.sentence, each.plots, shown)
+    return article(f"study-{n}", each.title, tag, [each.sentence], each.plots, shown)
 
 
 class Spent(NamedTuple):
