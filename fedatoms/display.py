@@ -83,8 +83,8 @@ def overall(console: Console, jobs: dict[str, float]) -> Iterator[Callable[[str,
         began = time.perf_counter()
 
         def say(name: str, share: float) -> None:
-            shares[name] = share
-            if share >= 1:
+            before, shares[name] = shares[name], share
+            if before < 1 <= share:
                 left = (time.perf_counter() - began) * (total / done() - 1)
                 console.print(f"[{ended()}] {name}, about {left:.0f} s left", highlight=False, markup=False)
 

@@ -296,6 +296,13 @@ def test_a_fork_without_latent_clients_scores_the_mean_of_filters() -> None:
     assert fork(sim, state, layers, 1).loss_off == pytest.approx([off.loss])
 
 
+def test_a_fork_is_the_same_wherever_clients_states_are(tmp_path: Path) -> None:
+    exchange = Exchange(fast_slow({"atoms"}, {"coefficients", "head", "rest", "statistics"}, 2), slow_local="keep")
+    sims = [a_simulation(exchange=exchange, client_state=place, folder=tmp_path) for place in ("device", "disk")]
+    memory, disk = (fork(sim, play(sim, 1), layers_of(sim.model), 5) for sim in sims)
+    assert memory.loss_on != memory.loss_off and memory == disk
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_only_a_server_that_just_averages_is_forked(name: str) -> None:
     sim = a_simulation(algorithm=algorithm(name))

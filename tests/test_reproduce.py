@@ -1,12 +1,17 @@
 """From a claim to the evidence: studies are what one would type, only what is missing runs, and nothing is lost."""
 
+import contextlib
 import json
 import re
+import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from fedatoms import compare
 from fedatoms.cli import main, parse
@@ -16,9 +21,9 @@ from fedatoms.paper.tables import cells
 from fedatoms.presets import preset
 from fedatoms.report.find import find
 from fedatoms.report.groups import group
-from fedatoms.report.studied import figures, groups_of, spent
+from fedatoms.report.studied import figures, groups_of, section, spent
 from fedatoms.reproduce import work
-from fedatoms.reproduce.plan import Reproduce, chosen, jobs, missing
+from fedatoms.reproduce.plan import Job, Reproduce, chosen, jobs, missing
 from fedatoms.runs import Result
 from fedatoms.train import Watch
 
@@ -72,8 +77,10 @@ def test_tables_are_all_cells_that_can_be_run() -> None:
 
 
 def test_what_computes_the_same_is_one_run() -> None:
-    found = distinct({typed: quick(one) for study in ALL for typed, one in study.runs.items()})
-    assert len({identity(one) for one in found.values()}) == len(found)
+    runs = {typed: quick(one) for study in ALL for typed, one in study.runs.items()}
+    found = distinct(runs)
+    assert len(found) == len({identity(one) for one in runs.values()}) < len(runs)
+    assert {identity(one) for one in found.values()} == {identity(one) for one in runs.values()}
 
 
 # ---- plan
@@ -86,6 +93,18 @@ def test_a_pattern_chooses_and_one_that_matches_nothing_says_what_there_is() -> 
         ValueError, match=r"--only nothing matches none of: fedavg-cifar10-2, .*feddc-atoms-cifar100-20"
     ):
         jobs(wanted, Reproduce(only="nothing"))
+
+
+def test_a_pattern_knows_runs_that_quickly_are_the_same_and_every_seed() -> None:
+    found = jobs(chosen(["table1"]), Reproduce(quick=True, only="^fedavg-cifar100-20$", seeds="1,0"))
+    assert [job.name for job in found] == ["fedavg-cifar100-20 --seed 1", "fedavg-cifar100-20"]
+    assert quick(preset("fedavg-cifar10-5")) == quick(preset("fedavg-cifar100-20"))
+
+
+def test_measures_of_other_sizes_and_seeds_lie_beside_each_other() -> None:
+    settings = [Reproduce(quick=quickly, seeds=seeds, out="here") for quickly in (False, True) for seeds in ("0", "1")]
+    folders = [job.folder for each in settings for job in jobs(chosen(["landscape", "training-loss"]), each)]
+    assert len(set(folders)) == len(folders) == 8
 
 
 def test_every_run_comes_once_for_each_seed() -> None:
@@ -103,7 +122,9 @@ def test_every_run_comes_once_for_each_seed() -> None:
         (["tabel1"], "tabel1"),
         (["--quick"], "name a study first"),
         (["table1", "--seeds", "0,x"], "--seeds 0,x is not a list"),
-        (["table1", "--seeds", "1,1"], "--seeds 1,1 is not a list"),
+        (["table1", "--seeds", "1, 1"], "--seeds 1, 1 is not a list"),
+        (["table1", "--only", "("], r"--only \( is not a regular expression: missing \)"),
+        (["iid", "--quick", "--device", "cuda:77"], "--device cuda:77 cannot be used here"),
         (
             ["table1", "--only", "cifar10-2", "--data-dir", "nowhere"],
             "10 of 10 need cifar10 .*Download it from .* --quick",
@@ -174,13 +195,58 @@ def test_a_run_that_fails_is_named_and_the_others_are_done(
     assert len(list(folder.rglob("result.json"))) == 1 and "fedavg-atoms-cifar10-5" in said.out
 
 
+def test_if_all_fail_their_reasons_are_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(experiment: Experiment, watch: Watch) -> Result:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(work, "finish", fails)
+    assert main(["reproduce", "iid", *TINY]) == 1
+    said = capsys.readouterr()
+    assert said.err.count("failed: no room") == 2 and "Not run." in said.out
+    assert "[1/2]" in said.out and "[2/2]" in said.out and not folder.exists()
+
+
+def test_a_job_leaves_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Large:
+        def __init__(self) -> None:
+            self.itself = self
+
+    made = list[weakref.ref[Large]]()
+    monkeypatch.setattr(work, "finish", lambda experiment, watch: made.append(weakref.ref(Large())))
+    for _ in work.here(jobs(chosen(["iid"]), Reproduce(only=TINY[-1])), lambda job, share: None):
+        assert made[-1]() is None
+
+
+def test_a_damaged_result_is_named_and_made_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "iid", *TINY]) == 0
+    whole, path = shown(capsys.readouterr().out), next(folder.rglob("result.json"))
+    path.write_text(path.read_text()[:100])
+    assert main(["reproduce", "iid", *TINY]) == 0
+    said = capsys.readouterr()
+    assert f"{path.relative_to(Path.cwd())}: damaged" in said.err
+    assert "1 of 2 to do" in said.out and "[1/1]" in said.out and shown(said.out) == whole
+
+
+def test_only_what_was_asked_for_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = r"^fedavg(-atoms)?-cifar100-20$|synthetic"
+    assert main(["reproduce", "figure-communication", "synthetic", "--quick", "--only", pair]) == 0
+    said = capsys.readouterr().out
+    assert "Figure (d)" in said and "Two Gaussians" in said
+    assert main(["reproduce", "all", *TINY]) == 0
+    said = capsys.readouterr().out
+    assert "Clients with data alike" in said
+    assert not any(title in said for title in ("Figure (d)", "Two Gaussians", "Table 1"))
+
+
 def test_a_measure_is_taken_once_and_again_if_its_file_is_damaged(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["reproduce", "synthetic", "--quick"]
     assert main(command) == 0 and "1 of 1 to do" in capsys.readouterr().out
     assert main(command) == 0 and "0 of 1 to do" in capsys.readouterr().out
-    path = folder / "synthetic" / "measure.json"
+    (path,) = folder.rglob("measure.json")
     path.write_text(path.read_text()[:100])
     assert main(command) == 0 and "1 of 1 to do" in capsys.readouterr().out
     json.loads(path.read_text())
@@ -201,6 +267,48 @@ def test_jobs_on_ray_give_what_they_give_here(folder: Path, capsys: pytest.Captu
     spread = shown(capsys.readouterr().out)
     assert main(["reproduce", "iid", *TINY, "--out", "here"]) == 0
     assert shown(capsys.readouterr().out) == spread
+
+
+def test_a_job_takes_a_gpu_of_the_cluster_if_there_is_one() -> None:
+    auto, cuda, cpu = (
+        jobs(chosen(["iid"]), Reproduce(only=TINY[-1], device=device))[0] for device in ("auto", "cuda", "cpu")
+    )
+    takes: Callable[[Job, float], float] = lambda job, gpus: work.share_of_node(job, {"GPU": gpus})["num_gpus"]  # noqa: E731
+    assert [takes(job, 2.0) for job in (auto, cuda, cpu)] == [1, 1, 0] and takes(auto, 0.0) == 0
+    with pytest.raises(ValueError, match="--device cuda: the Ray cluster has no GPU"):
+        takes(cuda, 0.0)
+
+
+def test_a_worker_needs_not_live_where_the_command_was_typed_and_one_that_dies_is_one_job(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Died(Exception):
+        pass
+
+    def at_work(job: Job) -> work.Done:
+        if job.experiments[0].parametrisation == "atoms":
+            raise Died("the node is gone")
+        with contextlib.chdir(tmp_path := folder.parent.parent.parent):
+            done = work.perform(job)
+        assert not (tmp_path / "runs").exists()
+        return done
+
+    remote = SimpleNamespace(options=lambda **share: remote, remote=lambda job: job)  # a job is its own future
+    cluster = {
+        "init": lambda **how: None,
+        "shutdown": lambda: None,
+        "cluster_resources": lambda: {"CPU": 2.0},
+        "remote": lambda function: remote,
+        "wait": lambda going, num_returns: (going[:1], going[1:]),
+        "get": at_work,
+        "exceptions": SimpleNamespace(RayError=Died),
+    }
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(**cluster))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    assert main(["reproduce", "iid", *TINY, "--on", "ray"]) == 1
+    said = capsys.readouterr()
+    assert "fedavg-atoms-cifar10-5 --partition iid failed: the node is gone" in said.err
+    assert len(list(folder.rglob("result.json"))) == 1 and len(shown(said.out)) == 1
 
 
 def test_without_ray_it_says_what_to_install(
@@ -241,6 +349,16 @@ def test_clients_in_a_round_are_paired_by_their_number(folder: Path) -> None:
         if run.result.experiment.parametrisation == kind and run.result.experiment.fraction * 20 == count
     )
     assert figure.rows[1][1:] == (accuracy("plain", 12), accuracy("atoms", 12))
+    assert "Curves" not in figure.sentence and "not run" not in section([figure])
+    assert "not run" in section([figure._replace(rows=[(8, 50.0, None)])])
+
+
+def test_what_was_never_reached_is_called_so_and_one_curve_stands_for_all_seeds(folder: Path) -> None:
+    only = r"^fedavg-cifar100-20$|--beta 1/5"
+    assert main(["reproduce", "figure-communication", "--quick", "--only", only, "--seeds", "0,1"]) == 0
+    (figure,) = figures(group(find([folder]).runs))
+    assert "seeds 0, 1." in figure.sentence and figure.sentence.endswith(" Curves are of the first seed.")
+    assert "never" in section([figure._replace(rows=[("fedavg", None, None, None, None, None)])])
 
 
 def shown(text: str) -> list[str]:

@@ -74,7 +74,8 @@ def fast_and_slow(asked: Bounds) -> list[Row]:
     ['1 printed 1015', '1/5 printed 36855']
     """
     problem = _problem(asked)._replace(sampled=asked.clients)
-    return [_row(asked, problem, beta, form, beta=beta) for form in _FORMS for beta in ("1", asked.beta)]
+    betas = dict.fromkeys(("1", asked.beta))  # each once
+    return [_row(asked, problem, beta, form, beta=beta) for form in _FORMS for beta in betas]
 
 
 def rate(asked: Bounds) -> float:

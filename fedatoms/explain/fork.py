@@ -50,7 +50,7 @@ def check_fork(sim: Simulation, algorithm: str) -> None:
 
 def fork(sim: Simulation, state: State, layers: Sequence[Layer], rounds: int, tick: Tick = lambda *_: None) -> Forked:
     """Goes on for some rounds with latent clients and without: the same clients, the same batches, the same seeds."""
-    with_latent = without = state
+    with_latent, without = state, _elsewhere(state)
     kept: dict[str, list[float]] = {"accuracy_on": [], "accuracy_off": [], "loss_on": [], "loss_off": []}
     lost = 0.0
     for done in range(rounds):
@@ -87,3 +87,9 @@ def refactor(done: Replay, layers: Sequence[Layer]) -> Refactored:
         params[layer.coefficients] = (old.double() + move.reshape(old.shape)).to(old.dtype)
         parts.append(Apart(float((shift - move @ atoms).norm()), float(shift.norm())))
     return Refactored(params, together(parts).ratio)
+
+
+def _elsewhere(state: State) -> State:
+    """Gives states of clients that are kept on disk a folder of their own: files are named by client and round."""
+    folder = state.clients.folder
+    return state._replace(clients=state.clients._replace(folder=folder and folder / "without"))

@@ -73,9 +73,9 @@ def as_json(settings: Settings) -> Values:
 
 
 def size_of(kind: Kind, measure: Measure) -> Literal["full", "quick", "other"]:
-    """Says whether a measure was taken at the paper's size, quickly, or with other settings or experiments."""
-    taken = measure.settings, [identity(one) for one in measure.experiments]
-    if taken == (as_json(kind.settings), [identity(one) for one in kind.experiments]):
+    """Says whether a measure was taken at the paper's size, whatever the seed, quickly, or in another way."""
+    taken, full = ([identity(one, without=("seed",)) for one in each.experiments] for each in (measure, kind))
+    if measure.settings == as_json(kind.settings) and taken == full:
         return "full"
     return "quick" if measure.settings == as_json(kind.quick) else "other"
 

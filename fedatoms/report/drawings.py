@@ -150,10 +150,19 @@ def curves(x: Sequence[float], lines: dict[str, list[float]]) -> list[Json]:
             "name": name,
             "x": list(x),
             "y": [_short(value) for value in line],
-            "line": {"color": COLOURS[n % len(COLOURS)], "width": 2, "dash": ("solid", "dot")[n % 4 == 3]},
+            "line": stroke(n),
         }
         for n, (name, line) in enumerate(lines.items())
     ]
+
+
+def stroke(n: int) -> Json:
+    """Returns how line number ``n`` of a figure is drawn.
+
+    >>> stroke(3)["dash"]
+    'dot'
+    """
+    return {"color": COLOURS[n % len(COLOURS)], "width": 2, "dash": ("solid", "dot")[n % 4 == 3]}
 
 
 def _path(name: str, n: int, x: list[float], y: list[float]) -> Json:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fedatoms.compare import Spread
 from fedatoms.experiment import Experiment, identity
 from fedatoms.paper.studies import quick, study
-from fedatoms.report.drawings import Json, Plot, axes, curves
+from fedatoms.report.drawings import Json, Plot, axes, curves, stroke
 from fedatoms.report.find import Run
 from fedatoms.report.groups import Group, headline
 from fedatoms.report.measured import SIZES, article, boxed
@@ -72,8 +72,9 @@ def groups_of(name: str, groups: Sequence[Group], *, quick_ones: bool) -> dict[s
 
 
 def _article(n: int, each: Studied) -> str:
+    lacking = "not run" if each.name == "figure-clients" else "never"  # the other two count until something is reached
     rows = [
-        [text(cell) if isinstance(cell, str) else number(cell, ".4g", none="never") for cell in row]
+        [text(cell) if isinstance(cell, str) else number(cell, ".4g", none=lacking) for cell in row]
         for row in each.rows
     ]
     shown = table(f"study-{n}-table", each.title, each.heads, rows)
@@ -130,6 +131,7 @@ def _convergence(groups: list[Group]) -> _Made:
     taken = [spent(target, group).rounds for group in groups]
     said = ", ".join(f"{name} {'never' if n is None else f'{n:g}'}" for name, n in zip(names, taken, strict=True))
     sentence = f"{_setting(groups)} Rounds until {target:.2f} %, what {names[0]} has over its last rounds: {said}."
+    sentence += _drawn_seeds(groups)
     rows = [(name, headline(group)[1].mean, n) for name, group, n in zip(names, groups, taken, strict=True)]
     traces = [
         _curve(name, group, lambda run: range(1, len(run.rows) + 1)) for name, group in zip(names, groups, strict=True)
@@ -173,6 +175,7 @@ def _communication(groups: list[Group]) -> _Made:
     shares = ", ".join(f"{row[0]} {row[4]:.2f}" for row in rows[1:] if isinstance(row[4], float))
     sentence = (
         f"{_setting(groups)} All reach {target:.2f} %; parameters up until then, as a share of {names[0]}: {shares}."
+        f"{_drawn_seeds(groups)}"
     )
     heads = ("method", f"rounds to {target:.2f} %", "M up", "M up and down", "up, share", "up and down, share")
     sent: Callable[[Run], Sequence[float]] = lambda run: _sums(run.rows)[0]  # noqa: E731
@@ -201,8 +204,7 @@ def _curve(name: str, group: Group, along: Callable[[Run], Sequence[float]]) -> 
 
 
 def _coloured(traces: list[Json]) -> list[Json]:
-    styles = curves([0.0], {str(n): [0.0] for n in range(len(traces))})
-    return [{**trace, "line": style["line"]} for trace, style in zip(traces, styles, strict=True)]
+    return [{**trace, "line": stroke(n)} for n, trace in enumerate(traces)]
 
 
 def _best(group: Group) -> float:
@@ -218,3 +220,7 @@ def _setting(groups: Sequence[Group]) -> str:
     seeds = ", ".join(map(str, sorted({seed for group in groups for seed in group.seeds})))
     first: Experiment = groups[0].experiment
     return f"{setting(first)}, {first.rounds} rounds, seeds {seeds}."
+
+
+def _drawn_seeds(groups: Sequence[Group]) -> str:
+    return " Curves are of the first seed." if any(len(group.runs) > 1 for group in groups) else ""

@@ -1,12 +1,12 @@
 """What there is to do for a study: jobs with one result each, those that have it already, and what the rest needs."""
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from fedatoms.build import device_of
 from fedatoms.data.datasets import load
 from fedatoms.experiment import Experiment, check, identity
 from fedatoms.measures import MEASURES
@@ -14,8 +14,9 @@ from fedatoms.measures.base import as_json
 from fedatoms.names import unknown
 from fedatoms.paper.studies import Study, distinct, quick, studies
 from fedatoms.report.find import Found
+from fedatoms.report.measured import Measured
 
-MEASURED = 100  # a measure counts as so many rounds of its experiments in the time that is left
+MEASURED, MEASURED_QUICKLY = 100, 15  # rounds of its experiments that a measure counts as in the time that is left
 
 
 @dataclass(frozen=True)
@@ -41,23 +42,38 @@ class Reproduce:
 class Job(NamedTuple):
     """Work with one result: a run, or a measure of some experiments."""
 
-    name: str
+    typed: str  # the run, but for its seed, as one would type it; the study of a measure
     experiments: tuple[Experiment, ...]
     measure: str = ""  # its name in ``MEASURES``
     quick: bool = False
     out: str = ""
 
     @property
+    def seed(self) -> int:
+        """The seed of its experiments; 0 if there are none."""
+        return self.experiments[0].seed if self.experiments else 0
+
+    @property
+    def name(self) -> str:
+        """What tells it from other jobs."""
+        return f"{self.typed} --seed {self.seed}" if self.seed and not self.measure else self.typed
+
+    @property
     def weight(self) -> float:
         """How long it takes, in local epochs of clients."""
-        rounds = [MEASURED if self.measure else one.rounds for one in self.experiments]
+        measured = MEASURED_QUICKLY if self.quick else MEASURED
+        rounds = [measured if self.measure else one.rounds for one in self.experiments]
         epochs = [one.clients * one.fraction * one.epochs for one in self.experiments]
         return max(sum(a * b for a, b in zip(rounds, epochs, strict=True)), 1.0)
 
     @property
     def folder(self) -> Path:
-        """Where a measure is written."""
-        return Path(self.out) / self.measure
+        """Where a measure is written: one of another size or seed has another place.
+
+        >>> Job("landscape", (Experiment(seed=1),), "landscape", quick=True, out="runs").folder.as_posix()
+        'runs/landscape-quick-s1'
+        """
+        return Path(self.out) / f"{self.measure}{'-quick' * self.quick}{f'-s{self.seed}' if self.seed else ''}"
 
 
 def chosen(words: Sequence[str]) -> list[Study]:
@@ -75,40 +91,50 @@ def chosen(words: Sequence[str]) -> list[Study]:
 
 def jobs(wanted: Sequence[Study], settings: Reproduce) -> list[Job]:
     """Lists all jobs of some studies, each once, and refuses a pattern that matches none."""
-    seeds = _seeds(settings.seeds)
-    runs = {name: one for study in wanted for name, one in study.runs.items()}
-    here = {name: _placed(quick(one) if settings.quick else one, settings) for name, one in runs.items()}
-    found = [
-        Job(name if seed == seeds[0] else f"{name} --seed {seed}", (replace(one, seed=seed),), quick=settings.quick)
-        for name, one in distinct(here).items()
+    seeds, matches = _seeds(settings.seeds), _pattern(settings.only)
+    runs = {typed: one for study in wanted for typed, one in study.runs.items()}
+    measures = {study.name: study for study in wanted if study.measure}
+    if not any(map(matches, (*runs, *measures))):
+        raise ValueError(f"--only {settings.only} matches none of: {', '.join((*runs, *measures))}.")
+    here = {
+        typed: _placed(quick(one) if settings.quick else one, settings) for typed, one in runs.items() if matches(typed)
+    }
+    trained = [
+        Job(typed, (replace(one, seed=seed),), quick=settings.quick)
+        for typed, one in distinct(here).items()
         for seed in seeds
     ]
-    found += [_measure(study, settings, seeds[0]) for study in wanted if study.measure]
-    matched = [job for job in found if re.search(settings.only, job.name)]
-    if not matched:
-        raise ValueError(f"--only {settings.only} matches none of: {', '.join(job.name for job in found)}.")
-    return matched
+    return trained + [_measure(study, settings, seeds[0]) for name, study in measures.items() if matches(name)]
 
 
 def missing(wanted: Sequence[Job], found: Found) -> list[Job]:
     """Leaves out the jobs whose results were found."""
     runs = {identity(run.result.experiment) for run in found.runs}
-    taken = {_taken(each.measure.name, each.measure.settings, each.measure.experiments) for each in found.measures}
-    return [job for job in wanted if (_asked(job) not in taken if job.measure else _identity(job) not in runs)]
+    return [job for job in wanted if (not taken(job, found) if job.measure else _identity(job) not in runs)]
 
 
-def check_data(wanted: Sequence[Job], data_dir: str) -> None:
-    """Refuses to begin if a data set is not there: says which jobs need it, and how to get it."""
-    for one in {identity(one): one for job in wanted for one in job.experiments}.values():
+def taken(job: Job, found: Found) -> list[Measured]:
+    """Returns the measures that a job asks for, of those that were found: of its size, experiments and seed."""
+    kind = MEASURES[job.measure]
+    asked = _asked(job.measure, as_json(kind.quick if job.quick else kind.settings), job.experiments)
+    measures = [(each, each.measure) for each in found.measures]
+    return [each for each, its in measures if _asked(its.name, its.settings, its.experiments) == asked]
+
+
+def check_jobs(wanted: Sequence[Job], settings: Reproduce) -> None:
+    """Refuses to begin what cannot end: a device that is not here, or a data set; says which jobs need it."""
+    experiments = [one for job in wanted for one in job.experiments]
+    for one in experiments:
         check(one)
-    needed = Counter(name for job in wanted for name in {one.dataset for one in job.experiments})
-    for name, count in needed.items():
+    if experiments and settings.on == "here":
+        device_of(experiments[0])
+    for name in dict.fromkeys(one.dataset for one in experiments):
         try:
-            load(name, Path(data_dir))
+            load(name, Path(settings.data_dir))
         except (OSError, ValueError) as error:
-            jobs = [job.name for job in wanted if job.experiments and job.experiments[0].dataset == name]
-            named = f"{', '.join(jobs[:3])}{', ...' if count > 3 else ''}"
-            raise ValueError(f"{count} of {len(wanted)} need {name} ({named}): {error} Or use --quick.") from error
+            need = [job.name for job in wanted if name in {one.dataset for one in job.experiments}]
+            named = f"{', '.join(need[:3])}{', ...' * (len(need) > 3)}"
+            raise ValueError(f"{len(need)} of {len(wanted)} need {name} ({named}): {error} Or use --quick.") from error
 
 
 def _placed(experiment: Experiment, settings: Reproduce) -> Experiment:
@@ -135,19 +161,25 @@ def _identity(job: Job) -> str:
     return identity(job.experiments[0])
 
 
-def _asked(job: Job) -> tuple[str, str, tuple[str, ...]]:
-    kind = MEASURES[job.measure]
-    return _taken(job.measure, as_json(kind.quick if job.quick else kind.settings), job.experiments)
-
-
-def _taken(
+def _asked(
     name: str, settings: dict[str, object], experiments: tuple[Experiment, ...]
-) -> tuple[str, str, tuple[str, ...]]:
-    return name, str(settings), tuple(identity(one) for one in experiments)
+) -> tuple[str, dict[str, object], list[str]]:
+    return name, settings, [identity(one) for one in experiments]
+
+
+def _pattern(only: str) -> Callable[[str], bool]:
+    try:
+        pattern = re.compile(only)
+    except re.error as error:
+        raise ValueError(
+            f"--only {only} is not a regular expression: {error}. Use for example --only 'cifar10-5$'."
+        ) from None
+    return lambda name: pattern.search(name) is not None
 
 
 def _seeds(text: str) -> list[int]:
-    words = text.split(",")
-    if not all(word.strip().isdigit() for word in words) or len(set(words)) < len(words):
+    words = [word.strip() for word in text.split(",")]
+    seeds = [int(word) for word in words if word.isdecimal()]
+    if len(set(seeds)) < len(words):
         raise ValueError(f"--seeds {text} is not a list of different whole numbers. Use for example 0,1,2.")
-    return [int(word) for word in words]
+    return seeds

@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 from fedatoms.compare import Spread
 from fedatoms.paper.studies import Study
-from fedatoms.paper.tables import Cell, cells
+from fedatoms.paper.tables import COMPARED, Cell, cells
 from fedatoms.report.find import Found
-from fedatoms.report.groups import Group, column_name, group, headline, match, ours_of
+from fedatoms.report.groups import Group, Ours, column_name, group, headline, match, ours_of, score
+from fedatoms.report.measured import Measured
 from fedatoms.report.studied import Studied, figures, groups_of
-from fedatoms.reproduce.plan import Job
+from fedatoms.reproduce.plan import Job, taken
 
 QUICK = "Quick: digits and a few rounds stand in for the paper's setting; compare no number with it."
 
@@ -25,50 +26,51 @@ class Sheet(NamedTuple):
 
 def sheets(wanted: Sequence[Study], jobs: Sequence[Job], found: Found, *, quick: bool) -> list[Sheet]:
     """Returns a sheet for each study, of the jobs that were asked for."""
-    groups = group(found.runs)
+    groups, asked = group(found.runs), {job.typed: job for job in jobs}
     drawn = {each.name: each for each in figures(groups) if each.quick == quick}
-    made = [_sheet(study, {job.name for job in jobs}, found, groups, drawn, quick) for study in wanted]
-    return [sheet._replace(note=f"{sheet.note} {QUICK * quick}".strip()) for sheet in made if sheet]
+    made = []
+    for study in wanted:
+        if study.measure and study.name in asked:
+            made.append(_measured(study, taken(asked[study.name], found)))
+        elif not asked.keys().isdisjoint(study.runs):
+            figure = drawn.get(study.name)
+            made.append(_drawn(study, figure) if figure else _table(study, asked.keys(), groups, quick=quick))
+    return [sheet._replace(note=f"{sheet.note} {QUICK * quick}".strip()) for sheet in made]
 
 
-def _sheet(
-    study: Study,
-    names: Collection[str],
-    found: Found,
-    groups: Sequence[Group],
-    drawn: dict[str, Studied],
-    quick: bool,
-) -> Sheet | None:
-    if study.measure:
-        said = [each.drawing.sentence for each in found.measures if each.measure.name == study.measure]
-        return Sheet(study.title, said[-1] if said else "Not measured.") if study.name in names else None
-    if study.name in drawn and len(drawn[study.name].rows) > 1:
-        each = drawn[study.name]
-        return Sheet(study.title, each.sentence, each.heads, each.rows)
+def _measured(study: Study, found: Sequence[Measured]) -> Sheet:
+    return Sheet(study.title, found[-1].drawing.sentence if found else "Not measured.")
+
+
+def _drawn(study: Study, figure: Studied) -> Sheet:
+    return Sheet(study.title, figure.sentence, figure.heads, figure.rows)
+
+
+def _table(study: Study, asked: Collection[str], groups: Sequence[Group], *, quick: bool) -> Sheet:
     if study.name.startswith("table") and not quick:
-        return _beside(study, names, match(groups))
+        return _beside(study, asked, match(groups))
     shown = groups_of(study.name, groups, quick_ones=quick)
-    rows = [(typed, *_score(group)) for typed, group in shown.items() if typed in names]
-    return Sheet(study.title, "", ("run", "model", "accuracy", "seeds"), rows) if rows else None
+    rows = [(typed, *_score(group)) for typed, group in shown.items() if typed in asked]
+    return Sheet(study.title, "" if rows else "Not run.", ("run", "model", "accuracy", "seeds"), rows)
 
 
-def _beside(study: Study, names: Collection[str], ours: dict[tuple[int, str, object], Group]) -> Sheet | None:
-    printed = [cell for cell in cells(int(study.name.removeprefix("table"))) if cell.typed in names]
-    rows = [_row(cell, ours_of(cell, ours)) for cell in printed]
-    known = [row[4] for row in rows if isinstance(row[4], float)]
+def _beside(study: Study, asked: Collection[str], ours: Ours) -> Sheet:
+    printed = [cell for cell in cells(int(study.name.removeprefix("table"))) if cell.typed in asked]
+    found = [(cell, ours_of(cell, ours)) for cell in printed]
+    known = [mine.mean - cell.value for cell, mine in found if mine is not None]
     mean = f", mean difference {sum(known) / len(known):+.2f} points" if known else ""
-    note = f"{len(known)} of {len(rows)} run{mean}."
-    return Sheet(study.title, note, ("row", "data", "paper", "ours", "difference"), rows) if rows else None
+    note = f"{len(known)} of {len(found)} run{mean}."
+    return Sheet(study.title, note, ("row", "data", "paper", "ours", "difference"), [_row(*each) for each in found])
 
 
-def _row(cell: Cell, mine: Spread | None) -> tuple[str | float | None, ...]:
-    difference = None if mine is None else mine.mean - cell.value
+def _row(cell: Cell, mine: Spread | None) -> tuple[str | None, ...]:
+    difference = None if mine is None else f"{mine.mean - cell.value:+.2f}"
     return cell.row, column_name(cell), cell.printed, _said(mine), difference
 
 
 def _score(group: Group) -> tuple[str, str | None, str]:
-    own = [run.result.personal["after the last pass"] for run in group.runs if run.result.personal]
-    model, mine = ("personal", Spread(sum(own) / len(own), None)) if own else headline(group)
+    own = score(group, COMPARED[2])
+    model, mine = ("personal", own) if own else headline(group)
     return model, _said(mine), " ".join(map(str, group.seeds))
 
 

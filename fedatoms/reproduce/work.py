@@ -1,10 +1,14 @@
 """Doing jobs: one after the other in this process, or spread over a Ray cluster."""
 
+import gc
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
-from fedatoms.build import device_of
+import torch
+
 from fedatoms.compare import finish
 from fedatoms.measures import MEASURES
 from fedatoms.measures.files import write_measure
@@ -12,7 +16,8 @@ from fedatoms.reproduce.plan import Job
 from fedatoms.scoring import Progress
 
 Tick = Callable[[float], None]  # the share of a job that is done
-FAILURES = (ValueError, OSError, FloatingPointError, MemoryError)  # of one job; the others go on
+Tell = Callable[[Job, float], None]
+FAILURES = (ValueError, OSError, FloatingPointError, MemoryError, torch.OutOfMemoryError)  # of one job; others go on
 
 
 class Done(NamedTuple):
@@ -34,17 +39,20 @@ def perform(job: Job, tick: Tick = lambda share: None) -> Done:
             (experiment,) = job.experiments
             finish(experiment, lambda progress: tick(_share(progress, experiment.rounds)))
     except FAILURES as error:
-        return Done(job, " ".join(str(error).split()) or type(error).__name__)
+        return Done(job, _said(error))
     return Done(job)
 
 
-def here(jobs: Sequence[Job], tick: Callable[[Job, float], None]) -> Iterator[Done]:
+def here(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
     """Does jobs one after the other."""
     for job in jobs:
-        yield perform(job, lambda share, job=job: tick(job, share))  # type: ignore[misc]
+        done = perform(job, lambda share, job=job: tell(job, share))  # type: ignore[misc]
+        gc.collect()  # a simulation and its compiled steps refer to each other: on a GPU the next one needs their room
+        tell(job, 1.0)  # also one that failed, or had only its result to write
+        yield done
 
 
-def on_ray(jobs: Sequence[Job], tick: Callable[[Job, float], None]) -> Iterator[Done]:
+def on_ray(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
     """Does jobs on the nodes of a Ray cluster, in whatever order they end; all nodes must see the same folders."""
     if importlib.util.find_spec("ray") is None:
         raise ValueError('Ray is not installed. Use pip install "fedatoms[ray]", or leave --on ray out.')
@@ -52,21 +60,48 @@ def on_ray(jobs: Sequence[Job], tick: Callable[[Job, float], None]) -> Iterator[
 
     ray.init(ignore_reinit_error=True, log_to_driver=False)
     try:
-        remote = ray.remote(perform)
-        going = {remote.options(**_share_of_node(job)).remote(job): job for job in jobs}
+        remote, there = ray.remote(perform), ray.cluster_resources()
+        shares = [share_of_node(job, there) for job in jobs]  # all of them before the first begins
+        going = {remote.options(**share).remote(_anywhere(job)): job for job, share in zip(jobs, shares, strict=True)}
         while going:
             (ready,), _ = ray.wait(list(going), num_returns=1)
-            tick(going.pop(ready), 1.0)
-            yield ray.get(ready)
+            job = going.pop(ready)
+            tell(job, 1.0)
+            try:
+                yield ray.get(ready)._replace(job=job)
+            except ray.exceptions.RayError as error:  # a node or its memory is gone; the other jobs are not
+                yield Done(job, _said(error))
     finally:
         ray.shutdown()
 
 
-def _share_of_node(job: Job) -> dict[str, float]:
-    """One GPU for a job on GPUs, one core for one on CPUs."""
-    device = device_of(job.experiments[0]) if job.experiments else "cpu"
-    return {"num_cpus": 1, "num_gpus": 0 if device == "cpu" else 1}
+def share_of_node(job: Job, cluster: Mapping[str, float]) -> dict[str, float]:
+    """Returns what a job takes of a node: one GPU if it wants one and the cluster has any, and one core.
+
+    >>> share_of_node(Job("synthetic", ()), {"CPU": 4.0, "GPU": 1.0})
+    {'num_cpus': 1, 'num_gpus': 0}
+    """
+    device = job.experiments[0].device if job.experiments else "cpu"
+    if device.startswith("cuda") and not cluster.get("GPU"):
+        raise ValueError(
+            f"--device {device}: the Ray cluster has no GPU. Use --device cpu, or add a node that has one."
+        )
+    return {"num_cpus": 1, "num_gpus": int(device != "cpu" and bool(cluster.get("GPU")))}
+
+
+def _anywhere(job: Job) -> Job:
+    """Makes paths absolute: a worker's folder is not the one in which the command was typed."""
+    there = tuple(replace(one, data_dir=_whole(one.data_dir), out=_whole(one.out)) for one in job.experiments)
+    return job._replace(out=_whole(job.out), experiments=there)
+
+
+def _whole(path: str) -> str:
+    return str(Path(path).resolve())
 
 
 def _share(progress: Progress, rounds: int) -> float:
     return progress.state.round / rounds
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

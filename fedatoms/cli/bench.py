@@ -1,0 +1,29 @@
+"""fedatoms bench: how fast, how big."""
+
+from fedatoms.cli.screen import terminal
+from fedatoms.cli.words import parse
+from fedatoms.experiment import Experiment
+
+
+def command(words: list[str]) -> int:
+    """Measures, writes and shows what there is a bar for."""
+    from fedatoms.bench import cpu, gpu
+    from fedatoms.bench.results import Bench, Event, collect, machine, write
+    from fedatoms.build import device_of
+    from fedatoms.display import benchmarks, contest, news
+
+    settings, console = parse("bench", words, Bench()), terminal()
+    events: list[Event] = []
+    device = device_of(Experiment(device=settings.device))
+    origin = machine(device)
+    write(collect(settings, events, origin))  # a file that cannot be written is said now
+    for event in cpu.measure(settings) if device == "cpu" else gpu.measure(settings):
+        events.append(event)
+        write(collect(settings, events, origin))  # what was measured stays, should a later part never end
+        if device != "cpu":
+            console.print(news(event), highlight=False, soft_wrap=True)
+    results = collect(settings, events, origin)
+    if results.rows:
+        console.print(contest(results.rows))
+    console.print(benchmarks(results.results))
+    return 0

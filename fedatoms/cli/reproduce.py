@@ -1,0 +1,83 @@
+"""fedatoms reproduce: the paper's tables and figures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedatoms.cli.screen import say, terminal, told_to_repeat
+from fedatoms.cli.words import parse
+from fedatoms.paper.studies import Study, studies
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedatoms.report.find import Found
+    from fedatoms.reproduce.plan import Job, Reproduce
+
+
+def command(words: list[str]) -> int:
+    """Runs what is missing of some studies, then shows the paper's numbers beside ours."""
+    from fedatoms.reproduce.plan import Reproduce, check_jobs, chosen, jobs, missing, out_of
+
+    if not words or "-h" in words or "--help" in words:
+        _help()
+        parse("reproduce", ["--help"], Reproduce())
+    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    if not first:
+        raise ValueError(f"name a study first: {', '.join(studies())} or all.")
+    settings = parse("reproduce", words[first:], Reproduce())
+    wanted = chosen(words[:first])
+    asked, out = jobs(wanted, settings), Path(out_of(settings))
+    found, console = _find(out), terminal()
+    for note in found.left_out:
+        if note.path.name != "experiment.json":  # of a run that is not finished: it goes on if it is asked for
+            say(f"{note.path}: {note.reason}")
+    left = missing(asked, found)
+    check_jobs(left, settings)
+    how = " (quick: digits stand in, a few rounds)" if settings.quick else ""
+    console.print(f"{len(left)} of {len(asked)} to do{how}, results in {out}", highlight=False)
+    failed = _do(left, settings, console)
+    _show(wanted, asked, settings, console)
+    return 1 if failed else 0
+
+
+def _help() -> None:
+    print("fedatoms reproduce STUDY ... [--data-dir FOLDER] [--seeds 0,1,2] [--only PATTERN] [--quick]\n")
+    for study in studies().values():
+        print(f"  {study.name:21} {study.title}")
+    print("  all                   all of them\n")
+
+
+def _find(out: Path) -> "Found":
+    from fedatoms.report.find import find
+
+    return find([out] if out.exists() else [])
+
+
+def _do(jobs: Sequence["Job"], settings: "Reproduce", console: "Console") -> bool:
+    """Does jobs, says which of them failed, and whether any did."""
+    from fedatoms.display import overall
+    from fedatoms.reproduce.work import here, on_ray
+
+    work = on_ray if settings.on == "ray" else here
+    with overall(console, {job.name: job.weight for job in jobs}) as tell, told_to_repeat():
+        failed = [done for done in work(jobs, lambda job, share: tell(job.name, share)) if done.failure]
+    for each in failed:
+        say(f"{each.job.name} failed: {each.failure}")
+    return bool(failed)
+
+
+def _show(wanted: Sequence[Study], asked: Sequence["Job"], settings: "Reproduce", console: "Console") -> None:
+    """Prints what there is now of the studies, and writes the page of all results."""
+    from fedatoms.display import sheet
+    from fedatoms.report.page import report
+    from fedatoms.reproduce.plan import out_of
+    from fedatoms.reproduce.sheets import sheets
+
+    out, data_dir = Path(out_of(settings)), Path(settings.data_dir)
+    found = _find(out)
+    for made in sheets(wanted, asked, found, quick=settings.quick):
+        console.print(sheet(made))
+    if found.runs or found.measures:
+        page = report([out], out / "report.html", data_dir if data_dir.is_dir() else None).page
+        console.print(f"page: {page}", highlight=False, soft_wrap=True)
