@@ -13,7 +13,7 @@ demo: .venv/installed
 test: lint types
 	$(BIN)/python -m pytest
 
-federation: .venv/installed-for-tests # twenty minutes: three nodes against the simulator, and parts that are killed
+federation: .venv/installed-for-tests # twenty minutes: three nodes against the simulator, and parts that are killed or hang
 	$(BIN)/python -m pytest tests/federation.py
 
 lint: .venv/installed-for-tests

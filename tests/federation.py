@@ -53,6 +53,20 @@ def test_a_node_that_is_killed_in_a_round_is_left_out_until_it_is_back(tmp_path:
     ]
 
 
+def test_a_node_that_hangs_is_left_out_and_its_late_answer_is_not_taken(tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", replace(LONGER, rounds=4))
+    with deployed(tmp_path / "deployment", node_configs(tmp_path, 3)) as deployment:
+        at = {
+            "round 1: asking": while_training(deployment, 2, 1, lambda: deployment.hold_node(2)),
+            "round 1: loss": lambda: deployment.let_node_go(2),
+        }
+        config = {"rounds": 4, "out": str(tmp_path / "runs"), "min-train-nodes": 2, "timeout": 60.0}
+        deployment.run(app, config, timeout=LONG, each_line=acting(at))
+    rows = read_rounds(tmp_path / "runs" / "it")
+    assert [row["round"] for row in rows] == [0, 1, 2, 3]
+    assert (rows[1]["clients"], rows[1]["failed"]) == (2, 1) and rows[3]["clients"] == 3
+
+
 @pytest.mark.parametrize("when", ["between rounds", "in a round"])
 @pytest.mark.parametrize("what", ["link", "server app"])
 def test_a_server_that_is_killed_goes_on_as_if_nothing_had_been(what: str, when: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fedatoms.flower.commands import (
     program,
 )
 from fedatoms.flower.keys import NodeKey, certificates, node_key
-from fedatoms.flower.processes import PAUSE, end, kill, start
+from fedatoms.flower.processes import PAUSE, end, hold, kill, let_go, start
 
 EachLine = Callable[[str], None]
 
@@ -165,6 +165,14 @@ class Deployment:
     def kill_node(self, i: int) -> None:
         """Kills a SuperNode and all it started, as a power cut would."""
         self._kill(f"node-{i}")
+
+    def hold_node(self, i: int) -> None:
+        """Makes a SuperNode and all it started hang, as a machine without memory would."""
+        hold(self._mark(f"node-{i}"))
+
+    def let_node_go(self, i: int) -> None:
+        """Lets a SuperNode that hangs go on."""
+        let_go(self._mark(f"node-{i}"))
 
     def end_node(self, i: int) -> None:
         """Ends a SuperNode in peace: it says goodbye, so the SuperLink knows at once."""

@@ -55,6 +55,16 @@ def kill(mark: str, word: str = "") -> int:
     return len(killed)
 
 
+def hold(mark: str) -> None:
+    """Makes all processes with a mark hang; ``let_go`` lets them go on."""
+    _signal(marked(mark), signal.SIGSTOP)
+
+
+def let_go(mark: str) -> None:
+    """Lets all processes with a mark go on."""
+    _signal(marked(mark), signal.SIGCONT)
+
+
 def end(mark: str, patience: float = PATIENCE) -> None:
     """Asks all processes with a mark to end, and kills those that do not."""
     until = time.monotonic() + patience
