@@ -86,7 +86,8 @@ def overall(console: Console, jobs: dict[str, float]) -> Iterator[Callable[[str,
             before, shares[name] = shares[name], share
             if before < 1 <= share:
                 left = (time.perf_counter() - began) * (total / done() - 1)
-                console.print(f"[{ended()}] {name}, about {left:.0f} s left", highlight=False, markup=False)
+                text = f"[{ended()}] {name}, about {left:.0f} s left"
+                console.print(text, highlight=False, markup=False, soft_wrap=True)
 
         yield say
         return

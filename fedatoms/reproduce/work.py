@@ -2,6 +2,8 @@
 
 import gc
 import importlib.util
+import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +60,8 @@ def on_ray(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
         raise ValueError('Ray is not installed. Use pip install "fedatoms[ray]", or leave --on ray out.')
     import ray
 
-    ray.init(ignore_reinit_error=True, log_to_driver=False)
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray will do anyway, without its warning
+    ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=logging.WARNING)
     try:
         remote, there = ray.remote(perform), ray.cluster_resources()
         shares = [share_of_node(job, there) for job in jobs]  # all of them before the first begins
