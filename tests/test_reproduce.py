@@ -261,6 +261,7 @@ def test_results_of_another_size_or_seed_are_not_taken_for_ours(folder: Path) ->
         assert missing(jobs(chosen(["iid"]), other), found) == jobs(chosen(["iid"]), other)
 
 
+@pytest.mark.filterwarnings("default")  # Ray leaves its own processes and files unclosed
 def test_jobs_on_ray_give_what_they_give_here(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ray")
     assert main(["reproduce", "iid", *TINY, "--on", "ray"]) == 0
