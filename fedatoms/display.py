@@ -110,9 +110,7 @@ def sheet(made: Sheet) -> Table | str:
     for n, head in enumerate(made.heads):
         table.add_column(head, justify="left" if n == 0 else "right", overflow="fold")
     for row in made.rows:
-        table.add_row(
-            *("-" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row)
-        )
+        table.add_row(*map(_shown, row))
     return table
 
 
@@ -261,6 +259,12 @@ def _table(title: str, note: str) -> Table:
     table = _titled(title, note)
     table.add_column("run", overflow="fold", min_width=6)
     return table
+
+
+def _shown(cell: str | float | Spread | None) -> str:
+    if cell is None or isinstance(cell, Spread):
+        return _spread(cell)
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
 def _spread(value: Spread | None) -> str:

@@ -27,6 +27,7 @@ GLOBAL_MODELS = ("server", "selected", "all")
 MODELS_SCORED = (*GLOBAL_MODELS, "personal")
 HOW_NOT_WHAT = {"data_dir", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard"}
 HOW_NOT_WHAT |= {"name", "out"}
+OF_ATOMS = ("parametrisation", "atoms", "init", "where", "atoms_lr", "atoms_decay")  # what decomposing a network says
 HOW_LONG = ("rounds", "eval_every")  # a resumed run may change these, and how it computes
 
 

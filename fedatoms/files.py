@@ -1,9 +1,10 @@
 """Files that are never changed: written at once, named with a checksum, read as memory maps."""
 
+import json
 import os
 import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from fedatoms.trees import Params
 
@@ -32,6 +33,17 @@ def read_file(stored: Stored) -> Params:
     return load_file(stored.path)
 
 
+def strict_json(text: str) -> object:
+    """Reads JSON that is JSON: without NaN and infinity, which Python would let in.
+
+    >>> strict_json("[NaN]")
+    Traceback (most recent call last):
+    ...
+    ValueError: it holds NaN, which is no number
+    """
+    return json.loads(text, parse_constant=_refuse)
+
+
 def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Puts ``data`` at ``path`` in one step; a failure leaves what was there and no rest."""
     partial = path.with_name(f"{path.name}.partial")
@@ -45,3 +57,7 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"it holds {constant}, which is no number")

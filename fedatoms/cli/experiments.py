@@ -1,10 +1,9 @@
 """fedatoms run | compare | demo | presets: experiments, one or many."""
 
 import dataclasses
-import sys
 from pathlib import Path
 
-from fedatoms.cli.screen import terminal, told_how_to_continue, told_to_repeat
+from fedatoms.cli.screen import say, terminal, told_how_to_continue, told_to_repeat
 from fedatoms.cli.words import grid, parse, take
 from fedatoms.experiment import Experiment, load, load_run, run_name
 from fedatoms.presets import DEMO, PRESETS, preset
@@ -34,7 +33,7 @@ def run_command(words: list[str]) -> int:
             result = run(experiment, watch=watch)
         else:
             changes = {k: v for k, v in dataclasses.asdict(experiment).items() if v != getattr(default, k)}
-            result = resume(home, changes, watch=watch, say=lambda line: print(f"fedatoms: {line}", file=sys.stderr))
+            result = resume(home, changes, watch=watch, say=say)
     for table in tables(compare([result]), f"{home.name}: {experiment.rounds} rounds"):
         console.print(table)
     console.print(f"files: {home}", highlight=False)

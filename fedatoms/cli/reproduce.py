@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedatoms.cli.screen import say, terminal, told_to_repeat
-from fedatoms.cli.words import parse
+from fedatoms.cli.words import before_flags, parse
 from fedatoms.paper.studies import Study, studies
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ def command(words: list[str]) -> int:
     if not words or "-h" in words or "--help" in words:
         _help()
         parse("reproduce", ["--help"], Reproduce())
-    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
-    if not first:
+    names, flags = before_flags(words)
+    if not names:
         raise ValueError(f"name a study first: {', '.join(studies())} or all.")
-    settings = parse("reproduce", words[first:], Reproduce())
-    wanted = chosen(words[:first])
+    settings = parse("reproduce", flags, Reproduce())
+    wanted = chosen(names)
     asked, out = jobs(wanted, settings), Path(out_of(settings))
     found, console = _find(out), terminal()
     for note in found.left_out:

@@ -40,16 +40,26 @@ def grid(words: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     >>> grid(["fedavg", "--atoms", "3,9", "--seeds", "0,1"])[1][1]
     ['--atoms', '3', '--seed', '1']
     """
-    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    names, flags = before_flags(words)
     axes: list[list[list[str]]] = []
-    for word in (part for flag in words[first:] for part in split_equals(flag)):
+    for word in (part for flag in flags for part in split_equals(flag)):
         if word.startswith("--"):
             axes.append([[word.replace("--seeds", "--seed")]])
         elif axes:
             flag = axes[-1][0]
             values = [word] if flag[0] in LISTS else word.split(",")
             axes[-1] = [[*flag, value] for value in values]
-    return list(words[:first]), [list(itertools.chain(*point)) for point in itertools.product(*axes)]
+    return names, [list(itertools.chain(*point)) for point in itertools.product(*axes)]
+
+
+def before_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Splits words at the first flag.
+
+    >>> before_flags(["table1", "--quick"])
+    (['table1'], ['--quick'])
+    """
+    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    return list(words[:first]), list(words[first:])
 
 
 def take(words: list[str], flag: str) -> tuple[list[str], str | None]:

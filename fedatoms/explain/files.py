@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
-from typing import NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TypeVar, cast, get_args, get_origin, get_type_hints
 
 from fedatoms.experiment import Experiment, check, from_json, identity, to_json
 from fedatoms.explain.values import Explanation
-from fedatoms.files import replace_file
+from fedatoms.files import replace_file, strict_json
 from fedatoms.runs import LOCAL
 
 FILE = "explain.json"  # in the run's folder, unless another is asked for
@@ -40,7 +40,7 @@ def write(explanation: Explanation, path: Path, found: Sequence[str]) -> None:
 def read(path: Path) -> Explanation:
     """Reads what ``write`` wrote, but for its sentences, which follow from the numbers; anything else is refused."""
     try:
-        explanation = _value(Explanation, json.loads(path.read_text(), parse_constant=_refuse), "it")
+        explanation = _value(Explanation, strict_json(path.read_text()), "it")
         assert isinstance(explanation, Explanation)
         _check(explanation)
     except (ValueError, TypeError, OSError, RecursionError) as error:
@@ -128,7 +128,3 @@ def _experiment(raw: Mapping[str, object]) -> Experiment:
 def _anywhere(named: Mapping[str, object]) -> dict[str, object]:
     """Leaves out where things lie on this machine."""
     return {name: value for name, value in named.items() if name not in (*LOCAL, "plain")}
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"it holds {constant}, which is no number")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from fedatoms.decompose import fuse
+from fedatoms.measures.networks import scored_on_training
 from fedatoms.scoring import score
 from fedatoms.simulation import Simulation, sharing
 from fedatoms.trees import Params
@@ -31,9 +32,7 @@ class Judge(NamedTuple):
 def judge_of(sim: Simulation, clients: Sequence[int]) -> Judge:
     """Prepares to score models of a network on the test set and on what these clients train on."""
     rows = torch.cat([sim.data.parts[client] for client in clients])
-    x, y = sim.data.x[rows], sim.data.y[rows]
-    train = replace(sim, data=sim.data._replace(x=x, y=y, test_x=x, test_y=y))
-    return Judge(sim, sharing(train, sim, "network", "predict"))
+    return Judge(sim, sharing(scored_on_training(sim, rows), sim, "network", "predict"))
 
 
 def of_plain_network(judge: Judge) -> Judge:

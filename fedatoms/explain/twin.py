@@ -3,13 +3,12 @@
 from pathlib import Path
 
 from fedatoms.decompose import is_decomposed
-from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, to_json
+from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, OF_ATOMS, Experiment, to_json
 from fedatoms.explain.replay import Opened, Tick
 from fedatoms.scoring import score, scored_model
 from fedatoms.simulate import advance
 
-OF_ATOMS = {"parametrisation", "atoms", "init", "where", "atoms_lr", "atoms_decay"}
-OF_SCORING = {"score", "last_epochs", *HOW_LONG}
+BESIDE = {*OF_ATOMS, *HOW_NOT_WHAT, *HOW_LONG, "score", "last_epochs"}  # the decomposition, and how it is run or scored
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
@@ -19,7 +18,7 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
     ['lr']
     """
     left, right = to_json(one), to_json(other)
-    return [name for name in left if left[name] != right[name] and name not in OF_ATOMS | OF_SCORING | HOW_NOT_WHAT]
+    return [name for name in left if left[name] != right[name] and name not in BESIDE]
 
 
 def check_twin(folder: Path, plain: Opened, decomposed: Opened) -> None:

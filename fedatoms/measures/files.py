@@ -4,10 +4,9 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from fedatoms.experiment import Experiment, check, from_json
-from fedatoms.files import replace_file
+from fedatoms.files import replace_file, strict_json
 from fedatoms.runs import described
 from fedatoms.version import __version__
 
@@ -48,7 +47,7 @@ def read_measure(folder: Path | str) -> Measure:
     """Reads what ``write_measure`` wrote; anything else is refused with one line that names the file."""
     path = Path(folder) / FILE
     try:
-        fields = json.loads(path.read_text(), parse_constant=_refuse)
+        fields = strict_json(path.read_text())
         if not isinstance(fields, dict) or fields.get("format") != FORMAT:
             raise ValueError(f"it does not say {FORMAT!r}")
         measure = Measure(
@@ -89,7 +88,3 @@ def _experiment(fields: object) -> Experiment:
     experiment = from_json(fields)
     check(experiment)
     return experiment
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"it holds {constant}, which is no number")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from fedatoms.experiment import Experiment, identity, period_of
+from fedatoms.experiment import OF_ATOMS, Experiment, identity, period_of
 from fedatoms.paper.tables import DECOMPOSED, Pair, cells, pairs
 from fedatoms.report.groups import Group, Ours, column_name, gain_of, headline, ours_of, place
 from fedatoms.report.names import method, setting
@@ -188,7 +188,7 @@ def _is_usual(experiment: Experiment) -> bool:
 def _but_for_atoms(group: Group) -> str:
     """Names an experiment without its decomposition and without its fast and slow groups."""
     usual = Experiment()
-    fields = ("parametrisation", "atoms", "init", "where", "atoms_lr", "atoms_decay", "beta", "fast", "slow_local")
+    fields = (*OF_ATOMS, "beta", "fast", "slow_local")
     same = replace(group.experiment, **{name: getattr(usual, name) for name in fields})
     return identity(same, without=("seed",))
 

@@ -143,26 +143,23 @@ def curves(x: Sequence[float], lines: dict[str, list[float]]) -> list[Json]:
     >>> [trace["name"] for trace in curves([0, 1], {"a": [1.0, 2.0], "b": [3.0, 4.0]})]
     ['a', 'b']
     """
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines+markers" if len(x) < 20 else "lines",
-            "name": name,
-            "x": list(x),
-            "y": [_short(value) for value in line],
-            "line": stroke(n),
-        }
-        for n, (name, line) in enumerate(lines.items())
-    ]
+    return [curve(name, n, x, line) for n, (name, line) in enumerate(lines.items())]
 
 
-def stroke(n: int) -> Json:
-    """Returns how line number ``n`` of a figure is drawn.
+def curve(name: str, n: int, x: Sequence[float], y: Sequence[float]) -> Json:
+    """Makes line number ``n`` of a figure.
 
-    >>> stroke(3)["dash"]
+    >>> curve("d", 3, [0, 1], [1.0, 2.0])["line"]["dash"]
     'dot'
     """
-    return {"color": COLOURS[n % len(COLOURS)], "width": 2, "dash": ("solid", "dot")[n % 4 == 3]}
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if len(x) < 20 else "lines",
+        "name": name,
+        "x": list(x),
+        "y": [_short(value) for value in y],
+        "line": {"color": COLOURS[n % len(COLOURS)], "width": 2, "dash": ("solid", "dot")[n % 4 == 3]},
+    }
 
 
 def _path(name: str, n: int, x: list[float], y: list[float]) -> Json:

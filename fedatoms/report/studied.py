@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fedatoms.compare import Spread
 from fedatoms.experiment import Experiment, identity
 from fedatoms.paper.studies import quick, study
-from fedatoms.report.drawings import Json, Plot, axes, curves, stroke
+from fedatoms.report.drawings import Json, Plot, axes, curve
 from fedatoms.report.find import Run
 from fedatoms.report.groups import Group, headline
 from fedatoms.report.measured import SIZES, article, boxed
@@ -17,6 +17,7 @@ from fedatoms.report.table import number, table, text
 from fedatoms.runs import Row
 
 FLOAT = 4  # bytes of a parameter
+NOT_RUN = "not run"
 
 
 class Studied(NamedTuple):
@@ -72,9 +73,8 @@ def groups_of(name: str, groups: Sequence[Group], *, quick_ones: bool) -> dict[s
 
 
 def _article(n: int, each: Studied) -> str:
-    lacking = "not run" if each.name == "figure-clients" else "never"  # the other two count until something is reached
     rows = [
-        [text(cell) if isinstance(cell, str) else number(cell, ".4g", none=lacking) for cell in row]
+        [text(cell) if isinstance(cell, str) else number(cell, ".4g", none="never") for cell in row]
         for row in each.rows
     ]
     shown = table(f"study-{n}-table", each.title, each.heads, rows)
@@ -133,10 +133,7 @@ def _convergence(groups: list[Group]) -> _Made:
     sentence = f"{_setting(groups)} Rounds until {target:.2f} %, what {names[0]} has over its last rounds: {said}."
     sentence += _drawn_seeds(groups)
     rows = [(name, headline(group)[1].mean, n) for name, group, n in zip(names, groups, taken, strict=True)]
-    traces = [
-        _curve(name, group, lambda run: range(1, len(run.rows) + 1)) for name, group in zip(names, groups, strict=True)
-    ]
-    plot = Plot("Accuracy over rounds", _coloured(traces), axes("round", "accuracy, %"))
+    plot = Plot("Accuracy over rounds", _curves(names, groups, _rounds), axes("round", "accuracy, %"))
     return sentence, [plot], ("method", "accuracy", f"rounds to {target:.2f} %"), list(rows)
 
 
@@ -149,16 +146,19 @@ def _clients(groups: list[Group]) -> _Made:
         found.setdefault(name, {})[round(one.fraction * one.clients)] = headline(group)[1]
     counts = sorted({count for each in found.values() for count in each})
     rows: list[tuple[str | float | None, ...]] = [
-        (count, *(each[count].mean if count in each else None for each in found.values())) for count in counts
+        (count, *(each[count].mean if count in each else NOT_RUN for each in found.values())) for count in counts
     ]
-    paired = [row for row in rows if None not in row]
+    paired = [row for row in rows if NOT_RUN not in row]
     sentence = _setting(groups)
     if len(found) == 2 and paired:
         gains = {row[0]: float(row[2] or 0) - float(row[1] or 0) for row in paired}
         said = ", ".join(f"{gain:+.2f} with {count:g}" for count, gain in gains.items())
         sentence += f" What atoms add, in points, by the clients in a round: {said}."
-    traces = [curves(sorted(each), {name: [each[n].mean for n in sorted(each)]})[0] for name, each in found.items()]
-    plot = Plot("Accuracy against clients in a round", _coloured(traces), axes("clients in a round", "accuracy, %"))
+    traces = [
+        curve(name, n, sorted(each), [each[count].mean for count in sorted(each)])
+        for n, (name, each) in enumerate(found.items())
+    ]
+    plot = Plot("Accuracy against clients in a round", traces, axes("clients in a round", "accuracy, %"))
     return sentence, [plot], ("clients in a round", *found), rows
 
 
@@ -178,11 +178,8 @@ def _communication(groups: list[Group]) -> _Made:
         f"{_drawn_seeds(groups)}"
     )
     heads = ("method", f"rounds to {target:.2f} %", "M up", "M up and down", "up, share", "up and down, share")
-    sent: Callable[[Run], Sequence[float]] = lambda run: _sums(run.rows)[0]  # noqa: E731
-    traces = [_curve(name, group, sent) for name, group in zip(names, groups, strict=True)]
-    plot = Plot(
-        "Accuracy against parameters sent up", _coloured(traces), axes("parameters sent up, millions", "accuracy, %")
-    )
+    plane = axes("parameters sent up, millions", "accuracy, %")
+    plot = Plot("Accuracy against parameters sent up", _curves(names, groups, _sent), plane)
     return sentence, [plot], heads, rows
 
 
@@ -193,18 +190,22 @@ _DRAW: dict[str, _Draw] = {
 }
 
 
-def _curve(name: str, group: Group, along: Callable[[Run], Sequence[float]]) -> Json:
-    """The first seed's accuracies along its rounds, or along what it had sent after each."""
-    run, model = group.runs[0], headline(group)[0]
-    scored = [
-        (x, row["scores"][model]["accuracy"]) for x, row in zip(along(run), run.rows, strict=True) if row["scores"]
-    ]
-    x, y = zip(*scored, strict=True)
-    return curves(x, {name: list(y)})[0]
+def _curves(names: Sequence[str], groups: Sequence[Group], along: Callable[[Run], Sequence[float]]) -> list[Json]:
+    """Draws the first seed's accuracies along its rounds, or along what it had sent after each."""
+    traces = []
+    for n, (name, group) in enumerate(zip(names, groups, strict=True)):
+        run, model = group.runs[0], headline(group)[0]
+        scored = [(x, row["scores"][model]) for x, row in zip(along(run), run.rows, strict=True) if row["scores"]]
+        traces.append(curve(name, n, [x for x, _ in scored], [score["accuracy"] for _, score in scored]))
+    return traces
 
 
-def _coloured(traces: list[Json]) -> list[Json]:
-    return [{**trace, "line": stroke(n)} for n, trace in enumerate(traces)]
+def _rounds(run: Run) -> Sequence[float]:
+    return range(1, len(run.rows) + 1)
+
+
+def _sent(run: Run) -> Sequence[float]:
+    return _sums(run.rows)[0]
 
 
 def _best(group: Group) -> float:

@@ -21,7 +21,7 @@ class Sheet(NamedTuple):
     title: str
     note: str
     heads: tuple[str, ...] = ()
-    rows: Sequence[tuple[str | float | None, ...]] = ()
+    rows: Sequence[tuple[str | float | Spread | None, ...]] = ()
 
 
 def sheets(wanted: Sequence[Study], jobs: Sequence[Job], found: Found, *, quick: bool) -> list[Sheet]:
@@ -63,18 +63,12 @@ def _beside(study: Study, asked: Collection[str], ours: Ours) -> Sheet:
     return Sheet(study.title, note, ("row", "data", "paper", "ours", "difference"), [_row(*each) for each in found])
 
 
-def _row(cell: Cell, mine: Spread | None) -> tuple[str | None, ...]:
+def _row(cell: Cell, mine: Spread | None) -> tuple[str | Spread | None, ...]:
     difference = None if mine is None else f"{mine.mean - cell.value:+.2f}"
-    return cell.row, column_name(cell), cell.printed, _said(mine), difference
+    return cell.row, column_name(cell), cell.printed, mine, difference
 
 
-def _score(group: Group) -> tuple[str, str | None, str]:
+def _score(group: Group) -> tuple[str, Spread, str]:
     own = score(group, COMPARED[2])
     model, mine = ("personal", own) if own else headline(group)
-    return model, _said(mine), " ".join(map(str, group.seeds))
-
-
-def _said(value: Spread | None) -> str | None:
-    if value is None:
-        return None
-    return f"{value.mean:.2f}" + ("" if value.deviation is None else f" ± {value.deviation:.2f}")
+    return model, mine, " ".join(map(str, group.seeds))

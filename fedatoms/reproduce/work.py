@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,8 +36,8 @@ def perform(job: Job, tick: Tick = lambda share: None) -> Done:
         if job.measure:
             kind = MEASURES[job.measure]
             settings = kind.quick if job.quick else kind.settings
-            watch = lambda done, total, what: tick(done / total)  # noqa: E731
-            write_measure(job.folder, kind.measure(job.experiments, settings, watch))
+            measure = kind.measure(job.experiments, settings, lambda done, total, what: tick(done / total))
+            write_measure(job.folder, measure)
         else:
             (experiment,) = job.experiments
             finish(experiment, lambda progress: tick(_share(progress, experiment.rounds)))
@@ -48,7 +49,7 @@ def perform(job: Job, tick: Tick = lambda share: None) -> Done:
 def here(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
     """Does jobs one after the other."""
     for job in jobs:
-        done = perform(job, lambda share, job=job: tell(job, share))  # type: ignore[misc]
+        done = perform(job, partial(tell, job))
         gc.collect()  # a simulation and its compiled steps refer to each other: on a GPU the next one needs their room
         tell(job, 1.0)  # also one that failed, or had only its result to write
         yield done
