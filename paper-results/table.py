@@ -7,36 +7,103 @@ from fedatoms.bench.report import fill, table
 from fedatoms.compare import compare
 from fedatoms.experiment import Experiment
 from fedatoms.paper import tables
-from fedatoms.paper.tables import Cell, Pair
+from fedatoms.paper.studies import BETAS, SAMPLED
+from fedatoms.paper.tables import CIFAR, Cell, Column, Pair
 from fedatoms.plots import accuracy_plot
 from fedatoms.presets import ALGORITHMS, TABLE1
-from fedatoms.runs import Result, read_result
+from fedatoms.runs import Result, accuracy_curves, read_result, read_rounds
 
 ROOT, MAKER = Path(__file__).parent, "paper-results/table.py"
 NAMES = dict(zip(ALGORITHMS, ("FedAvg", "FedProx", "SCAFFOLD", "FedDyn", "FedDC"), strict=True))
-CLASSES = (2, 5)  # of each client: the paper's (100, 2) and (100, 5)
-PAPER = {cell.preset: cell for cell in tables.cells(1, "cifar10")}
+DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+CIFAR10 = [column for column in CIFAR if column.dataset == "cifar10"]
+PAPER = {cell.preset: cell for name in DATASETS for cell in tables.cells(1, name)}
 
 
 def cells() -> str:
     """Writes accuracies next to the paper's, a table for each partition."""
     heads = ("preset and folder", "paper", "ours", "difference", "final", "best", "server", "GB up")
     return "\n\n".join(
-        f"(100, {classes}): 100 clients with {classes} classes each\n\n"
-        + table(heads, [_cell(name, cell.value) for name, cell in PAPER.items() if cell.column.classes == classes])
-        for classes in CLASSES
+        f"{_title(column)}: 100 clients with {column.classes} classes each\n\n"
+        + table(heads, [_cell(name, cell.value) for name, cell in PAPER.items() if cell.column == column])
+        for column in CIFAR
     )
 
 
 def gains() -> str:
     """Writes what the decomposition adds to each algorithm, and the means."""
-    heads = ("", *(f"(100, {classes}), {who}" for classes in CLASSES for who in ("paper", "ours")))
-    columns = [[gain(pair) for pair in _pairs(classes)] for classes in CLASSES for gain in (_printed, _measured)]
+    heads = ("", *(f"{_title(column)}, {who}" for column in CIFAR for who in ("paper", "ours")))
+    columns = [[gain(pair) for pair in _pairs(column)] for column in CIFAR for gain in (_printed, _measured)]
     lines = [[NAMES[name], *(f"{column[row]:+.2f}" for column in columns)] for row, name in enumerate(ALGORITHMS)]
     means = ["mean", *(f"{statistics.mean(column):+.2f}" for column in columns)]
-    pairs = [columns[who] + columns[who + 2] for who in (0, 1)]
-    paper, ours = (statistics.mean(column) for column in pairs)
-    return f"{table(heads, [*lines, means])}\n\nMean over the ten pairs: {paper:+.2f} in the paper, {ours:+.2f} here."
+    paper, ours = (statistics.mean(gain for column in columns[who::2] for gain in column) for who in (0, 1))
+    pairs = len(CIFAR) * len(ALGORITHMS)
+    return (
+        f"{table(heads, [*lines, means])}\n\nMean over the {pairs} pairs: {paper:+.2f} in the paper, {ours:+.2f} here."
+    )
+
+
+def feddyn() -> str:
+    """Writes how FedDyn goes on (100, 2) of CIFAR-10, for three seeds and for the paper's 9 atoms."""
+    rounds = (60, 120, 300, 450, 600)
+    heads = ("folder", *(f"round {t}" for t in rounds), "best", "ours")
+    folders = ["feddyn-cifar10-2", "feddyn-atoms-cifar10-2"]
+    others = sorted((ROOT / "feddyn").iterdir(), key=lambda path: path.name)
+    return table(heads, [_course(name, rounds) for name in (*folders, *(f"feddyn/{path.name}" for path in others))])
+
+
+def _course(folder: str, rounds: tuple[int, ...]) -> list[str]:
+    curve, ours = dict(accuracy_curves(read_rounds(ROOT / folder))["all"]), _read(folder).accuracy["all"]
+    return [f"`{folder}`", *(f"{value:.2f}" for value in (*(curve[t - 1] for t in rounds), ours.best, ours.headline))]
+
+
+def communication() -> str:
+    """Writes what the runs of figure (d) have at their end, and what they sent."""
+    names = [f"communication/fedavg-atoms-cifar100-20-beta-{beta.removeprefix('1/')}" for beta in BETAS]
+    names = ["fedavg-cifar100-20", "fedavg-atoms-cifar100-20", *names, "communication/fedavg-fedpara-cifar100-20"]
+    return table(("folder", "server", "all", "GB up", "GB down"), [_sent(name) for name in names])
+
+
+def _sent(folder: str) -> list[str]:
+    result = _read(folder)
+    scores = [result.accuracy[model].headline for model in ("server", "all")]
+    sent = [sum(each.values()) / 1e9 for each in (result.bytes_up, result.bytes_down)]
+    return [f"`{folder}`", *(f"{value:.2f}" for value in (*scores, *sent))]
+
+
+def clients() -> str:
+    """Writes figure (c): accuracy against the clients of a round."""
+    folders = [(f"{n}", *(f"clients/{stem}-cifar10-5-sampled-{n}" for stem in _STEMS)) for n in SAMPLED]
+    return table(("clients in a round", "plain", "atoms", "gain"), [_both(*each) for each in folders])
+
+
+def partitions() -> str:
+    """Writes accuracies on other partitions of CIFAR-10, the most alike clients first."""
+    kinds = {"iid": "iid", "Dirichlet 0.6": "dirichlet-0.6", "Dirichlet 0.3": "dirichlet-0.3"}
+    folders = [(name, *(f"partitions/{stem}-cifar10-5-{kind}" for stem in _STEMS)) for name, kind in kinds.items()]
+    shards = [(f"{c.classes} classes each", *(f"{stem}-cifar10-{c.classes}" for stem in _STEMS)) for c in CIFAR10[::-1]]
+    return table(("clients' data", "plain", "atoms", "gain"), [_both(*each) for each in (*folders, *shards)])
+
+
+def _both(name: str, plain: str, atoms: str) -> list[str]:
+    one, two = (_read(folder).accuracy["all"].headline for folder in (plain, atoms))
+    return [name, f"{one:.2f}", f"{two:.2f}", f"{two - one:+.2f}"]
+
+
+_STEMS = ("fedavg", "fedavg-atoms")
+
+
+def atoms() -> str:
+    """Writes Table 3 where it was run: CIFAR-10, 5 classes each."""
+    found = [cell for cell in tables.cells(3, "cifar10") if cell.column.classes == 5]
+    return table(("atoms", "paper", "ours", "difference"), [_atoms(cell) for cell in found])
+
+
+def _atoms(cell: Cell) -> list[str]:
+    assert cell.experiment is not None
+    number, usual = cell.experiment.atoms, "local-atoms-personal-cifar10-5"
+    ours = _own(_read(usual if number == 9 else f"atoms/{usual}-m{number}"))["after the last pass"]
+    return [f"{number}", f"{cell.value:.2f}", f"{ours:.2f}", f"{ours - cell.value:+.2f}"]
 
 
 def controls() -> str:
@@ -63,9 +130,9 @@ def personal() -> str:
         "server",
     )
     return "\n\n".join(
-        f"(100, {classes}): 100 clients with {classes} classes each\n\n"
-        + table(heads, [_personal(cell) for cell in tables.cells(2, "cifar10") if cell.column.classes == classes])
-        for classes in CLASSES
+        f"{_title(column)}: 100 clients with {column.classes} classes each\n\n"
+        + table(heads, [_personal(cell) for cell in tables.cells(2, "cifar10") if cell.column == column])
+        for column in CIFAR10
     )
 
 
@@ -82,9 +149,7 @@ def variants() -> str:
     """Writes what local atoms and local training have in other settings."""
     heads = ("in `variants/`", "(100, 2)", "(100, 5)")
     stems = sorted({path.name.rsplit("-", 1)[0] for path in (ROOT / "variants").iterdir()})
-    return table(
-        heads, [[f"`{stem}-*`", *(_after(f"variants/{stem}-{classes}") for classes in CLASSES)] for stem in stems]
-    )
+    return table(heads, [[f"`{stem}-*`", *(_after(f"variants/{stem}-{c.classes}") for c in CIFAR10)] for stem in stems])
 
 
 def clipping() -> str:
@@ -120,8 +185,13 @@ BLOCKS = {
     "cells": cells,
     "gains": gains,
     "controls": controls,
+    "feddyn": feddyn,
+    "communication": communication,
+    "clients": clients,
+    "partitions": partitions,
     "personal": personal,
     "variants": variants,
+    "atoms": atoms,
     "search": search,
     "clipping": clipping,
 }
@@ -148,8 +218,12 @@ def _cell(preset: str, paper: float) -> list[str]:
     return [f"`{preset}`", f"{paper:.2f}", f"{ours.headline:.2f}", f"{ours.headline - paper:+.2f}", *values, sent]
 
 
-def _pairs(classes: int) -> list[Pair]:
-    return [pair for pair in tables.pairs("cifar10") if pair.plain.column.classes == classes]
+def _title(column: Column) -> str:
+    return f"{DATASETS[column.dataset]} ({column.clients}, {column.classes})"
+
+
+def _pairs(column: Column) -> list[Pair]:
+    return [pair for pair in tables.pairs(column.dataset) if pair.plain.column == column]
 
 
 def _printed(pair: Pair) -> float:

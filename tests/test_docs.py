@@ -6,6 +6,7 @@ import re
 import runpy
 import shlex
 import shutil
+import statistics
 import subprocess
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from fedatoms.bench.results import find_row, read
 from fedatoms.cli import main
 from fedatoms.data import load
 from fedatoms.experiment import identity
+from fedatoms.paper.tables import Cell, pairs
 from fedatoms.paper.tables import cells as paper_cells
 from fedatoms.personal import METHODS
 from fedatoms.presets import ALGORITHMS as TABLE1_ALGORITHMS
@@ -29,6 +31,8 @@ from fedatoms.runs import Result, read_result, read_rounds, summarise
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "paper-results"
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", RUNS / "README.md", *(ROOT / "docs").rglob("*.md")])
+CIFAR_CELLS = [cell for name in ("cifar10", "cifar100") for cell in paper_cells(1, name)]
+CIFAR_PAIRS = [pair for name in ("cifar10", "cifar100") for pair in pairs(name)]
 HEADINGS = ["Use", "What it computes", "When it helps, and when not", "Hyper-parameters that were run"]
 HEADINGS += ["Cost in bytes", "Reference"]
 SMALLER = "--rounds 1 --clients 10 --epochs 1 --batch-size 10 --threads 1"  # for presets that take a GPU
@@ -170,7 +174,10 @@ def test_results_that_the_readme_quotes_are_in_the_files() -> None:
     table1 = find_row(speed.rows, OURS, clients=10, batch=50)
     assert table1 is not None
     times = next(ratio.value for ratio in speed.results if ratio.name == "eager loop / fedatoms")
+    gains = [(_headline(pair.atoms) - _headline(pair.plain), pair.gain) for pair in CIFAR_PAIRS]
+    ours, theirs = (statistics.mean(column) for column in zip(*gains, strict=True))
     quotes = [
+        f"atoms add {ours:.2f} points on average (the paper: {theirs:.2f})",
         f"{plain.accuracy['all'].headline:.2f} % plain (the paper has {paper['fedavg-cifar10-5']})",
         f"{atoms.accuracy['all'].headline:.2f} % with atoms ({paper['fedavg-atoms-cifar10-5']})",
         f"{more_bytes(atoms, plain):.1f} % more bytes than plain",
@@ -185,18 +192,31 @@ def more_bytes(result: Result, than: Result) -> float:
     return 100 * (sum(result.bytes_up.values()) / sum(than.bytes_up.values()) - 1)
 
 
-@pytest.mark.parametrize("name", [*TABLE1_ALGORITHMS, "atoms"])
-def test_cards_quote_the_accuracies_of_the_files(name: str) -> None:
-    card = " ".join((ROOT / "docs" / "methods" / f"{name}.md").read_text().split())
-    for algorithm in TABLE1_ALGORITHMS if name == "atoms" else [name]:
-        for kind in ("", "-atoms"):
-            cells = (read_result(RUNS / f"{algorithm}{kind}-cifar10-{classes}") for classes in (2, 5))
-            assert " | ".join(f"{cell.accuracy['all'].headline:.2f}" for cell in cells) in card
+@pytest.mark.parametrize("name", TABLE1_ALGORITHMS)
+@pytest.mark.parametrize("kind", ["", "-atoms"])
+def test_cards_quote_the_accuracies_of_the_files(name: str, kind: str) -> None:
+    found = [(_headline(cell), cell.value) for cell in CIFAR_CELLS if cell.preset.startswith(f"{name}{kind}-cifar")]
+    assert " | ".join(f"{ours:.2f} ({paper:.2f})" for ours, paper in found) in _card(name)
+
+
+@pytest.mark.parametrize("name", TABLE1_ALGORITHMS)
+def test_the_card_of_atoms_quotes_the_gains_of_the_files(name: str) -> None:
+    found = [pair for pair in CIFAR_PAIRS if pair.plain.preset.startswith(f"{name}-cifar")]
+    gains = [(_headline(pair.atoms) - _headline(pair.plain), pair.gain) for pair in found]
+    assert " | ".join(f"{ours:+.2f} ({paper:+.2f})" for ours, paper in gains) in _card("atoms")
+
+
+def _headline(cell: Cell) -> float:
+    return read_result(RUNS / cell.preset).accuracy["all"].headline
+
+
+def _card(name: str) -> str:
+    return " ".join((ROOT / "docs" / "methods" / f"{name}.md").read_text().split())
 
 
 @pytest.mark.parametrize("name", TABLE2_ROWS)
 def test_cards_quote_the_personal_accuracies_of_the_files(name: str) -> None:
     card = "finetune" if name.endswith("finetune") else name
-    text = " ".join((ROOT / "docs" / "methods" / f"{card}.md").read_text().split())
+    text = _card(card)
     found = (read_result(RUNS / f"{name}-personal-cifar10-{classes}").personal for classes in (2, 5))
     assert " and ".join(f"{own['after the last pass']:.2f}" for own in found if own) in text
