@@ -60,9 +60,9 @@ def _variances(start: str, measure: Measure) -> Iterator[Evidence]:
 
 
 def _lower_from(start: str, measure: Measure) -> Evidence:
-    since, last = measure.values["lower_from"], measure.settings["rounds"]
+    since, (last,) = measure.values["lower_from"], numbers([measure.settings["rounds"]])
     if not isinstance(since, int):
-        return Evidence(f"{start}never up to round {last}", LOWER_FROM, float(str(last)), False)
+        return Evidence(f"{start}never up to round {last}", LOWER_FROM, last, False)
     return Evidence(f"{start}lower from then to round {last}", LOWER_FROM, since, since <= LOWER_FROM)
 
 

@@ -26,8 +26,7 @@ def sampled(groups: Sequence[Group]) -> Claim:
 
 def communication(groups: Sequence[Group]) -> Claim:
     """Judges fast and slow groups by the bytes that clients send until the plain network's accuracy is reached."""
-    slow = [pair for pair in _pairs(groups) if period_of(pair[0].experiment.beta) > 1]
-    found = [(mine, twin) for mine, twin in slow if twin.up and mine.has_rounds and twin.has_rounds]
+    found = [pair for pair in _pairs(groups) if _is_slower(*pair)]
     where, names = told_apart([mine.experiment for mine, _ in found], [twin.experiment for _, twin in found])
     lines = [line for name, pair in zip(names, found, strict=True) for line in _bytes(name, *pair)]
     text = "With slow groups every 1/beta rounds a share beta of the bytes is enough (figure (d), furthest above beta)."
@@ -68,6 +67,12 @@ def _bytes(name: str, mine: Group, twin: Group) -> list[Evidence]:
         about = f"{name}: never reached, all its bytes"
         return [Evidence(about, 100 / period, 100 * mine.up / twin.up, False)]
     return [Evidence(f"{name}: {reason(part)}", 100 / period, 100 * part.up, part.up * period <= 1)] if part else []
+
+
+def _is_slower(mine: Group, twin: Group) -> bool:
+    """Says whether one has slow groups, and what both sent until an accuracy of the same model is known."""
+    known = mine.has_rounds and twin.has_rounds and held(mine)[0] == held(twin)[0]
+    return period_of(mine.experiment.beta) > 1 and known and twin.up > 0
 
 
 def _is_alike(mine: Group, twin: Group) -> bool:

@@ -14,6 +14,7 @@ FREE = 0.01  # share: bytes that count as no extra cost
 
 
 def mean_gain(ours: Ours) -> Claim:
+    """Judges Table 1 by the mean of what the decomposition adds."""
     found = _gains(ours)
     lines = [Evidence(_pair_name(pair), pair.gain, gain, gain > 0) for pair, gain in found]
     paper, gain = mean(line.paper for line in lines), mean(line.ours for line in lines)
@@ -25,6 +26,7 @@ def mean_gain(ours: Ours) -> Claim:
 
 
 def every_algorithm(ours: Ours) -> Claim:
+    """Judges Table 1 by what the decomposition adds to each algorithm."""
     found = _gains(ours)
     lines = []
     for row in dict.fromkeys(pair.plain.row for pair, _ in found):
@@ -37,6 +39,7 @@ def every_algorithm(ours: Ours) -> Claim:
 
 
 def signs(ours: Ours) -> Claim:
+    """Judges Table 1 where the paper's gain is a clear one."""
     found = [(pair, gain) for pair, gain in _gains(ours) if pair.gain >= CLEAR]
     lines = [Evidence(_pair_name(pair), pair.gain, gain, gain > 0) for pair, gain in found]
     text = f"The decomposition helps wherever the paper's gain is {CLEAR} points or more (Table 1, smallest gain)."
@@ -45,6 +48,7 @@ def signs(ours: Ours) -> Claim:
 
 
 def baselines(ours: Ours) -> Claim:
+    """Judges our own runs: without decomposition they are to be the paper's."""
     lines = []
     for cell in (cell for cell in cells(1) if not cell.row.endswith(DECOMPOSED)):
         if (mine := ours_of(cell, ours)) is not None:
@@ -57,6 +61,7 @@ def baselines(ours: Ours) -> Claim:
 
 
 def no_extra_cost(ours: Ours) -> Claim:
+    """Judges the price: bytes up with decomposition against those without."""
     lines = []
     for pair, _ in _gains(ours):
         plain, atoms = (ours[place(cell)].up for cell in pair)
@@ -68,6 +73,7 @@ def no_extra_cost(ours: Ours) -> Claim:
 
 
 def personal(ours: Ours) -> Claim:
+    """Judges Table 2 by how far local atoms are ahead of the best of the others."""
     lines = []
     for cell in (cell for cell in cells(2) if cell.row == "Ours"):
         others = [each for each in cells(2) if each.column == cell.column and each.row != cell.row]
@@ -89,9 +95,9 @@ def fewer_rounds(ours: Ours) -> Claim:
     middle = statistics.median(line.ours for line in lines) if lines else None
     text = "Fewer rounds reach the plain run's accuracy with decomposition (figure (a), median over pairs of Table 1)."
     rule = (
-        "The median ratio of rounds to the plain run's mean accuracy of its last rounds is below 1; a run that never "
+        "The median of the ratios of rounds to the plain run's mean accuracy of its last rounds is below 1; a run that "
     )
-    rule += "gets there counts with all its rounds."
+    rule += "never gets there counts with all its rounds."
     return judge(text, rule, lines, (None, middle), Unit("times the plain run's", ".2f"), holds=(middle or 0) < 1)
 
 
