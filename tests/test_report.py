@@ -13,22 +13,13 @@ from typing import NamedTuple
 
 import pytest
 from playwright.sync_api import Page, sync_playwright
+from results import VALUES, a_measure, a_run, an_explanation, page_of
 
 from fedatoms.cli import main
-from fedatoms.experiment import Experiment, to_json
-from fedatoms.explain import files as explanations
-from fedatoms.explain.aggregates import Aggregates, Apart
-from fedatoms.explain.fork import Forked
-from fedatoms.explain.latent import Product
-from fedatoms.explain.latent import summary as summed
-from fedatoms.explain.scores import Scores
-from fedatoms.explain.values import Explain, Explanation, Round
-from fedatoms.explain.variance import Variance
-from fedatoms.explain.words import findings
+from fedatoms.experiment import Experiment
 from fedatoms.measures import MEASURES
 from fedatoms.measures.files import FILE, Measure, write_measure
 from fedatoms.paper.tables import pairs
-from fedatoms.presets import PRESETS
 from fedatoms.report.page import PLOTLY, report
 from fedatoms.runs import read_result
 
@@ -38,40 +29,6 @@ NAME = "<script>document.title='broken'</script>"
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
-
-
-def a_run(
-    folder: Path, accuracy: float = 50.0, preset: str = "fedavg", seed: int = 0, rounds: int = 3, **more: object
-) -> Path:
-    """Writes a result as a run leaves it, without the run."""
-    experiment = to_json(PRESETS[preset]) | {"seed": seed, "rounds": rounds or PRESETS[preset].rounds} | more
-    described = {name: value for name, value in experiment.items() if name not in ("data_dir", "out")}
-    summary = {"headline": accuracy, "final": accuracy, "best": accuracy}
-    result = {
-        "experiment": described,
-        "accuracy": {"server": summary, "all": summary},
-        "bytes_up": {"head": 9_000_000, "rest": 30_000_000},
-        "bytes_down": {"head": 10_000_000, "rest": 50_000_000},
-        "seconds": 1.5,
-        "seconds_per_round": 0.5,
-        "parameters": 123,
-        "provenance": {"commit": "abc123", "time": "2026-01-02T03:04:05+00:00", "device": "a machine", "torch": "2.6"},
-        "personal": None,
-    }
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps(result))
-    scores = {"server": {"accuracy": accuracy}, "all": {"accuracy": accuracy}}
-    sent = {"head": 3_000_000} | ({} if "beta" in more else {"rest": 10_000_000})
-    row = {"loss": 1.0, "clients": 5, "failed": 0, "up": sent, "down": {}, "seconds": 0.5, "scores": scores}
-    rows = [{"round": t, **row} for t in range(int(str(experiment["rounds"])))]
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
-
-
-def page_of(*folders: Path) -> str:
-    """Makes the page and returns what a person reads: without the drawing library."""
-    done = report(folders, folders[0].parent / "report.html")
-    return re.sub(r'(?s)<script type="text/plain" id="plotly">.*?</script>', "", done.page.read_text())
 
 
 def change(folder: Path, old: str, new: str) -> None:
@@ -174,7 +131,7 @@ def test_bytes_to_the_plain_accuracy_are_held_against_beta(tmp_path: Path) -> No
     card = next(card for card in page_of(tmp_path / "runs").split("<article")[1:] if "slow groups" in card)
     lines = [re.findall(r">([^<]*)</td>", row) for row in re.findall("<tr><td.*?</tr>", card)]
     found = {("never reached" in line[0]): line[1:] for line in lines}
-    assert found == {False: ["+20.00", f"{300 / 13:+.2f}", "no"], True: ["+50.00", "+100.00", "no"]}
+    assert found == {False: ["20.00", f"{300 / 13:.2f}", "no"], True: ["50.00", "100.00", "no"]}
     assert ">does not hold<" in card
 
 
@@ -241,39 +198,6 @@ def test_the_library_that_draws_is_in_the_package_with_its_licence() -> None:
     assert f'"report/{PLOTLY}"' in kept and '"report/plotly-cartesian.LICENSE"' in kept
 
 
-PAIR = (Experiment(), Experiment(parametrisation="atoms"))
-GRID = {"x": [0.0, 1.0], "y": [0.0, 1.0, 2.0], "loss": [[2.5, 2.0], [2.25, None], [1.5, 1.25]]}
-VALUES: dict[str, dict[str, object]] = {
-    "variance": {
-        "rounds": [0, 5],
-        "lines": [{name: [0.5, scale] for name in ("raw", "by_norm", "by_move")} for scale in (0.25, 0.125)],
-    },
-    "synthetic": {
-        "optimum": [0.2, 0.2],
-        "landscape": GRID,
-        "lines": [
-            {"name": "5 models", "variance": [0.0, 0.4, 0.75], "paths": [[[0, 0], [0.1, 0.2], [0.2, 0.1]]]},
-            {"name": "latent", "variance": [0.0, 0.4, 0.5], "products": [0.0, 0.4, 0.625], "paths": []},
-        ],
-    },
-    "training_loss": {"lines": [[2.0, 1.5], [2.0, 1.25]], "lower_from": 1},
-    "landscape": GRID
-    | {
-        "images": 1234,
-        "shares": [0.625, 0.25],
-        "paths": [{"x": [0.0, end], "y": [0.0, 1.0], "loss": [2.5, 2.5 - end]} for end in (0.5, 1.0)],
-    },
-}
-
-
-def a_measure(folder: Path, name: str = "variance", **settings: object) -> Path:
-    """Writes a measure as its command leaves it, without measuring."""
-    experiments = PAIR if MEASURES[name].experiments else ()
-    source: dict[str, object] = {"time": "2026-01-02T03:04:05+00:00", "device": "a machine", "commit": "abc123"}
-    write_measure(folder, Measure(name, experiments, {"repeats": 7, **settings}, VALUES[name], source))
-    return folder
-
-
 @pytest.mark.parametrize(
     "name, said",
     [
@@ -333,31 +257,6 @@ def test_a_damaged_measure_is_named_and_the_others_stay(
     page = (tmp_path / "report.html").read_text()
     assert page.count('class="measure"') == 1 and "Left out" in page and str(bad) in page
     assert str(bad) in capsys.readouterr().err
-
-
-def an_explanation(folder: Path, crossed: int = 3, fork: int = 2, name: str = "mine") -> Path:
-    """Writes an explanation as its command leaves it, without replaying a round."""
-    products = [
-        Product(10 * i, 10 * j, Scores(50.0, 1.5 + i + j / 8, 1.25)) for i in range(crossed) for j in range(crossed)
-    ]
-    apart, on, off = Apart(difference=1.0, move=8.0), Scores(60.25, 1.5, 1.25), Scores(58.75, 1.625, 1.375)
-    rounds = [
-        Round(
-            round=t,
-            clients=[0, 10, 20, 30],
-            aggregates=Aggregates(apart, {"conv1": apart}, on, off),
-            latent=summed(products, [on], of=12) if crossed else None,
-            variance=Variance(4.0, 0.5, 0.0625, 0.015625, 0.5625, 0.53125) if crossed else None,
-        )
-        for t in (7, 8)
-    ]
-    forked = Forked(7, [61.0, 62.0], [60.0, 64.0], [1.0, 0.875], [1.125, 0.75], lost=0.0) if fork else None
-    source: dict[str, object] = {"time": "2026-01-02T03:04:05+00:00", "device": "a machine", "commit": "abc123"}
-    asked = Explain(rounds=2, crossed=crossed, fork=fork)
-    done = Explanation(name, PAIR[1], asked, 7, 400, rounds, [55.5, 56.5] if fork else None, forked, source)
-    folder.mkdir(parents=True)
-    explanations.write(done, folder / explanations.FILE, findings(done))
-    return folder / explanations.FILE
 
 
 @pytest.mark.parametrize("crossed, fork", [(3, 2), (0, 0)], ids=["all", "least"])
@@ -483,10 +382,10 @@ def test_tables_sort_by_click_and_by_keyboard(opened: Opened) -> None:
     head = opened.page.locator("#table-1 th", has_text="ours").first
     head.locator("button").click()
     found = [float(key) for key in column(opened.page, "table-1", 3) if key]
-    assert len(found) == 20 and found == sorted(found) and head.get_attribute("aria-sort") == "ascending"
+    assert found and found == sorted(found) and head.get_attribute("aria-sort") == "ascending"
     opened.page.keyboard.press("Enter")  # the button has the focus
     assert [float(key) for key in column(opened.page, "table-1", 3) if key] == sorted(found, reverse=True)
-    assert column(opened.page, "table-1", 3)[20:] == [""] * 40  # what was not run stays last
+    assert not any(column(opened.page, "table-1", 3)[len(found) :])  # what was not run stays last
     opened.page.keyboard.press("Tab")
     opened.page.keyboard.press("Space")
     assert head.get_attribute("aria-sort") is None
@@ -497,7 +396,9 @@ def test_tables_sort_by_click_and_by_keyboard(opened: Opened) -> None:
 def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     page = opened.page
     names = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.name)")
-    assert "fedavg + 25 atoms" in names and page.locator("#curve-figure path.js-line").count() == len(names)
+    assert any("fedavg + 25 atoms" in name for name in names) and page.locator(
+        "#curve-figure path.js-line"
+    ).count() == len(names)
     page.select_option("#curve-setting", "digits, 20 clients with 2 classes each")
     digits = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.y)")
     assert digits == [[51, 51, 51, 50, 50, 50], [50.5, 50.5, 50.5]]  # the range over seeds, and their mean

@@ -231,7 +231,7 @@ _COMMUNICATION = (
         "Communication figure",
         "52 % on CIFAR-100 (100, 20), which costs FedAvg 2,500 million parameters; Table 1 has FedAvg at 42.14.",
         (
-            "the accuracy of FedAvg over its last rounds, and the highest that all methods reach, of the global model",
+            "what FedAvg has over its last rounds, and the highest accuracy that all reach, of the server's model",
             "52 % of clients' own models",
             "52 % of the global model",
         ),

@@ -76,7 +76,7 @@ def _variance(measure: Measure) -> Drawing:
 
 
 def _synthetic(measure: Measure) -> Drawing:
-    lines = _objects(measure.values["lines"])
+    lines = objects(measure.values["lines"])
     found = {str(line["name"]): numbers(line["variance"])[1:] for line in lines}  # all begin at one point
     for line in lines:
         if "products" in line:
@@ -205,6 +205,15 @@ def _levels(low: float, high: float) -> Json:
     return {"start": _short(math.ceil(low / step) * step), "end": _short(high), "size": _short(step)}
 
 
+def objects(values: object) -> list[Json]:
+    """Returns a list of objects, or says that it is none.
+
+    >>> objects([{"raw": [1.0]}])
+    [{'raw': [1.0]}]
+    """
+    return [_object(value) for value in _list(values)]
+
+
 def axes(x: str, y: str, *, log: bool = False) -> Json:
     """Names the axes of a figure.
 
@@ -234,11 +243,7 @@ def _short(value: float) -> float:
 
 
 def _of_each(names: Sequence[str], values: object) -> dict[str, Json]:
-    return dict(zip(names, _objects(values), strict=True))
-
-
-def _objects(values: object) -> list[Json]:
-    return [_object(value) for value in _list(values)]
+    return dict(zip(names, objects(values), strict=True))
 
 
 def _object(value: object) -> Json:

@@ -61,15 +61,21 @@ def plots(found: Sequence[Explained]) -> list[Json]:
     return [box for n, each in enumerate(_ordered(found)) for box in boxed(f"why-{n}", each.plots)]
 
 
+def title(explanation: Explanation) -> str:
+    """Names an explanation by its run and the rounds that were replayed."""
+    rounds = [one.round for one in explanation.rounds]
+    which = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
+    return f"{explanation.run}, {which} replayed"
+
+
 def _ordered(found: Sequence[Explained]) -> list[Explained]:
     return sorted(found, key=lambda each: each.folder)
 
 
 def _article(name: str, each: Explained) -> str:
-    rounds = [one.round for one in each.explanation.rounds]
-    which = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
-    title = f"{each.explanation.run}, {which} replayed"
-    return article(name, title, "", each.said, each.plots, _tables(name, each.explanation), _origin(each))
+    return article(
+        name, title(each.explanation), "", each.said, each.plots, _tables(name, each.explanation), _origin(each)
+    )
 
 
 def _origin(each: Explained) -> str:

@@ -29,6 +29,11 @@ class Group:
         return [run.result.experiment.seed for run in self.runs]
 
     @property
+    def has_rounds(self) -> bool:
+        """Whether the rounds of all its runs are there, and not their results alone."""
+        return all(run.rows for run in self.runs)
+
+    @property
     def up(self) -> float:
         """Bytes that clients send in the whole run, mean over seeds."""
         return statistics.mean(sum(run.result.bytes_up.values()) for run in self.runs)
@@ -72,8 +77,12 @@ def score(group: Group, compared: Compared) -> Spread | None:
 
 def headline(group: Group) -> tuple[str, Spread]:
     """Returns the last model that a group scores, and its accuracy over the last rounds."""
-    name = list(group.runs[0].result.accuracy)[-1]
-    return name, _spread([run.result.accuracy[name].headline for run in group.runs])
+    return _over_last(group, list(group.runs[0].result.accuracy)[-1])
+
+
+def held(group: Group) -> tuple[str, Spread]:
+    """Returns the server's model, all that a federation has of what was sent, or the headline's if it is not scored."""
+    return _over_last(group, "server") if "server" in group.runs[0].result.accuracy else headline(group)
 
 
 def place(cell: Cell) -> tuple[int, str, object]:
@@ -111,6 +120,10 @@ def column_name(cell: Cell) -> str:
     'cifar10 (100, 2)'
     """
     return f"{cell.column.dataset} ({cell.column.clients}, {cell.column.classes})"
+
+
+def _over_last(group: Group, model: str) -> tuple[str, Spread]:
+    return model, _spread([run.result.accuracy[model].headline for run in group.runs])
 
 
 def _number(result: Result, compared: Compared) -> float | None:

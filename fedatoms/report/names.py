@@ -1,13 +1,15 @@
 """Names for people: what an experiment is, in which setting, and by what it differs from others there."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from fedatoms.experiment import HOW_NOT_WHAT, Experiment, period_of
 
 _ALWAYS = {"algorithm", "parametrisation", "atoms", "personal", "seed", *HOW_NOT_WHAT}  # named already, or no matter
 _ONLY_WITH_ATOMS = {"init", "atoms_lr", "atoms_decay", "where"}
 _SETTING = {"dataset", "holdout", "partition", "clients", "classes_per_client", "distinct", "dirichlet", "unbalanced"}
+_NAMED = [field.name for field in dataclasses.fields(Experiment) if field.name not in _ALWAYS | _SETTING]
 
 
 def setting(experiment: Experiment) -> str:
@@ -36,10 +38,27 @@ def labels(experiments: Sequence[Experiment]) -> list[str]:
     >>> labels([Experiment(), Experiment(parametrisation="atoms"), Experiment(lr=0.5)])
     ['fedavg, lr 0.1', 'fedavg + 9 atoms, lr 0.1', 'fedavg, lr 0.5']
     """
-    fields = [field.name for field in dataclasses.fields(Experiment) if field.name not in _ALWAYS | _SETTING]
-    matters = {name: [one for one in experiments if _matters(one, name)] for name in fields}
-    varied = [name for name, some in matters.items() if len({getattr(one, name) for one in some}) > 1]
+    varied = [name for name in _NAMED if len(_values(experiments, name)) > 1]
     return [", ".join([method(one), *(_show(one, n) for n in varied if _matters(one, n))]) for one in experiments]
+
+
+def told_apart(experiments: Sequence[Experiment], among: Sequence[Experiment] = ()) -> tuple[str, list[str]]:
+    """Returns the setting if all share one, and names: the method, what is not as in most, the setting if not shared.
+
+    Most are more than half of these experiments and of those they stand ``among``.
+
+    >>> told_apart([Experiment(), Experiment(lr=0.5), Experiment(algorithm="fedprox")])
+    ('digits, 20 clients with 2 classes each', ['fedavg', 'fedavg, lr 0.5', 'fedprox'])
+    >>> told_apart([Experiment(), Experiment(partition="iid")])[1]
+    ['fedavg; digits, 20 clients with 2 classes each', 'fedavg; digits, 20 clients, iid']
+    """
+    usual = {name: _most(_values([*experiments, *among], name)) for name in _NAMED}
+    settings = [setting(one) for one in experiments]
+    shared = settings[0] if len(set(settings)) == 1 else ""
+    names = [
+        ", ".join([method(one), *(_show(one, n) for n in _NAMED if _is_odd(one, n, usual))]) for one in experiments
+    ]
+    return shared, names if shared else [f"{name}; {where}" for name, where in zip(names, settings, strict=True)]
 
 
 def method(experiment: Experiment) -> str:
@@ -52,6 +71,20 @@ def method(experiment: Experiment) -> str:
     layers = {"plain": "", "atoms": f" + {experiment.atoms} atoms"}.get(kind, f" + {kind}")
     own = "" if experiment.personal == "none" else f", {experiment.personal}"
     return f"{experiment.algorithm}{layers}{own}"
+
+
+def _values(experiments: Sequence[Experiment], name: str) -> Counter[object]:
+    """Counts the values of a field where it changes anything."""
+    return Counter(getattr(one, name) for one in experiments if _matters(one, name))
+
+
+def _most(values: Counter[object]) -> set[object]:
+    """Returns the value that more than half have, if there is one."""
+    return {value for value, count in values.items() if 2 * count > values.total()}
+
+
+def _is_odd(experiment: Experiment, name: str, usual: Mapping[str, set[object]]) -> bool:
+    return _matters(experiment, name) and getattr(experiment, name) not in usual[name]
 
 
 def _matters(experiment: Experiment, name: str) -> bool:

@@ -67,7 +67,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         csv=escape(quote(csv)),
         summary=sections.summary(found, groups, folders),
-        claims=sections.claim_cards(claims(ours, groups)),
+        claims=sections.claim_cards(claims(ours, groups, found.measures, found.explained)),
         tables="\n".join(sections.paper_table(number, ours) for number in sections.SCORED),
         others=sections.other_runs(groups, {id(each) for each in ours.values()}),
         explained=explained.section(found.explained),

@@ -8,7 +8,8 @@ from pathlib import Path
 from fedatoms.decompose import GROUPS
 from fedatoms.paper.tables import DECOMPOSED, cells, pairs
 from fedatoms.paper.tables import Cell as Printed
-from fedatoms.report.claims import NEAR, Claim
+from fedatoms.report.claims.base import Claim
+from fedatoms.report.claims.tables import NEAR
 from fedatoms.report.find import Found, Note, Run
 from fedatoms.report.groups import Group, Ours, column_name, gain_of, headline, ours_of, place, places
 from fedatoms.report.names import labels, setting
@@ -58,12 +59,12 @@ def _notes(name: str, title: str, notes: Sequence[Note]) -> str:
 
 
 def claim_cards(claims: Sequence[Claim]) -> str:
-    """Shows claims as cards; those that no run is about are folded away."""
+    """Shows claims as cards; those that nothing found is about are folded away."""
     cards = [_claim_card(place, claim) for place, claim in enumerate(claims)]
     judged = [card for card, claim in zip(cards, claims, strict=True) if claim.evidence]
     rest = [card for card, claim in zip(cards, claims, strict=True) if not claim.evidence]
     folded = (
-        f"<details><summary>{_count(len(rest), 'claim')} that no run here is about</summary>{_grid(rest)}</details>"
+        f"<details><summary>{_count(len(rest), 'claim')} that nothing here is about</summary>{_grid(rest)}</details>"
     )
     return (_grid(judged) if judged else "") + (folded if rest else "")
 
@@ -74,10 +75,9 @@ def _grid(cards: Sequence[str]) -> str:
 
 def _claim_card(place: int, claim: Claim) -> str:
     kind = {"holds": "good", "does not hold": "bad", "not run": "quiet"}[claim.verdict]
-    numbers = [("paper", claim.paper), ("ours", claim.ours)]
     shown = "".join(
-        f"<div><dt>{who}</dt><dd>{number(value, '+.2f').text} {claim.unit}</dd></div>"
-        for who, value in numbers
+        f"<div><dt>{who}</dt><dd>{number(value, claim.unit.form).text} {escape(claim.unit.name)}</dd></div>"
+        for who, value in zip(("paper", "ours"), claim.numbers, strict=True)
         if value is not None
     )
     return (
@@ -93,15 +93,11 @@ def _evidence(place: int, claim: Claim) -> str:
     heads = ("which", *(["paper"] if printed else []), "ours", "for it")
     rows = []
     for line in claim.evidence:
-        paper = [number(line.paper, claim.form, none="")] if printed else []
-        rows.append([text(line.about), *paper, number(line.ours, claim.form), _yes(line.speaks_for)])
+        paper = [number(line.paper, claim.counted.form, none="")] if printed else []
+        rows.append([text(line.about), *paper, number(line.ours, claim.counted.form), _yes(line.speaks_for)])
     said = sum(line.speaks_for for line in claim.evidence)
-    shown = table(f"claim-{place}", _unit(claim), heads, rows)
+    shown = table(f"claim-{place}", claim.counted.name, heads, rows)
     return f"<details><summary>Evidence: {said} of {len(rows)} speak for it</summary>{shown}</details>"
-
-
-def _unit(claim: Claim) -> str:
-    return f"in {claim.unit}" if claim.form.startswith("+") else "accuracy in %"
 
 
 def _yes(value: bool) -> Cell:

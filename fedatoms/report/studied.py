@@ -1,8 +1,7 @@
 """Figures made of runs: accuracy over rounds (a), against clients in a round (c), against parameters sent (d)."""
 
-import statistics
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from fedatoms.compare import Spread
@@ -10,13 +9,12 @@ from fedatoms.experiment import Experiment, identity
 from fedatoms.paper.studies import quick, study
 from fedatoms.report.drawings import Json, Plot, axes, curve
 from fedatoms.report.find import Run
-from fedatoms.report.groups import Group, headline
+from fedatoms.report.groups import Group, headline, held
 from fedatoms.report.measured import SIZES, article, boxed
 from fedatoms.report.names import labels, setting
+from fedatoms.report.spending import Spent, reason, spent, sums, until
 from fedatoms.report.table import number, table, text
-from fedatoms.runs import Row
 
-FLOAT = 4  # bytes of a parameter
 NOT_RUN = "not run"
 
 
@@ -72,6 +70,20 @@ def groups_of(name: str, groups: Sequence[Group], *, quick_ones: bool) -> dict[s
     return {typed: group for typed, group in found.items() if group is not None}
 
 
+def by_clients(groups: Iterable[Group]) -> dict[str, dict[int, Spread]]:
+    """Sorts accuracies by network, plain or with atoms, and then by the clients of a round.
+
+    >>> by_clients([])
+    {}
+    """
+    found: dict[str, dict[int, Spread]] = {}
+    for group in groups:
+        one = group.experiment
+        name = "plain" if one.parametrisation == "plain" else f"{one.atoms} atoms"
+        found.setdefault(name, {})[round(one.fraction * one.clients)] = headline(group)[1]
+    return found
+
+
 def _article(n: int, each: Studied) -> str:
     rows = [
         [text(cell) if isinstance(cell, str) else number(cell, ".4g", none="never") for cell in row]
@@ -82,40 +94,8 @@ def _article(n: int, each: Studied) -> str:
     return article(f"study-{n}", each.title, tag, [each.sentence], each.plots, shown)
 
 
-class Spent(NamedTuple):
-    """Parameters in millions until an accuracy was reached, and the rounds; None if a seed never reached it."""
-
-    rounds: float | None
-    up: float | None
-    both: float | None
-
-
-def spent(target: float, group: Group) -> Spent:
-    """Counts what a group sent until its last scored model reached an accuracy, mean over seeds."""
-    found = [_spent(target, headline(group)[0], run.rows) for run in group.runs]
-    reached = [each for each in found if each is not None]
-    if len(reached) < len(found):
-        return Spent(None, None, None)
-    return Spent(*(statistics.mean(column) for column in zip(*reached, strict=True)))
-
-
-def _spent(target: float, model: str, rows: Sequence[Row]) -> tuple[float, float, float] | None:
-    up, both = _sums(rows)
-    for t, row in enumerate(rows):
-        if row["scores"].get(model, {}).get("accuracy", -1.0) >= target:
-            return t + 1.0, up[t], both[t]
-    return None
-
-
-def _sums(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
-    """Adds up the millions of parameters that were sent up, and in both directions, after each round."""
-    up = [sum(row["up"].values()) / FLOAT / 1e6 for row in rows]
-    down = [sum(row["down"].values()) / FLOAT / 1e6 for row in rows]
-    return list(accumulate(up)), list(accumulate(a + b for a, b in zip(up, down, strict=True)))
-
-
 def _figure(name: str, found: dict[str, Group], draw: "_Draw", is_quick: bool) -> Studied | None:
-    whole = {typed: group for typed, group in found.items() if all(run.rows for run in group.runs)}
+    whole = {typed: group for typed, group in found.items() if group.has_rounds}
     if len(whole) < 2:
         return None
     return Studied(name, study(name).title, is_quick, *draw(list(whole.values())))
@@ -123,27 +103,25 @@ def _figure(name: str, found: dict[str, Group], draw: "_Draw", is_quick: bool) -
 
 _Made = tuple[str, list[Plot], tuple[str, ...], list[tuple[str | float | None, ...]]]
 _Draw = Callable[[list[Group]], _Made]
+_Scored = Callable[[Group], tuple[str, Spread]]
 
 
 def _convergence(groups: list[Group]) -> _Made:
     """Accuracy over rounds, and how many it takes to reach what the plain run has at its end."""
     names, target = labels([group.experiment for group in groups]), headline(groups[0])[1].mean
-    taken = [spent(target, group).rounds for group in groups]
+    found = [spent(target, group, headline(group)[0]) for group in groups]
+    taken = [each.rounds if each else None for each in found]
     said = ", ".join(f"{name} {'never' if n is None else f'{n:g}'}" for name, n in zip(names, taken, strict=True))
     sentence = f"{_setting(groups)} Rounds until {target:.2f} %, what {names[0]} has over its last rounds: {said}."
     sentence += _drawn_seeds(groups)
     rows = [(name, headline(group)[1].mean, n) for name, group, n in zip(names, groups, taken, strict=True)]
-    plot = Plot("Accuracy over rounds", _curves(names, groups, _rounds), axes("round", "accuracy, %"))
+    plot = Plot("Accuracy over rounds", _curves(names, groups, headline, _rounds), axes("round", "accuracy, %"))
     return sentence, [plot], ("method", "accuracy", f"rounds to {target:.2f} %"), list(rows)
 
 
 def _clients(groups: list[Group]) -> _Made:
     """Accuracy with and without decomposition against the clients of a round."""
-    found: dict[str, dict[float, Spread]] = {}
-    for group in groups:
-        one = group.experiment
-        name = "plain" if one.parametrisation == "plain" else f"{one.atoms} atoms"
-        found.setdefault(name, {})[round(one.fraction * one.clients)] = headline(group)[1]
+    found = by_clients(groups)
     counts = sorted({count for each in found.values() for count in each})
     rows: list[tuple[str | float | None, ...]] = [
         (count, *(each[count].mean if count in each else NOT_RUN for each in found.values())) for count in counts
@@ -163,24 +141,37 @@ def _clients(groups: list[Group]) -> _Made:
 
 
 def _communication(groups: list[Group]) -> _Made:
-    """Accuracy against parameters sent, and what it took to reach an accuracy that all of them reach."""
-    names = labels([group.experiment for group in groups])
-    target = min(_best(group) for group in groups)
-    sums = [spent(target, group) for group in groups]
-    base = sums[0]  # FedAvg, the first of the study
+    """Accuracy of the server against parameters sent, and what it takes to the first group's and to one all reach."""
+    names, scored = labels([group.experiment for group in groups]), [held(group) for group in groups]
+    own, common = scored[0][1].mean, min(_best(group) for group in groups)
+    targets = {target: until(target, groups) for target in (own, common)}
+    said = [_said(name, *cost) for name, cost in zip(names[1:], targets[own][1:], strict=True)]
+    base, _ = targets[own][0]
+    sentence = f"{_setting(groups)} Scored: {', '.join(dict.fromkeys(model for model, _ in scored))}. "
+    sentence += f"{names[0]} has {own:.2f} % over its last rounds"
+    sentence += f", for the first time with {base.up:.4g} M parameters up. " if base else ". "
+    sentence += f"Shares of these until then: {'; '.join(said)}. All reach {common:.2f} %."
     rows: list[tuple[str | float | None, ...]] = [
-        (name, *each, _share(each.up, base.up), _share(each.both, base.both))
-        for name, each in zip(names, sums, strict=True)
+        (name, accuracy.mean, *chain(*(_cells(*cost) for cost in costs)))
+        for name, (_, accuracy), *costs in zip(names, scored, *targets.values(), strict=True)
     ]
-    shares = ", ".join(f"{row[0]} {row[4]:.2f}" for row in rows[1:] if isinstance(row[4], float))
-    sentence = (
-        f"{_setting(groups)} All reach {target:.2f} %; parameters up until then, as a share of {names[0]}: {shares}."
-        f"{_drawn_seeds(groups)}"
-    )
-    heads = ("method", f"rounds to {target:.2f} %", "M up", "M up and down", "up, share", "up and down, share")
+    of_each = ("rounds", "M up", "share up", "share both ways")
+    heads = ("method", "accuracy", *(f"{target:.2f} %: {what}" for target in targets for what in of_each))
     plane = axes("parameters sent up, millions", "accuracy, %")
-    plot = Plot("Accuracy against parameters sent up", _curves(names, groups, _sent), plane)
-    return sentence, [plot], heads, rows
+    plot = Plot("Accuracy against parameters sent up", _curves(names, groups, held, _sent), plane)
+    return sentence + _drawn_seeds(groups), [plot], heads, rows
+
+
+def _said(name: str, mine: Spent | None, part: Spent | None) -> str:
+    if mine is None or part is None:
+        return f"{'never' if mine is None else 'not comparable'} with {name}"
+    return f"{part.up:.2f} with {name} ({reason(part)})"
+
+
+def _cells(mine: Spent | None, part: Spent | None) -> tuple[str | float | None, ...]:
+    if mine is None:
+        return (None,) * 4
+    return (mine.rounds, mine.up, *((part.up, part.both) if part else ("", "")))
 
 
 _DRAW: dict[str, _Draw] = {
@@ -190,11 +181,13 @@ _DRAW: dict[str, _Draw] = {
 }
 
 
-def _curves(names: Sequence[str], groups: Sequence[Group], along: Callable[[Run], Sequence[float]]) -> list[Json]:
+def _curves(
+    names: Sequence[str], groups: Sequence[Group], which: _Scored, along: Callable[[Run], Sequence[float]]
+) -> list[Json]:
     """Draws the first seed's accuracies along its rounds, or along what it had sent after each."""
     traces = []
     for n, (name, group) in enumerate(zip(names, groups, strict=True)):
-        run, model = group.runs[0], headline(group)[0]
+        run, model = group.runs[0], which(group)[0]
         scored = [(x, row["scores"][model]) for x, row in zip(along(run), run.rows, strict=True) if row["scores"]]
         traces.append(curve(name, n, [x for x, _ in scored], [score["accuracy"] for _, score in scored]))
     return traces
@@ -205,16 +198,12 @@ def _rounds(run: Run) -> Sequence[float]:
 
 
 def _sent(run: Run) -> Sequence[float]:
-    return _sums(run.rows)[0]
+    return sums(run.rows)[0]
 
 
 def _best(group: Group) -> float:
-    model = headline(group)[0]
+    model, _ = held(group)
     return min(run.result.accuracy[model].best for run in group.runs)
-
-
-def _share(value: float | None, base: float | None) -> float | None:
-    return value / base if value is not None and base else None
 
 
 def _setting(groups: Sequence[Group]) -> str:

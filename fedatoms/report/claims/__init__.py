@@ -1,0 +1,36 @@
+"""The paper's claims, each judged by a rule that is stated: by its tables, by other runs, and by what was measured."""
+
+from collections.abc import Sequence
+
+from fedatoms.report.claims import measures, runs, tables
+from fedatoms.report.claims.base import Claim
+from fedatoms.report.explained import Explained
+from fedatoms.report.groups import Group, Ours
+from fedatoms.report.measured import Measured
+
+__all__ = ["Claim", "claims"]
+
+
+def claims(
+    ours: Ours, groups: Sequence[Group], measured: Sequence[Measured], explained: Sequence[Explained]
+) -> list[Claim]:
+    """Judges the paper's claims by all that was found, tables first, then figures.
+
+    >>> {claim.verdict for claim in claims({}, [], [], [])}
+    {'not run'}
+    """
+    return [
+        tables.mean_gain(ours),
+        tables.every_algorithm(ours),
+        tables.signs(ours),
+        tables.baselines(ours),
+        tables.no_extra_cost(ours),
+        tables.personal(ours),
+        tables.fewer_rounds(ours),  # figure (a)
+        measures.variance(measured),  # (b)
+        runs.sampled(groups),  # (c)
+        runs.communication(groups),  # (d)
+        measures.training_loss(measured),
+        measures.latent(explained),
+        runs.elsewhere(groups, ours),
+    ]

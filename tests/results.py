@@ -1,0 +1,131 @@
+"""Results, measures and explanations as commands leave them, without the work, and the page of them."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedatoms.experiment import Experiment, to_json
+from fedatoms.explain import files as explanations
+from fedatoms.explain.aggregates import Aggregates, Apart
+from fedatoms.explain.fork import Forked
+from fedatoms.explain.latent import Product
+from fedatoms.explain.latent import summary as summed
+from fedatoms.explain.scores import Scores
+from fedatoms.explain.values import Explain, Explanation, Round
+from fedatoms.explain.variance import Variance
+from fedatoms.explain.words import findings
+from fedatoms.measures import MEASURES
+from fedatoms.measures.base import as_json
+from fedatoms.measures.files import Measure, write_measure
+from fedatoms.presets import PRESETS
+from fedatoms.report.page import report
+from fedatoms.runs import summarise
+
+
+def a_run(
+    folder: Path,
+    accuracy: float = 50.0,
+    preset: str = "fedavg",
+    seed: int = 0,
+    rounds: int = 3,
+    curves: Mapping[str, Sequence[float]] | None = None,
+    **more: object,
+) -> Path:
+    """Writes a result as a run leaves it, without the run; ``curves`` are accuracies by model and round."""
+    experiment = to_json(PRESETS[preset]) | {"seed": seed, "rounds": rounds or PRESETS[preset].rounds} | more
+    described = {name: value for name, value in experiment.items() if name not in ("data_dir", "out")}
+    steps = range(int(str(experiment["rounds"])))
+    lines = curves or dict.fromkeys(("server", "all"), [accuracy] * len(steps))
+    sent = {"head": 3_000_000} | ({} if "beta" in more else {"rest": 10_000_000})
+    row = {"loss": 1.0, "clients": 5, "failed": 0, "up": sent, "down": {}, "seconds": 0.5}
+    rows = [{"round": t, **row, "scores": {name: {"accuracy": line[t]} for name, line in lines.items()}} for t in steps]
+    result = {
+        "experiment": described,
+        "accuracy": {name: summary._asdict() for name, summary in summarise(rows).items()},
+        "bytes_up": {"head": 9_000_000, "rest": 30_000_000},
+        "bytes_down": {"head": 10_000_000, "rest": 50_000_000},
+        "seconds": 1.5,
+        "seconds_per_round": 0.5,
+        "parameters": 123,
+        "provenance": {"commit": "abc123", "time": "2026-01-02T03:04:05+00:00", "device": "a machine", "torch": "2.6"},
+        "personal": None,
+    }
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def page_of(*folders: Path) -> str:
+    """Makes the page and returns what a person reads: without the drawing library."""
+    done = report(folders, folders[0].parent / "report.html")
+    return re.sub(r'(?s)<script type="text/plain" id="plotly">.*?</script>', "", done.page.read_text())
+
+
+SOURCE: dict[str, object] = {"time": "2026-01-02T03:04:05+00:00", "device": "a machine", "commit": "abc123"}
+PAIR = (Experiment(), Experiment(parametrisation="atoms"))
+GRID = {"x": [0.0, 1.0], "y": [0.0, 1.0, 2.0], "loss": [[2.5, 2.0], [2.25, None], [1.5, 1.25]]}
+VALUES: dict[str, dict[str, object]] = {
+    "variance": {
+        "rounds": [0, 5],
+        "lines": [{name: [0.5, scale] for name in ("raw", "by_norm", "by_move")} for scale in (0.25, 0.125)],
+    },
+    "synthetic": {
+        "optimum": [0.2, 0.2],
+        "landscape": GRID,
+        "lines": [
+            {"name": "5 models", "variance": [0.0, 0.4, 0.75], "paths": [[[0, 0], [0.1, 0.2], [0.2, 0.1]]]},
+            {"name": "latent", "variance": [0.0, 0.4, 0.5], "products": [0.0, 0.4, 0.625], "paths": []},
+        ],
+    },
+    "training_loss": {"lines": [[2.0, 1.5], [2.0, 1.25]], "lower_from": 1},
+    "landscape": GRID
+    | {
+        "images": 1234,
+        "shares": [0.625, 0.25],
+        "paths": [{"x": [0.0, end], "y": [0.0, 1.0], "loss": [2.5, 2.5 - end]} for end in (0.5, 1.0)],
+    },
+}
+
+
+def a_measure(folder: Path, name: str = "variance", **settings: object) -> Path:
+    """Writes a measure as its command leaves it, without measuring."""
+    experiments = PAIR if MEASURES[name].experiments else ()
+    write_measure(folder, Measure(name, experiments, {"repeats": 7, **settings}, VALUES[name], SOURCE))
+    return folder
+
+
+def a_full_measure(folder: Path, name: str, values: dict[str, object], seed: int = 0) -> Path:
+    """Writes a measure of the paper's size."""
+    kind = MEASURES[name]
+    experiments = tuple(replace(one, seed=seed) for one in kind.experiments)
+    write_measure(folder, Measure(name, experiments, as_json(kind.settings), values, SOURCE))
+    return folder
+
+
+def an_explanation(
+    folder: Path, crossed: int = 3, fork: int = 2, name: str = "mine", with_latent: float = 60.25
+) -> Path:
+    """Writes an explanation as its command leaves it, without replaying a round."""
+    products = [
+        Product(10 * i, 10 * j, Scores(50.0, 1.5 + i + j / 8, 1.25)) for i in range(crossed) for j in range(crossed)
+    ]
+    apart, on, off = Apart(difference=1.0, move=8.0), Scores(with_latent, 1.5, 1.25), Scores(58.75, 1.625, 1.375)
+    rounds = [
+        Round(
+            round=t,
+            clients=[0, 10, 20, 30],
+            aggregates=Aggregates(apart, {"conv1": apart}, on, off),
+            latent=summed(products, [on], of=12) if crossed else None,
+            variance=Variance(4.0, 0.5, 0.0625, 0.015625, 0.5625, 0.53125) if crossed else None,
+        )
+        for t in (7, 8)
+    ]
+    forked = Forked(7, [61.0, 62.0], [60.0, 64.0], [1.0, 0.875], [1.125, 0.75], lost=0.0) if fork else None
+    asked = Explain(rounds=2, crossed=crossed, fork=fork)
+    done = Explanation(name, PAIR[1], asked, 7, 400, rounds, [55.5, 56.5] if fork else None, forked, SOURCE)
+    folder.mkdir(parents=True)
+    explanations.write(done, folder / explanations.FILE, findings(done))
+    return folder / explanations.FILE

@@ -1,0 +1,279 @@
+"""Claims: each verdict follows its rule, from made-up evidence; figures and claims say the same of the same runs."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from results import a_full_measure, a_measure, a_run, an_explanation, page_of
+
+from fedatoms.measures import MEASURES
+from fedatoms.measures.files import FILE
+from fedatoms.paper.studies import SAMPLED
+from fedatoms.presets import PRESETS
+from fedatoms.report.claims import Claim, claims
+from fedatoms.report.find import Found, find
+from fedatoms.report.groups import group, match
+from fedatoms.report.spending import share, spent, until
+from fedatoms.report.studied import figures
+
+RUNS = Path(__file__).parent.parent / "paper-results"
+FULL = PRESETS["fedavg-cifar100-20"].rounds
+
+
+def all_claims(found: Found) -> list[Claim]:
+    groups = group(found.runs)
+    return claims(match(groups), groups, found.measures, found.explained)
+
+
+def the_claim(folder: Path, words: str) -> Claim:
+    """Judges what lies in a folder, and returns the claim that has some words in it."""
+    (claim,) = [claim for claim in all_claims(find([folder])) if words in claim.text]
+    return claim
+
+
+def rising(since: int, rounds: int, low: float = 10.0, high: float = 50.0) -> list[float]:
+    """Accuracies that are low up to a round and high from then on."""
+    return [low] * (since - 1) + [high] * (rounds - since + 1)
+
+
+def both(line: list[float]) -> dict[str, list[float]]:
+    return {"server": line, "all": line}
+
+
+@pytest.fixture(scope="module")
+def ours() -> Found:
+    return find([RUNS])
+
+
+# ---- runs
+
+
+def test_rounds_to_the_plain_accuracy_are_counted_in_each_pair(tmp_path: Path) -> None:
+    for name, plain, atoms in (("fedavg", 400, 100), ("fedprox", 400, 200), ("feddyn", 400, 601)):
+        for kind, since in (("", plain), ("-atoms", atoms)):
+            a_run(
+                tmp_path / f"{name}{kind}", preset=f"{name}{kind}-cifar10-5", rounds=0, curves=both(rising(since, 600))
+            )
+    claim = the_claim(tmp_path, "Fewer rounds")
+    assert [(line.ours, line.speaks_for) for line in claim.evidence] == [(0.25, True), (0.5, True), (1.5, False)]
+    assert claim.verdict == "holds" and claim.numbers == (None, 0.5)  # the median
+    assert [("never in 600 rounds" in line.about) for line in claim.evidence] == [False, False, True]
+    (tmp_path / "fedavg" / "rounds.jsonl").unlink()
+    (tmp_path / "fedprox-atoms" / "rounds.jsonl").unlink()
+    left = the_claim(tmp_path, "Fewer rounds")
+    assert left.evidence == claim.evidence[2:] and left.verdict == "does not hold"
+
+
+def test_each_number_of_clients_in_a_round_has_its_gain(tmp_path: Path) -> None:
+    gains = dict(zip(SAMPLED, (1.0, 2.0, 3.0, 0.5, 4.0, 5.0), strict=True))
+    for count, gain in gains.items():
+        for kind, accuracy in (("", 50.0), ("-atoms", 50.0 + gain)):
+            preset = f"fedavg{kind}-cifar10-5"
+            a_run(tmp_path / f"{count}{kind}", accuracy, preset, rounds=200, fraction=count / 100)
+    claim = the_claim(tmp_path, "figure (c)")
+    assert {line.about: line.ours for line in claim.evidence} == {
+        f"{count} clients in a round": gain for count, gain in gains.items()
+    }
+    assert claim.verdict == "holds" and claim.numbers == (None, min(gains.values()))
+    assert the_claim(tmp_path, "our other runs").verdict == "not run"  # they are the paper's
+    result = tmp_path / "20-atoms" / "result.json"
+    result.write_text(result.read_text().replace("50.5", "49.5"))
+    worse = the_claim(tmp_path, "figure (c)")
+    assert worse.verdict == "does not hold" and worse.numbers == (None, -0.5)
+
+
+def with_beta(folder: Path, server: list[float], clients: list[float]) -> Path:
+    """Writes a plain run that has 50 % from round 300 on, and one with slow groups."""
+    a_run(folder / "plain", preset="fedavg-cifar100-20", rounds=0, curves=both(rising(300, FULL)))
+    slow = {"server": server, "all": clients}
+    a_run(folder / "slow", preset="fedavg-atoms-cifar100-20", rounds=0, curves=slow, beta="1/5")
+    return folder
+
+
+@pytest.mark.parametrize("since", [150, 240, 299, 450, FULL + 1])
+def test_the_server_decides_what_parameters_reach_and_figure_and_claim_agree(since: int, tmp_path: Path) -> None:
+    found = find([with_beta(tmp_path, rising(since, FULL), rising(FULL, FULL, high=45.0))])
+    (line,) = next(claim for claim in all_claims(found) if "slow groups" in claim.text).evidence
+    (figure,) = figures(group(found.runs))
+    columns = dict(zip(figure.heads, figure.rows[1], strict=True))
+    if since > FULL:
+        assert columns["50.00 %: rounds"] is None and "never with fedavg + 25 atoms" in figure.sentence
+        assert "never reached" in line.about and not line.speaks_for
+        return
+    a_round, rounds = 3 / 13, since / 300  # of what ``a_run`` sends
+    assert columns["50.00 %: rounds"] == since
+    assert columns["50.00 %: share up"] == pytest.approx(a_round * rounds)
+    assert line.ours == pytest.approx(100 * a_round * rounds) and line.paper == pytest.approx(20)
+    assert line.speaks_for == (a_round * rounds <= 1 / 5)
+    said = f"{a_round:.2f} as much in a round, {rounds:.2f} times the rounds"
+    assert said in line.about and said in figure.sentence and f"{a_round * rounds:.2f} with" in figure.sentence
+
+
+def test_without_a_score_of_the_server_the_headline_decides(tmp_path: Path) -> None:
+    for name, since, more in (("plain", 300, {}), ("slow", 150, {"beta": "1/5"})):
+        preset = "fedavg-cifar100-20" if name == "plain" else "fedavg-atoms-cifar100-20"
+        a_run(tmp_path / name, preset=preset, rounds=0, curves={"all": rising(since, FULL)}, **more)
+    (line,) = the_claim(tmp_path, "slow groups").evidence
+    assert "0.50 times the rounds" in line.about
+    assert "Scored: all." in figures(group(find([tmp_path]).runs))[0].sentence
+
+
+def test_the_second_target_is_one_that_all_reach(tmp_path: Path) -> None:
+    curve = rising(400, FULL, high=40.0)
+    found = find([with_beta(tmp_path, curve, curve)])
+    (figure,) = figures(group(found.runs))
+    plain, slow = (dict(zip(figure.heads, row, strict=True)) for row in figure.rows)
+    assert "All reach 40.00 %." in figure.sentence and slow["50.00 %: share both ways"] is None
+    assert (plain["40.00 %: rounds"], slow["40.00 %: rounds"]) == (300, 400)
+    assert plain["40.00 %: share up"] == 1 and slow["accuracy"] == 40
+
+
+def test_a_share_needs_both_sides(tmp_path: Path) -> None:
+    found = find([with_beta(tmp_path, rising(150, FULL), rising(150, FULL))])
+    plain, slow = sorted(group(found.runs), key=lambda each: each.experiment.beta != "1/1")
+    reached = spent(50.0, slow, "server")
+    assert reached is not None and share(reached, spent(60.0, plain, "server")) is None
+    assert share(spent(60.0, slow, "server"), reached) is None
+    assert until(60.0, [plain, slow]) == [(None, None)] * 2
+
+
+def test_on_real_runs_figure_d_and_its_claim_say_the_same(ours: Found) -> None:
+    claim = next(claim for claim in all_claims(ours) if "slow groups" in claim.text)
+    figure = next(each for each in figures(group(ours.runs)) if each.name == "figure-communication")
+    share_up = next(n for n, head in enumerate(figure.heads) if head.endswith("share up"))
+    shown = {row[0]: row[share_up] for row in figure.rows}
+    beside = [(line, shown[name]) for line in claim.evidence if (name := line.about.split(":")[0]) in shown]
+    assert beside
+    for line, value in beside:
+        assert (value is None) == ("never reached" in line.about)
+        assert value is None or line.ours == pytest.approx(100 * float(value))
+
+
+# ---- names
+
+
+def test_lines_of_other_runs_name_what_tells_them_apart_and_no_more(tmp_path: Path) -> None:
+    odd: list[dict[str, object]] = [
+        {},
+        {"fraction": 0.25},
+        {"rounds": 5},
+        {"partition": "iid"},
+        {"algorithm": "scaffold", "controls": "first"},
+        {"algorithm": "scaffold", "controls": "current"},
+    ]
+    for n, more in enumerate(odd):
+        for preset in ("fedavg", "fedavg-atoms"):
+            a_run(tmp_path / f"{preset}-{n}", preset=preset, **more)  # type: ignore[arg-type]
+    names = [line.about for line in the_claim(tmp_path, "our other runs").evidence]
+    assert len(set(names)) == len(odd)
+    for words in ("fraction 0.25", "rounds 5", ", iid", "controls first", "controls current"):
+        assert len([name for name in names if words in name]) == 1
+    assert not any("lr" in name or "fraction 0.5" in name or "rounds 3" in name for name in names)
+
+
+def test_a_setting_that_all_share_is_said_once(tmp_path: Path) -> None:
+    for seed, fraction in enumerate((0.2, 0.5)):
+        for preset in ("fedavg", "fedavg-atoms"):
+            a_run(tmp_path / f"{preset}-{seed}", preset=preset, fraction=fraction)
+    claim = the_claim(tmp_path, "our other runs")
+    assert "All on digits, 20 clients with 2 classes each." in claim.rule
+    assert [line.about for line in claim.evidence] == [
+        "fedavg + 9 atoms, fraction 0.2",
+        "fedavg + 9 atoms, fraction 0.5",
+    ]
+
+
+def test_no_two_lines_of_a_claim_have_one_name(ours: Found) -> None:
+    for claim in all_claims(ours):
+        names = [line.about for line in claim.evidence]
+        assert len(set(names)) == len(names) > 0, claim.text
+
+
+# ---- measures and explanations
+
+
+def variances(*ratios: float) -> dict[str, object]:
+    plain = {name: [0.5] * len(ratios) for name in ("raw", "by_norm", "by_move")}
+    atoms = {"raw": [0.5 * r for r in ratios], "by_norm": [r for r in ratios], "by_move": [2 * r for r in ratios]}
+    return {"rounds": list(range(len(ratios))), "lines": [plain, atoms]}
+
+
+def test_the_variance_is_judged_in_each_round(tmp_path: Path) -> None:
+    a_full_measure(tmp_path / "it", "variance", variances(0.5, 0.25))
+    claim = the_claim(tmp_path, "figure (b)")
+    assert claim.verdict == "holds" and [line.ours for line in claim.evidence] == [0.5, 0.25]
+    assert claim.evidence[0].about == "round 0 (by norm 1.00, by move 2.00)"
+    a_full_measure(tmp_path / "it", "variance", variances(0.5, 8.0))
+    claim = the_claim(tmp_path, "figure (b)")
+    assert claim.verdict == "does not hold" and claim.numbers == (None, 8.0)
+    assert [line.speaks_for for line in claim.evidence] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "since, verdict", [(20, "holds"), (0, "holds"), (21, "does not hold"), (None, "does not hold")]
+)
+def test_the_training_loss_is_lower_from_round_20_on(since: int | None, verdict: str, tmp_path: Path) -> None:
+    a_full_measure(tmp_path, "training_loss", {"lines": [[2.0, 1.5], [2.0, 1.25]], "lower_from": since})
+    claim = the_claim(tmp_path, "training loss")
+    assert claim.verdict == verdict and claim.numbers[0] == 20
+    assert claim.numbers[1] == (100 if since is None else since)
+    assert ("never" in claim.evidence[0].about) == (since is None)
+
+
+@pytest.mark.parametrize("name, words", [("variance", "figure (b)"), ("training_loss", "training loss")])
+def test_a_measure_of_another_size_is_no_evidence(name: str, words: str, tmp_path: Path) -> None:
+    quick = MEASURES[name].quick
+    a_measure(tmp_path / "other", name)
+    a_measure(tmp_path / "quick", name, **{key: getattr(quick, key) for key in quick.__dataclass_fields__})
+    assert the_claim(tmp_path, words).verdict == "not run"
+
+
+def test_measures_of_many_seeds_are_told_apart(tmp_path: Path) -> None:
+    for seed in (3, 4):
+        a_full_measure(tmp_path / str(seed), "variance", variances(0.5), seed)
+    assert [line.about[:15] for line in the_claim(tmp_path, "figure (b)").evidence] == [
+        "seed 3, round 0",
+        "seed 4, round 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    "with_latent, verdict", [(60.25, "holds"), (59.25, "holds"), (59.0, "does not hold"), (58.0, "does not hold")]
+)
+def test_latent_clients_are_worth_more_than_one_image(with_latent: float, verdict: str, tmp_path: Path) -> None:
+    an_explanation(tmp_path / "it", fork=0, with_latent=with_latent)  # 58.75 without, and an image is 0.25
+    claim = the_claim(tmp_path, "latent clients")
+    assert claim.verdict == verdict and claim.numbers == (None, with_latent - 58.75)
+    assert claim.evidence[0].about == "mine, rounds 7 to 8 replayed"
+
+
+def test_a_fork_is_a_line_of_its_own(tmp_path: Path) -> None:
+    an_explanation(tmp_path / "it", fork=2)  # 61 and 62 with latent clients, 60 and 64 without
+    replayed, forked = the_claim(tmp_path, "latent clients").evidence
+    assert replayed.speaks_for and not forked.speaks_for
+    assert forked.about == "mine, fork of 2 rounds" and forked.ours == -0.5
+
+
+# ---- the page
+
+
+def test_a_measure_or_explanation_that_changes_changes_its_card(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    file = a_full_measure(folder / "it", "variance", variances(0.5, 0.25)) / FILE
+    an_explanation(folder / "why", fork=0)
+    assert ">0.50 times the plain one&#x27;s<" in page_of(folder) and ">+1.50 points<" in page_of(folder)
+    fields = json.loads(file.read_text())
+    fields["values"]["lines"][1]["raw"] = [0.25, 2.0]
+    file.write_text(json.dumps(fields))
+    card = next(card for card in page_of(folder).split("<article")[1:] if "figure (b)" in card)
+    assert ">does not hold<" in card and "4.00 times" in card and "1 of 2 speak for it" in card
+
+
+def test_claims_without_evidence_are_folded_away(tmp_path: Path) -> None:
+    a_run(tmp_path / "runs" / "one")
+    page = page_of(tmp_path / "runs")
+    (said,) = re.findall(r"<summary>(\d+) claims that nothing here is about", page)
+    none = claims({}, [], [], [])
+    assert {claim.numbers for claim in none} == {(None, None)}
+    assert int(said) == len(none) == page.count('class="claim"')
