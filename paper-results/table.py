@@ -7,10 +7,12 @@ from fedatoms.bench.report import fill, table
 from fedatoms.compare import compare
 from fedatoms.experiment import Experiment
 from fedatoms.paper import tables
-from fedatoms.paper.studies import BETAS, SAMPLED
+from fedatoms.paper.studies import BETAS, PAIR, SAMPLED
 from fedatoms.paper.tables import CIFAR, Cell, Column, Pair
 from fedatoms.plots import accuracy_plot
 from fedatoms.presets import ALGORITHMS, TABLE1
+from fedatoms.report.find import find
+from fedatoms.report.groups import gain_of, group, match, place
 from fedatoms.runs import Result, accuracy_curves, read_result, read_rounds
 
 ROOT, MAKER = Path(__file__).parent, "paper-results/table.py"
@@ -18,22 +20,32 @@ NAMES = dict(zip(ALGORITHMS, ("FedAvg", "FedProx", "SCAFFOLD", "FedDyn", "FedDC"
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 CIFAR10 = [column for column in CIFAR if column.dataset == "cifar10"]
 PAPER = {cell.preset: cell for name in DATASETS for cell in tables.cells(1, name)}
+OURS = match(group(find([ROOT]).runs))  # as the page has it, over all seeds that there are
 
 
 def cells() -> str:
     """Writes accuracies next to the paper's, a table for each partition."""
-    heads = ("preset and folder", "paper", "ours", "difference", "final", "best", "server", "GB up")
+    heads = ("preset and folder", "paper", "ours", "difference", "final", "best", "server", "GB up", "seeds")
     return "\n\n".join(
         f"{_title(column)}: 100 clients with {column.classes} classes each\n\n"
-        + table(heads, [_cell(name, cell.value) for name, cell in PAPER.items() if cell.column == column])
+        + table(heads, [_cell(cell) for cell in PAPER.values() if cell.column == column])
         for column in CIFAR
     )
+
+
+def _cell(cell: Cell) -> list[str]:
+    found = [run.result for run in OURS[place(cell)].runs]
+    scores = [(*result.accuracy["all"], result.accuracy["server"].headline) for result in found]
+    ours, final, best, server = map(statistics.mean, zip(*scores, strict=True))
+    sent = statistics.mean(sum(result.bytes_up.values()) for result in found) / 1e9
+    numbers = f"{cell.value:.2f}", f"{ours:.2f}", f"{ours - cell.value:+.2f}"
+    return [f"`{cell.preset}`", *numbers, *(f"{value:.2f}" for value in (final, best, server, sent)), f"{len(found)}"]
 
 
 def gains() -> str:
     """Writes what the decomposition adds to each algorithm, and the means."""
     heads = ("", *(f"{_title(column)}, {who}" for column in CIFAR for who in ("paper", "ours")))
-    columns = [[gain(pair) for pair in _pairs(column)] for column in CIFAR for gain in (_printed, _measured)]
+    columns = [side for column in CIFAR for side in zip(*map(_gains, _pairs(column)), strict=True)]
     lines = [[NAMES[name], *(f"{column[row]:+.2f}" for column in columns)] for row, name in enumerate(ALGORITHMS)]
     means = ["mean", *(f"{statistics.mean(column):+.2f}" for column in columns)]
     paper, ours = (statistics.mean(gain for column in columns[who::2] for gain in column) for who in (0, 1))
@@ -73,24 +85,21 @@ def _sent(folder: str) -> list[str]:
 
 def clients() -> str:
     """Writes figure (c): accuracy against the clients of a round."""
-    folders = [(f"{n}", *(f"clients/{stem}-cifar10-5-sampled-{n}" for stem in _STEMS)) for n in SAMPLED]
+    folders = [(f"{n}", *(f"clients/{stem}-cifar10-5-sampled-{n}" for stem in PAIR)) for n in SAMPLED]
     return table(("clients in a round", "plain", "atoms", "gain"), [_both(*each) for each in folders])
 
 
 def partitions() -> str:
     """Writes accuracies on other partitions of CIFAR-10, the most alike clients first."""
     kinds = {"iid": "iid", "Dirichlet 0.6": "dirichlet-0.6", "Dirichlet 0.3": "dirichlet-0.3"}
-    folders = [(name, *(f"partitions/{stem}-cifar10-5-{kind}" for stem in _STEMS)) for name, kind in kinds.items()]
-    shards = [(f"{c.classes} classes each", *(f"{stem}-cifar10-{c.classes}" for stem in _STEMS)) for c in CIFAR10[::-1]]
+    folders = [(name, *(f"partitions/{stem}-cifar10-5-{kind}" for stem in PAIR)) for name, kind in kinds.items()]
+    shards = [(f"{c.classes} classes each", *(f"{stem}-cifar10-{c.classes}" for stem in PAIR)) for c in CIFAR10[::-1]]
     return table(("clients' data", "plain", "atoms", "gain"), [_both(*each) for each in (*folders, *shards)])
 
 
 def _both(name: str, plain: str, atoms: str) -> list[str]:
     one, two = (_read(folder).accuracy["all"].headline for folder in (plain, atoms))
     return [name, f"{one:.2f}", f"{two:.2f}", f"{two - one:+.2f}"]
-
-
-_STEMS = ("fedavg", "fedavg-atoms")
 
 
 def atoms() -> str:
@@ -206,16 +215,8 @@ def report(page: Path = ROOT / "README.md", picture: Path = ROOT.parent / "docs"
     accuracy_plot(named, picture, "FedAvg on CIFAR-10, 100 clients with 5 classes each")
 
 
-def _read(preset: str) -> Result:
-    return read_result(ROOT / preset)
-
-
-def _cell(preset: str, paper: float) -> list[str]:
-    result = _read(preset)
-    ours, server = result.accuracy["all"], result.accuracy["server"].headline
-    values = (f"{value:.2f}" for value in (ours.final, ours.best, server))
-    sent = f"{sum(result.bytes_up.values()) / 1e9:.2f}"
-    return [f"`{preset}`", f"{paper:.2f}", f"{ours.headline:.2f}", f"{ours.headline - paper:+.2f}", *values, sent]
+def _read(folder: str) -> Result:
+    return read_result(ROOT / folder)
 
 
 def _title(column: Column) -> str:
@@ -226,13 +227,10 @@ def _pairs(column: Column) -> list[Pair]:
     return [pair for pair in tables.pairs(column.dataset) if pair.plain.column == column]
 
 
-def _printed(pair: Pair) -> float:
-    return pair.gain
-
-
-def _measured(pair: Pair) -> float:
-    plain, atoms = (_read(cell.preset).accuracy["all"].headline for cell in pair)
-    return atoms - plain
+def _gains(pair: Pair) -> tuple[float, float]:
+    ours = gain_of(pair, OURS)
+    assert ours is not None
+    return pair.gain, ours
 
 
 def _flags(experiment: Experiment) -> str:
