@@ -14,7 +14,7 @@ from fedatoms.presets import PRESETS
 from fedatoms.report.claims import Claim, claims
 from fedatoms.report.find import Found, find
 from fedatoms.report.groups import group, match
-from fedatoms.report.spending import share, spent, until
+from fedatoms.report.spending import last_of, share, spent
 from fedatoms.report.studied import figures
 
 RUNS = Path(__file__).parent.parent / "paper-results"
@@ -23,7 +23,8 @@ FULL = PRESETS["fedavg-cifar100-20"].rounds
 
 def all_claims(found: Found) -> list[Claim]:
     groups = group(found.runs)
-    return claims(match(groups), groups, found.measures, found.explained)
+    measures, explanations = [each.measure for each in found.measures], [each.explanation for each in found.explained]
+    return claims(match(groups), groups, measures, explanations)
 
 
 def the_claim(folder: Path, words: str) -> Claim:
@@ -58,7 +59,7 @@ def test_rounds_to_the_plain_accuracy_are_counted_in_each_pair(tmp_path: Path) -
     claim = the_claim(tmp_path, "Fewer rounds")
     assert [(line.ours, line.speaks_for) for line in claim.evidence] == [(0.25, True), (0.5, True), (1.5, False)]
     assert claim.verdict == "holds" and claim.numbers == (None, 0.5)  # the median
-    assert [("never in 600 rounds" in line.about) for line in claim.evidence] == [False, False, True]
+    assert [("600 rounds (never)" in line.about) for line in claim.evidence] == [False, False, True]
     (tmp_path / "fedavg" / "rounds.jsonl").unlink()
     (tmp_path / "fedprox-atoms" / "rounds.jsonl").unlink()
     left = the_claim(tmp_path, "Fewer rounds")
@@ -98,12 +99,13 @@ def test_the_server_decides_what_parameters_reach_and_figure_and_claim_agree(sin
     (figure,) = figures(group(found.runs))
     columns = dict(zip(figure.heads, figure.rows[1], strict=True))
     if since > FULL:
-        assert columns["50.00 %: rounds"] is None and "never with fedavg + 25 atoms" in figure.sentence
-        assert "never reached" in line.about and not line.speaks_for
+        assert columns["rounds to 50.00 %"] is None and "never with fedavg + 25 atoms" in figure.sentence
+        assert "never reached, at least" in line.about and not line.speaks_for
+        assert line.ours == pytest.approx(100 * (3 * FULL) / (13 * 300))
         return
     a_round, rounds = 3 / 13, since / 300  # of what ``a_run`` sends
-    assert columns["50.00 %: rounds"] == since
-    assert columns["50.00 %: share up"] == pytest.approx(a_round * rounds)
+    assert columns["rounds to 50.00 %"] == since
+    assert columns["share up"] == pytest.approx(a_round * rounds)
     assert line.ours == pytest.approx(100 * a_round * rounds) and line.paper == pytest.approx(20)
     assert line.speaks_for == (a_round * rounds <= 1 / 5)
     said = f"{a_round:.2f} as much in a round, {rounds:.2f} times the rounds"
@@ -124,24 +126,23 @@ def test_the_second_target_is_one_that_all_reach(tmp_path: Path) -> None:
     found = find([with_beta(tmp_path, curve, curve)])
     (figure,) = figures(group(found.runs))
     plain, slow = (dict(zip(figure.heads, row, strict=True)) for row in figure.rows)
-    assert "All reach 40.00 %." in figure.sentence and slow["50.00 %: share both ways"] is None
-    assert (plain["40.00 %: rounds"], slow["40.00 %: rounds"]) == (300, 400)
-    assert plain["40.00 %: share up"] == 1 and slow["accuracy"] == 40
+    assert "All reach 40.00 %." in figure.sentence and slow["share both ways"] is None
+    assert plain["share up to 40.00 %"] == 1 and slow["accuracy"] == 40
+    assert slow["share up to 40.00 %"] == pytest.approx((3 * 400) / (13 * 300))
 
 
-def test_a_share_needs_both_sides(tmp_path: Path) -> None:
+def test_a_share_needs_a_base_that_gets_there(tmp_path: Path) -> None:
     found = find([with_beta(tmp_path, rising(150, FULL), rising(150, FULL))])
     plain, slow = sorted(group(found.runs), key=lambda each: each.experiment.beta != "1/1")
-    reached = spent(50.0, slow, "server")
-    assert reached is not None and share(reached, spent(60.0, plain, "server")) is None
-    assert share(spent(60.0, slow, "server"), reached) is None
-    assert until(60.0, [plain, slow]) == [(None, None)] * 2
+    assert share(last_of(plain, "server"), slow, plain, "server") == pytest.approx((0.5, 0.5 * 3 / 13, 0.5 * 3 / 13, 0))
+    assert share({0: 60.0}, slow, plain, "server") is None
+    assert spent({0: 60.0}, slow, "server").rounds == FULL and spent({0: 60.0}, slow, "server").never == 1
 
 
 def test_on_real_runs_figure_d_and_its_claim_say_the_same(ours: Found) -> None:
     claim = next(claim for claim in all_claims(ours) if "slow groups" in claim.text)
     figure = next(each for each in figures(group(ours.runs)) if each.name == "figure-communication")
-    share_up = next(n for n, head in enumerate(figure.heads) if head.endswith("share up"))
+    share_up = next(n for n, head in enumerate(figure.heads) if head == "share up")
     shown = {row[0]: row[share_up] for row in figure.rows}
     beside = [(line, shown[name]) for line in claim.evidence if (name := line.about.split(":")[0]) in shown]
     assert beside
@@ -218,7 +219,7 @@ def test_the_training_loss_is_lower_from_round_20_on(since: int | None, verdict:
     claim = the_claim(tmp_path, "training loss")
     assert claim.verdict == verdict and claim.numbers[0] == 20
     assert claim.numbers[1] == (100 if since is None else since)
-    assert ("never" in claim.evidence[0].about) == (since is None)
+    assert ("not lower in round 100" in claim.evidence[0].about) == (since is None)
 
 
 @pytest.mark.parametrize("name, words", [("variance", "figure (b)"), ("training_loss", "training loss")])
@@ -241,8 +242,8 @@ def test_measures_of_many_seeds_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "with_latent, verdict", [(60.25, "holds"), (59.25, "holds"), (59.0, "does not hold"), (58.0, "does not hold")]
 )
-def test_latent_clients_are_worth_more_than_one_image(with_latent: float, verdict: str, tmp_path: Path) -> None:
-    an_explanation(tmp_path / "it", fork=0, with_latent=with_latent)  # 58.75 without, and an image is 0.25
+def test_latent_clients_are_worth_half_a_point(with_latent: float, verdict: str, tmp_path: Path) -> None:
+    an_explanation(tmp_path / "it", fork=0, with_latent=with_latent)  # 58.75 without
     claim = the_claim(tmp_path, "latent clients")
     assert claim.verdict == verdict and claim.numbers == (None, with_latent - 58.75)
     assert claim.evidence[0].about == "mine, rounds 7 to 8 replayed"
@@ -252,7 +253,7 @@ def test_a_fork_is_a_line_of_its_own(tmp_path: Path) -> None:
     an_explanation(tmp_path / "it", fork=2)  # 61 and 62 with latent clients, 60 and 64 without
     replayed, forked = the_claim(tmp_path, "latent clients").evidence
     assert replayed.speaks_for and not forked.speaks_for
-    assert forked.about == "mine, fork of 2 rounds" and forked.ours == -0.5
+    assert forked.about == "mine, fork, rounds 7 to 8" and forked.ours == -0.5
 
 
 # ---- the page

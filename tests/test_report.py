@@ -124,17 +124,6 @@ def test_pairs_that_differ_in_the_atoms_alone_say_whether_they_help(tmp_path: Pa
     assert "+3.25 points" in card and ">holds<" in card
 
 
-def test_bytes_to_the_plain_accuracy_are_held_against_beta(tmp_path: Path) -> None:
-    a_run(tmp_path / "runs" / "plain", 50.0)
-    a_run(tmp_path / "runs" / "reaches", 51.0, "fedavg-atoms", beta="1/5")
-    a_run(tmp_path / "runs" / "never", 49.0, "fedavg-atoms", beta="1/2")
-    card = next(card for card in page_of(tmp_path / "runs").split("<article")[1:] if "slow groups" in card)
-    lines = [re.findall(r">([^<]*)</td>", row) for row in re.findall("<tr><td.*?</tr>", card)]
-    found = {("never reached" in line[0]): line[1:] for line in lines}
-    assert found == {False: ["20.00", f"{300 / 13:.2f}", "no"], True: ["50.00", "100.00", "no"]}
-    assert ">does not hold<" in card
-
-
 def test_rounds_that_contradict_their_result_and_unfinished_runs_are_named(tmp_path: Path) -> None:
     change(a_run(tmp_path / "runs" / "one", 50.0), "50.0", "60.0")
     (a_run(tmp_path / "runs" / "two", seed=1) / "rounds.jsonl").write_text("nothing")

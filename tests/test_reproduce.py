@@ -20,9 +20,9 @@ from fedatoms.paper.studies import Study, distinct, quick, studies
 from fedatoms.paper.tables import cells
 from fedatoms.presets import preset
 from fedatoms.report.find import find
-from fedatoms.report.groups import group
+from fedatoms.report.groups import group, groups_of
 from fedatoms.report.spending import spent
-from fedatoms.report.studied import figures, groups_of, section
+from fedatoms.report.studied import figures, section
 from fedatoms.reproduce import work
 from fedatoms.reproduce.plan import Job, Reproduce, chosen, jobs, missing
 from fedatoms.runs import Result
@@ -40,7 +40,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(quick(experiment), rounds=2, epochs=1, last_epochs=1)
 
     monkeypatch.setattr("fedatoms.reproduce.plan.quick", least)
-    monkeypatch.setattr("fedatoms.report.studied.quick", least)
+    monkeypatch.setattr("fedatoms.report.groups.quick", least)
 
 
 @pytest.fixture
@@ -337,8 +337,8 @@ def test_parameters_sent_are_those_of_the_rounds_until_the_accuracy(folder: Path
             until = next(n for n, one in enumerate(run.rows, 1) if one["scores"]["server"]["accuracy"] >= target)
             up = sum(sum(one["up"].values()) for one in run.rows[:until]) / 4e6
             down = sum(sum(one["down"].values()) for one in run.rows[:until]) / 4e6
-            assert spent(target, each, "server") == pytest.approx((until, up, up + down))
-        assert spent(101.0, each, "server") is None
+            assert spent({0: target}, each, "server") == pytest.approx((until, up, up + down, 0))
+        assert spent({0: 101.0}, each, "server").never == 1
 
 
 def test_clients_in_a_round_are_paired_by_their_number(folder: Path) -> None:
