@@ -126,9 +126,9 @@ def test_the_second_target_is_one_that_all_reach(tmp_path: Path) -> None:
     found = find([with_beta(tmp_path, curve, curve)])
     (figure,) = figures(group(found.runs))
     plain, slow = (dict(zip(figure.heads, row, strict=True)) for row in figure.rows)
-    assert "All reach 40.00 %." in figure.sentence and slow["share both ways"] is None
-    assert plain["share up to 40.00 %"] == 1 and slow["accuracy"] == 40
-    assert slow["share up to 40.00 %"] == pytest.approx((3 * 400) / (13 * 300))
+    assert "All reach 40.00 %." in figure.sentence and slow["both ways"] is None
+    assert plain["share up, 40.00 %"] == 1 and slow["accuracy"] == 40
+    assert slow["share up, 40.00 %"] == pytest.approx((3 * 400) / (13 * 300))
 
 
 def test_a_share_needs_a_base_that_gets_there(tmp_path: Path) -> None:

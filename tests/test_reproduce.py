@@ -144,7 +144,9 @@ def test_bad_input_gets_a_line(words: list[str], said: str, folder: Path, capsys
 # ---- work
 
 
-def test_only_what_is_missing_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_what_is_missing_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["reproduce", "iid", *TINY]) == 0
     first = capsys.readouterr().out
     assert "2 of 2 to do (quick" in first and (folder / "report.html").exists()
@@ -157,6 +159,9 @@ def test_only_what_is_missing_runs(folder: Path, capsys: pytest.CaptureFixture[s
     second = capsys.readouterr().out
     assert "1 of 2 to do" in second and shown(first) == shown(second)
     assert all(path.stat().st_mtime_ns == time for path, time in written.items() if path != gone)
+    monkeypatch.setattr("fedatoms.display.overall", None)  # with nothing to do there is no bar
+    assert main(["reproduce", "iid", *TINY]) == 0
+    assert "0 of 2 to do" in capsys.readouterr().out
 
 
 def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
@@ -175,7 +180,7 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
     with monkeypatch.context() as patch:
         patch.setattr(work, "finish", stopped)
         assert main(["reproduce", "iid", *TINY]) == 130
-    assert "the same command goes on from here" in capsys.readouterr().err
+    assert capsys.readouterr().err == "fedatoms: stopped. The same command goes on from here.\n"
     assert main(["reproduce", "iid", *TINY]) == 0
     said = capsys.readouterr().out
     assert "1 of 2 to do" in said and shown(said) == whole

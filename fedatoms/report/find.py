@@ -13,6 +13,7 @@ from fedatoms.measures import files as measures
 from fedatoms.report.drawings import draw
 from fedatoms.report.explained import Explained, drawn
 from fedatoms.report.measured import Measured
+from fedatoms.report.names import natural
 from fedatoms.runs import Result, Row, accuracy_curves, read_result, read_rounds, summarise
 
 BROKEN = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError, RecursionError)
@@ -173,7 +174,7 @@ def _newest(found: Sequence[T], origin: Callable[[T], _Origin]) -> tuple[list[T]
         if first is not one:
             reason = f"left out: {origin(first).folder} has the same experiment and seed, is not older, and is used"
             repeated.append(Note(origin(one).path, reason))
-    return sorted(kept.values(), key=lambda each: origin(each).folder), repeated
+    return sorted(kept.values(), key=lambda each: natural(origin(each).folder)), repeated
 
 
 def _of_run(run: Run) -> _Origin:

@@ -9,7 +9,7 @@ from fedatoms.report.drawings import Json, Plot, axes, curve
 from fedatoms.report.find import Run
 from fedatoms.report.groups import Group, by_clients, groups_of, headline, of_server, on_common_seeds
 from fedatoms.report.measured import SIZES, article, boxed
-from fedatoms.report.names import labels, setting
+from fedatoms.report.names import labels, seeds, setting
 from fedatoms.report.spending import Spent, Targets, factors, last_of, never, share, spent, sums
 from fedatoms.report.table import number, table, text
 
@@ -132,8 +132,8 @@ def _communication(groups: list[Group]) -> _Made:
         (name, of_server(group)[1].mean, *_counts(near), *_shares(near), *_shares(far))
         for name, group, near, far in zip(names, groups, to_own, to_common, strict=True)
     ]
-    first = ("method", "accuracy", f"rounds to {own.mean:.2f} %", "M up", "share up", "share both ways")
-    heads = (*first, f"share up to {common:.2f} %", f"both ways to {common:.2f} %")
+    first = ("method", "accuracy", f"rounds to {own.mean:.2f} %", "M up", "share up", "both ways")
+    heads = (*first, f"share up, {common:.2f} %", f"both ways, {common:.2f} %")
     plane = axes("parameters sent up, millions", "accuracy, %")
     plot = Plot("Accuracy against parameters sent up", _curves(names, groups, model, _sent), plane)
     return sentence + _drawn_seeds(groups), [plot], heads, rows
@@ -195,9 +195,8 @@ def _sent(run: Run) -> Sequence[float]:
 
 
 def _setting(groups: Sequence[Group]) -> str:
-    seeds = ", ".join(map(str, sorted({seed for group in groups for seed in group.seeds})))
     first: Experiment = groups[0].experiment
-    return f"{setting(first)}, {first.rounds} rounds, seeds {seeds}."
+    return f"{setting(first)}, {first.rounds} rounds, {seeds(groups[0].seeds)}."
 
 
 def _drawn_seeds(groups: Sequence[Group]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from fedatoms.experiment import Experiment
+from fedatoms.report.names import seeds
 
 Verdict = Literal["holds", "does not hold", "not run"]
 Numbers = tuple[float | None, float | None]  # the paper's, and ours
@@ -83,7 +84,7 @@ def conditions(ours: Sequence[tuple[Experiment, Sequence[int]]]) -> str:
     """
     atoms = sorted({(one.atoms, one.atoms_lr) for one, _ in ours})
     said = [f"{number} atoms with {rate:g} times the learning rate" for number, rate in atoms]
-    return f" Ours: {' or '.join(said)}; {_seeds([seeds for _, seeds in ours])}." if ours else ""
+    return f" Ours: {' or '.join(said)}; {_seeds([some for _, some in ours])}." if ours else ""
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -117,9 +118,4 @@ def most(values: Iterable[float]) -> float | None:
 def _seeds(found: Sequence[Sequence[int]]) -> str:
     """Names the seeds that most have, and then those of the others."""
     (usual, _), *others = Counter(map(tuple, found)).most_common()
-    rest = [f", but {_named(seeds)} in {count} of {len(found)}" for seeds, count in others]
-    return _named(usual) + "".join(rest)
-
-
-def _named(seeds: Sequence[int]) -> str:
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    return seeds(usual) + "".join(f", but {seeds(some)} in {count} of {len(found)}" for some, count in others)
