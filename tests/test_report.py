@@ -20,6 +20,7 @@ from fedatoms.experiment import Experiment
 from fedatoms.measures import MEASURES
 from fedatoms.measures.files import FILE, Measure, write_measure
 from fedatoms.paper.tables import pairs
+from fedatoms.report.find import find
 from fedatoms.report.page import PLOTLY, report
 from fedatoms.runs import read_result
 
@@ -108,6 +109,12 @@ def test_a_run_is_counted_once_and_its_copy_is_named(tmp_path: Path) -> None:
     a_run(tmp_path / "runs" / "two", 60.0)
     found = report([tmp_path / "runs", tmp_path / "runs" / "one"], tmp_path / "report.html").found
     assert len(found.runs) == 1 and "same experiment and seed" in found.left_out[0].reason
+
+
+def test_runs_stand_in_the_order_of_the_numbers_in_their_names(tmp_path: Path) -> None:
+    for seed in (2, 10, 9):
+        a_run(tmp_path / f"clients-{seed}", seed=seed)
+    assert [run.result.folder.name for run in find([tmp_path]).runs] == ["clients-2", "clients-9", "clients-10"]
 
 
 def test_runs_that_score_other_models_are_not_merged(tmp_path: Path) -> None:
