@@ -125,8 +125,9 @@ def _communication(groups: list[Group]) -> _Made:
     to_own = [_cost(last_of(groups[0], model), group, groups[0], model) for group in groups]
     to_common = [_cost(dict.fromkeys(groups[0].seeds, common), group, groups[0], model) for group in groups]
     said = [_said(*each) for each in zip(names[1:], groups[1:], to_own[1:], strict=True)]
-    sentence = f"{_setting(groups)} Scored: {model}. {names[0]} has {own.mean:.2f} % over its last rounds, "
-    sentence += f"for the first time with {to_own[0].spent.up:.4g} M parameters up. "
+    base = to_own[0].spent
+    when = "" if base.never else f", for the first time with {base.up:.4g} M parameters up"
+    sentence = f"{_setting(groups)} Scored: {model}. {names[0]} has {own.mean:.2f} % over its last rounds{when}. "
     sentence += f"Shares of these until then: {'; '.join(said)}. All reach {common:.2f} %."
     rows: list[tuple[str | float | None, ...]] = [
         (name, of_server(group)[1].mean, *_counts(near), *_shares(near), *_shares(far))

@@ -32,13 +32,12 @@ def communication(groups: Sequence[Group]) -> Claim:
     slow = [each for each in whole if period_of(each.experiment.beta) > 1]
     plain = next((each for each in whole if each.experiment.parametrisation == "plain"), None)
     found = [twins for each in slow for twins in _twins(each, plain)]
-    where, names = told_apart([mine.experiment for mine, _ in found], [plain.experiment for _, plain in found])
+    where, names = told_apart([mine.experiment for mine, _ in found], [twin.experiment for _, twin in found])
     lines = [line for name, pair in zip(names, found, strict=True) for line in _bytes(name, *pair)]
     text = "With slow groups every 1/beta rounds a share beta of the bytes is enough (figure (d), furthest above beta)."
-    rule = (
-        "Bytes up until the server has the plain one's mean accuracy of the last rounds are at most beta of those of "
-    )
-    rule += "the plain run until then. A run that never gets there counts with all its bytes, and speaks against it."
+    rule = "Bytes up until the server has the plain one's mean accuracy of the last rounds are at most beta of those "
+    rule += "that the plain run sends until then. A run that never gets there needs more than all its bytes, which are "
+    rule += "shown, and speaks against it."
     rule += f"{_on(where)}{covered(len(lines), len(BETAS), 'values of beta')}"
     worst = max(lines, key=lambda line: line.ours / (line.paper or 1), default=None)
     numbers = (worst.paper, worst.ours) if worst else (None, None)

@@ -19,7 +19,8 @@ def mean_gain(ours: Ours) -> Claim:
     text = "The decomposition adds to the accuracy of the global model (Table 1, mean gain over its pairs)."
     rule = "Our mean gain is at least the paper's"
     rule += f" over the same {len(lines)} of its {len(pairs())} pairs." if lines else "."
-    rule += conditions([(atoms.experiment, atoms.seeds) for pair, _ in found for _, atoms in [both_of(*pair, ours)]])
+    both = [both_of(*pair, ours) for pair, _ in found]
+    rule += conditions([(atoms.experiment, atoms.seeds) for _, atoms in both])
     return judge(text, rule, lines, (paper, gain), holds=(gain or 0) >= (paper or 0))
 
 
@@ -78,17 +79,18 @@ def no_extra_cost(ours: Ours) -> Claim:
 
 def personal(ours: Ours) -> Claim:
     """Judges Table 2 by how far local atoms are ahead of the best of the others."""
-    lines, atoms = [], [cell for cell in cells(2) if cell.row == "Ours"]
+    lines, atoms = [], [cell for cell in cells(2) if cell.row == "Ours" and cell.mark == "best"]
     for cell in atoms:
         others = [each for each in cells(2) if each.column == cell.column and each.row != cell.row]
         leads = [lead for each in others if (lead := ahead_of(cell, each, ours)) is not None]
         if leads:
             ahead, printed = min(leads), cell.value - max(each.value for each in others)
             about = f"{column_name(cell)}, against {len(leads)} of {len(others)}"
-            lines.append(Evidence(about, printed, ahead, ahead > 0 or cell.mark != "best"))
+            lines.append(Evidence(about, printed, ahead, ahead > 0))
     text = "Personal atoms are ahead of the other personalised methods (Table 2, smallest lead)."
-    rule = "The lead is above 0 in each column where the paper has one."
-    rule += covered(len(lines), len(atoms), "columns")
+    rule = (
+        f"The lead is above 0 in each column where the paper has one.{covered(len(lines), len(atoms), 'such columns')}"
+    )
     paper, lead = least(line.paper for line in lines), least(line.ours for line in lines)
     return judge(text, rule, lines, (paper, lead))
 
@@ -98,10 +100,8 @@ def fewer_rounds(ours: Ours) -> Claim:
     lines = [line for pair, _ in _gains(ours) for line in _rounds(pair, ours)]
     middle = statistics.median(line.ours for line in lines) if lines else None
     text = "Fewer rounds reach the plain run's accuracy with decomposition (figure (a), median over pairs of Table 1)."
-    rule = (
-        "The median of the ratios of rounds to the plain run's mean accuracy of its last rounds is below 1. Each seed "
-    )
-    rule += "has its own ratio, a line their mean; a run that never gets there counts with all its rounds."
+    rule = "The median of the ratios of rounds to the plain run's mean accuracy of its last rounds is below 1. Each "
+    rule += "seed has its own ratio, a line their mean; a run that never gets there counts with all its rounds."
     rule += covered(len(lines), len(pairs()), "pairs")
     return judge(text, rule, lines, (None, middle), Unit("times the plain run's", ".2f"), holds=(middle or 0) < 1)
 
