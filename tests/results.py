@@ -44,7 +44,7 @@ def a_run(
     result = {
         "experiment": described,
         "accuracy": {name: summary._asdict() for name, summary in summarise(rows).items()},
-        "bytes_up": {"head": 9_000_000, "rest": 30_000_000},
+        "bytes_up": {name: size * len(steps) for name, size in sent.items()},
         "bytes_down": {"head": 10_000_000, "rest": 50_000_000},
         "seconds": 1.5,
         "seconds_per_round": 0.5,

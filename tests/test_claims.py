@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 from results import a_full_measure, a_measure, a_run, an_explanation, page_of
 
+from fedatoms.experiment import to_json
 from fedatoms.measures import MEASURES
 from fedatoms.measures.files import FILE
-from fedatoms.paper.studies import SAMPLED
+from fedatoms.paper.studies import SAMPLED, quick, study
 from fedatoms.presets import PRESETS
 from fedatoms.report.claims import Claim, claims
 from fedatoms.report.find import Found, find
-from fedatoms.report.groups import group, match
-from fedatoms.report.spending import share, spent, until
+from fedatoms.report.groups import Group, group, match
+from fedatoms.report.spending import last_of, share, spent
 from fedatoms.report.studied import figures
 
 RUNS = Path(__file__).parent.parent / "paper-results"
@@ -23,7 +24,8 @@ FULL = PRESETS["fedavg-cifar100-20"].rounds
 
 def all_claims(found: Found) -> list[Claim]:
     groups = group(found.runs)
-    return claims(match(groups), groups, found.measures, found.explained)
+    measures, explanations = [each.measure for each in found.measures], [each.explanation for each in found.explained]
+    return claims(match(groups), groups, measures, explanations)
 
 
 def the_claim(folder: Path, words: str) -> Claim:
@@ -46,6 +48,123 @@ def ours() -> Found:
     return find([RUNS])
 
 
+def changed(folder: Path, file: str = "result.json", **fields: object) -> Path:
+    """Puts other values into a file."""
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return folder
+
+
+def cut(folder: Path, rounds: int = 5) -> None:
+    """Leaves the first rounds of a run, and its result."""
+    path = folder / "rounds.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:rounds]))
+
+
+# ---- tables
+
+
+def a_pair(
+    folder: Path,
+    gain: float = 2.0,
+    name: str = "fedavg",
+    column: str = "cifar10-5",
+    *,
+    plain: float = 50.0,
+    seeds: tuple[int, ...] = (0,),
+) -> None:
+    """Writes runs of a pair of Table 1."""
+    for seed in seeds:
+        for kind, accuracy in (("", plain), ("-atoms", plain + gain)):
+            preset = f"{name}{kind}-{column}"
+            a_run(folder / f"{preset}-s{seed}", accuracy, preset, seed, rounds=0)
+
+
+@pytest.mark.parametrize("gain, verdict", [(1.62, "holds"), (1.5, "does not hold"), (-1.0, "does not hold")])
+def test_the_mean_gain_is_held_against_the_papers(gain: float, verdict: str, tmp_path: Path) -> None:
+    a_pair(tmp_path, gain)  # the paper's is 1.61
+    claim = the_claim(tmp_path, "mean gain over its pairs")
+    assert claim.verdict == verdict and claim.numbers == pytest.approx((1.61, gain))
+    assert "the same 1 of its 30 pairs" in claim.rule
+    assert the_claim(tmp_path, "our other runs").verdict == "not run"  # it is the paper's
+
+
+def test_only_the_same_seeds_are_compared_and_the_rule_names_them(tmp_path: Path) -> None:
+    a_pair(tmp_path, gain=2.0, seeds=(0,))
+    a_run(tmp_path / "more", 90.0, "fedavg-cifar10-5", seed=1, rounds=0)  # no atoms with this seed
+    a_pair(tmp_path, gain=3.0, name="fedprox", seeds=(0, 1))
+    claim = the_claim(tmp_path, "mean gain over its pairs")
+    assert [line.ours for line in claim.evidence] == [2.0, 3.0]
+    assert claim.rule.endswith("2 times the learning rate; seed 0, but seeds 0, 1 in 1 of 2.")
+    baseline = the_claim(tmp_path, "Our baselines").evidence[0]
+    assert baseline.ours == 70.0  # all seeds there are
+
+
+def test_runs_without_a_common_seed_are_no_pair(tmp_path: Path) -> None:
+    a_run(tmp_path / "plain", 50.0, "fedavg-cifar10-5", seed=0, rounds=0)
+    a_run(tmp_path / "atoms", 52.0, "fedavg-atoms-cifar10-5", seed=1, rounds=0)
+    assert the_claim(tmp_path, "mean gain over its pairs").verdict == "not run"
+    assert the_claim(tmp_path, "Fewer rounds").verdict == "not run"
+
+
+@pytest.mark.parametrize("worst, verdict", [(-0.5, "holds"), (-1.5, "does not hold")])
+def test_each_algorithm_counts_with_the_mean_of_its_gains(worst: float, verdict: str, tmp_path: Path) -> None:
+    a_pair(tmp_path, 2.0)
+    a_pair(tmp_path, 1.0, "fedprox")
+    a_pair(tmp_path, worst, "fedprox", "cifar10-2")
+    claim = the_claim(tmp_path, "helps each algorithm")
+    assert claim.verdict == verdict and claim.numbers[1] == (1.0 + worst) / 2
+    assert claim.rule.endswith("Run: 2 of 5 algorithms.")
+
+
+@pytest.mark.parametrize("column, verdict", [("cifar100-5", "holds"), ("cifar10-2", "does not hold")])
+def test_only_clear_gains_of_the_paper_must_be_ours_too(column: str, verdict: str, tmp_path: Path) -> None:
+    a_pair(tmp_path, 2.0)
+    a_pair(tmp_path, -0.25, "feddyn", column)  # the paper's: 0.09 and 0.84
+    claim = the_claim(tmp_path, "wherever the paper's gain")
+    assert claim.verdict == verdict and claim.numbers[1] == (2.0 if verdict == "holds" else -0.25)
+    assert f"Run: {len(claim.evidence)} of 27 such pairs." in claim.rule
+
+
+@pytest.mark.parametrize("off, verdict", [(0.704, "holds"), (-0.704, "holds"), (0.706, "does not hold")])
+def test_baselines_are_near_at_the_two_decimals_that_are_printed(off: float, verdict: str, tmp_path: Path) -> None:
+    a_run(tmp_path / "it", 79.44 + off, "fedavg-cifar10-5", rounds=0)
+    claim = the_claim(tmp_path, "Our baselines")
+    assert claim.verdict == verdict and claim.numbers[1] == pytest.approx(off)
+    assert claim.counted.name == "accuracy, %" and claim.unit.name == "points"
+
+
+@pytest.mark.parametrize("more, verdict", [(0.009, "holds"), (0.011, "does not hold")])
+def test_a_hundredth_more_bytes_is_no_extra_cost(more: float, verdict: str, tmp_path: Path) -> None:
+    a_pair(tmp_path)
+    changed(tmp_path / "fedavg-cifar10-5-s0", bytes_up={"rest": 1_000_000})
+    changed(tmp_path / "fedavg-atoms-cifar10-5-s0", bytes_up={"rest": round(1_000_000 * (1 + more))})
+    claim = the_claim(tmp_path, "cost no extra bytes")
+    assert claim.verdict == verdict and claim.numbers[1] == pytest.approx(100 * more)
+
+
+def a_personal(folder: Path, accuracy: float, method: str, column: str, seed: int = 0) -> None:
+    preset = f"{method}-personal-{column}"
+    own = {"after the last pass": accuracy}
+    changed(a_run(folder / f"{preset}-s{seed}", preset=preset, seed=seed, rounds=0), personal=own)
+
+
+def test_personal_atoms_must_lead_where_the_paper_has_them_lead(tmp_path: Path) -> None:
+    for method, accuracy in (("local-atoms", 60.0), ("local", 50.0), ("ditto", 61.0)):
+        a_personal(tmp_path, accuracy, method, "cifar100-5")  # there the paper's are second
+    assert the_claim(tmp_path, "Personal atoms").verdict == "not run"
+    for method, accuracy in (("local-atoms", 60.0), ("local", 50.0), ("ditto", 59.0)):
+        a_personal(tmp_path, accuracy, method, "cifar10-5")
+    a_personal(tmp_path, 90.0, "ditto", "cifar10-5", seed=1)  # no atoms with this seed
+    claim = the_claim(tmp_path, "Personal atoms")
+    assert claim.verdict == "holds" and claim.numbers[1] == 1.0
+    assert "against 2 of 8" in claim.evidence[0].about and "Run: 1 of 4 such columns." in claim.rule
+    for method, accuracy in (("local-atoms", 60.0), ("ditto", 62.0)):
+        a_personal(tmp_path, accuracy, method, "cifar10-2")
+    claim = the_claim(tmp_path, "Personal atoms")
+    assert claim.verdict == "does not hold" and claim.numbers[1] == -2.0
+
+
 # ---- runs
 
 
@@ -58,11 +177,25 @@ def test_rounds_to_the_plain_accuracy_are_counted_in_each_pair(tmp_path: Path) -
     claim = the_claim(tmp_path, "Fewer rounds")
     assert [(line.ours, line.speaks_for) for line in claim.evidence] == [(0.25, True), (0.5, True), (1.5, False)]
     assert claim.verdict == "holds" and claim.numbers == (None, 0.5)  # the median
-    assert [("never in 600 rounds" in line.about) for line in claim.evidence] == [False, False, True]
+    assert [("600 rounds (never)" in line.about) for line in claim.evidence] == [False, False, True]
     (tmp_path / "fedavg" / "rounds.jsonl").unlink()
     (tmp_path / "fedprox-atoms" / "rounds.jsonl").unlink()
     left = the_claim(tmp_path, "Fewer rounds")
     assert left.evidence == claim.evidence[2:] and left.verdict == "does not hold"
+
+
+def test_each_seed_has_its_own_target_and_its_own_ratio(tmp_path: Path) -> None:
+    ends = {0: 70.0, 1: 60.0, 2: 50.0}  # of the plain runs: their mean is not reached by each
+    for seed, high in ends.items():
+        since = {"": 400, "-atoms": (100, 200, 601)[seed]}
+        for kind, first in since.items():
+            preset, curve = f"fedavg{kind}-cifar10-5", rising(first, 600, high=high)
+            a_run(tmp_path / f"{preset}-{seed}", preset=preset, seed=seed, rounds=0, curves=both(curve))
+    (line,) = the_claim(tmp_path, "Fewer rounds").evidence
+    assert line.ours == pytest.approx((0.25 + 0.5 + 1.5) / 3) and line.speaks_for
+    assert line.about == "FedAvg, cifar10 (100, 5): 300 rounds (1 of 3 seeds never), plain 400"
+    cut(tmp_path / "fedavg-atoms-cifar10-5-1")
+    assert the_claim(tmp_path, "Fewer rounds").verdict == "not run"
 
 
 def test_each_number_of_clients_in_a_round_has_its_gain(tmp_path: Path) -> None:
@@ -83,6 +216,17 @@ def test_each_number_of_clients_in_a_round_has_its_gain(tmp_path: Path) -> None:
     assert worse.verdict == "does not hold" and worse.numbers == (None, -0.5)
 
 
+def test_clients_in_a_round_need_no_rounds_but_common_seeds(tmp_path: Path) -> None:
+    for kind, seed, accuracy in (("", 0, 50.0), ("", 1, 90.0), ("-atoms", 0, 51.0)):
+        preset = f"fedavg{kind}-cifar10-5"
+        a_run(tmp_path / f"{preset}-{seed}", accuracy, preset, seed, rounds=200, fraction=0.02)
+    (tmp_path / "fedavg-cifar10-5-0" / "rounds.jsonl").unlink()
+    claim = the_claim(tmp_path, "figure (c)")
+    assert [line.ours for line in claim.evidence] == [1.0] and "Run: 1 of 6 numbers of clients." in claim.rule
+    (figure,) = figures(group(find([tmp_path]).runs))
+    assert figure.rows == [(2, 50.0, 51.0)] and "seed 0." in figure.sentence and "+1.00 with 2" in figure.sentence
+
+
 def with_beta(folder: Path, server: list[float], clients: list[float]) -> Path:
     """Writes a plain run that has 50 % from round 300 on, and one with slow groups."""
     a_run(folder / "plain", preset="fedavg-cifar100-20", rounds=0, curves=both(rising(300, FULL)))
@@ -98,16 +242,116 @@ def test_the_server_decides_what_parameters_reach_and_figure_and_claim_agree(sin
     (figure,) = figures(group(found.runs))
     columns = dict(zip(figure.heads, figure.rows[1], strict=True))
     if since > FULL:
-        assert columns["50.00 %: rounds"] is None and "never with fedavg + 25 atoms" in figure.sentence
-        assert "never reached" in line.about and not line.speaks_for
+        assert columns["rounds to 50.00 %"] is None and "never with fedavg + 25 atoms" in figure.sentence
+        assert "never reached, at least" in line.about and not line.speaks_for
+        assert line.ours == pytest.approx(100 * (3 * FULL) / (13 * 300))
         return
     a_round, rounds = 3 / 13, since / 300  # of what ``a_run`` sends
-    assert columns["50.00 %: rounds"] == since
-    assert columns["50.00 %: share up"] == pytest.approx(a_round * rounds)
+    assert columns["rounds to 50.00 %"] == since
+    assert columns["share up"] == pytest.approx(a_round * rounds)
     assert line.ours == pytest.approx(100 * a_round * rounds) and line.paper == pytest.approx(20)
     assert line.speaks_for == (a_round * rounds <= 1 / 5)
     said = f"{a_round:.2f} as much in a round, {rounds:.2f} times the rounds"
     assert said in line.about and said in figure.sentence and f"{a_round * rounds:.2f} with" in figure.sentence
+
+
+def test_the_card_shows_the_line_that_is_furthest_above_its_beta(tmp_path: Path) -> None:
+    with_beta(tmp_path, rising(300, FULL), rising(300, FULL))  # 23.1 % of the bytes for 20 %
+    for beta, since in (("1/2", FULL), ("1/10", 240)):  # 46.2 % for 50 %, 18.5 % for 10 %
+        a_run(
+            tmp_path / beta[2:],
+            preset="fedavg-atoms-cifar100-20",
+            rounds=0,
+            curves=both(rising(since, FULL)),
+            beta=beta,
+        )
+    claim = the_claim(tmp_path, "slow groups")
+    assert claim.numbers == pytest.approx((10, 100 * 3 / 13 * 240 / 300)) and claim.verdict == "does not hold"
+    assert [line.speaks_for for line in claim.evidence] == [True, False, False]
+    assert "Run: 3 of 3 values of beta." in claim.rule
+
+
+def test_bytes_are_counted_seed_by_seed_and_a_seed_that_never_gets_there_makes_a_bound(tmp_path: Path) -> None:
+    for seed, (plain, slow, high) in enumerate(((300, 150, 50.0), (300, FULL + 1, 60.0))):
+        for preset, since, more in (("fedavg", plain, {}), ("fedavg-atoms", slow, {"beta": "1/2"})):
+            curves = both(rising(since, FULL, high=high))
+            name = f"{preset}-cifar100-20"
+            a_run(tmp_path / f"{preset}-{seed}", preset=name, seed=seed, rounds=0, curves=curves, **more)
+    (line,) = the_claim(tmp_path, "slow groups").evidence
+    assert line.ours == pytest.approx(100 * 3 / 13 * (0.5 + FULL / 300) / 2) and line.ours < 50
+    assert "1 of 2 seeds never reached, at least this" in line.about and not line.speaks_for
+    (figure,) = figures(group(find([tmp_path]).runs))
+    assert "1 of 2 seeds never with fedavg + 25 atoms" in figure.sentence
+
+
+@pytest.mark.parametrize("which", ["plain", "slow"])
+def test_bytes_need_all_rounds_of_both_runs_and_the_same_models(which: str, tmp_path: Path) -> None:
+    folder = with_beta(tmp_path, rising(150, FULL), rising(150, FULL))
+    assert the_claim(folder, "slow groups").verdict == "holds"
+    accuracy = json.loads((folder / which / "result.json").read_text())["accuracy"]
+    changed(folder / which, accuracy={"all": accuracy["all"]})
+    assert the_claim(folder, "slow groups").verdict == "not run" and not figures(group(find([folder]).runs))
+    changed(folder / which, accuracy=accuracy)
+    cut(folder / which)
+    assert the_claim(folder, "slow groups").verdict == "not run" and not figures(group(find([folder]).runs))
+
+
+def test_figure_d_is_judged_by_its_own_runs_alone(tmp_path: Path) -> None:
+    a_run(tmp_path / "plain", 50.0)
+    a_run(tmp_path / "slow", 51.0, "fedavg-atoms", beta="1/5")
+    assert the_claim(tmp_path, "slow groups").verdict == "not run"
+
+
+# ---- other pairs
+
+
+@pytest.mark.parametrize("gain, verdict", [(-0.5, "holds"), (-1.5, "does not hold")])
+def test_other_pairs_are_judged_by_their_mean_gain(gain: float, verdict: str, tmp_path: Path) -> None:
+    for fraction, each in ((0.2, 1.0), (0.5, gain)):
+        for preset, accuracy in (("fedavg", 50.0), ("fedavg-atoms", 50.0 + each)):
+            a_run(tmp_path / f"{preset}-{fraction}", accuracy, preset, fraction=fraction)
+    a_run(tmp_path / "more", 90.0, seed=1, fraction=0.2)  # no atoms with this seed
+    claim = the_claim(tmp_path, "our other runs")
+    assert claim.verdict == verdict and claim.numbers == (None, (1.0 + gain) / 2)
+    assert [line.speaks_for for line in claim.evidence] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "plain, atoms, pairs",
+    [
+        ({}, {}, 1),
+        ({}, {"slow_local": "freeze", "fast": "atoms"}, 1),  # they say nothing where all travels in each round
+        ({"beta": "1/5", "fast": "head"}, {}, 0),
+        ({}, {"beta": "1/5"}, 0),
+        ({"lr": 0.2}, {}, 0),
+        ({"score": "server"}, {"score": "server"}, 1),
+        ({"holdout": 0.1}, {"holdout": 0.1}, 0),
+    ],
+)
+def test_other_pairs_differ_in_the_decomposition_alone(
+    plain: dict[str, object], atoms: dict[str, object], pairs: int, tmp_path: Path
+) -> None:
+    a_run(tmp_path / "plain", **plain)  # type: ignore[arg-type]
+    a_run(tmp_path / "atoms", preset="fedavg-atoms", **atoms)  # type: ignore[arg-type]
+    assert len(the_claim(tmp_path, "our other runs").evidence) == pairs
+
+
+def test_other_pairs_score_the_same_models(tmp_path: Path) -> None:
+    a_run(tmp_path / "plain")
+    a_run(tmp_path / "atoms", preset="fedavg-atoms", curves={"server": [50.0] * 3})
+    assert the_claim(tmp_path, "our other runs").verdict == "not run"
+
+
+def test_quick_stand_ins_say_nothing_of_the_paper(tmp_path: Path) -> None:
+    for name in ("iid", "figure-communication"):
+        for n, one in enumerate(study(name).runs.values()):
+            fields = {key: value for key, value in to_json(quick(one)).items() if key not in ("seed", "rounds")}
+            a_run(tmp_path / f"{name}-{n}", rounds=10, **fields)  # type: ignore[arg-type]
+    found = find([tmp_path])
+    assert found.runs and {claim.verdict for claim in all_claims(found)} == {"not run"}
+
+
+# ---- figures
 
 
 def test_without_a_score_of_the_server_the_headline_decides(tmp_path: Path) -> None:
@@ -124,24 +368,30 @@ def test_the_second_target_is_one_that_all_reach(tmp_path: Path) -> None:
     found = find([with_beta(tmp_path, curve, curve)])
     (figure,) = figures(group(found.runs))
     plain, slow = (dict(zip(figure.heads, row, strict=True)) for row in figure.rows)
-    assert "All reach 40.00 %." in figure.sentence and slow["50.00 %: share both ways"] is None
-    assert (plain["40.00 %: rounds"], slow["40.00 %: rounds"]) == (300, 400)
-    assert plain["40.00 %: share up"] == 1 and slow["accuracy"] == 40
+    assert "All reach 40.00 %." in figure.sentence and slow["both ways"] is None
+    assert plain["share up, 40.00 %"] == 1 and slow["accuracy"] == 40
+    assert slow["share up, 40.00 %"] == pytest.approx((3 * 400) / (13 * 300))
 
 
-def test_a_share_needs_both_sides(tmp_path: Path) -> None:
+def test_a_level_line_reaches_its_own_mean(tmp_path: Path) -> None:
+    level = next(n / 100 for n in range(5000, 5100) if sum([n / 100] * 100) / 100 > n / 100)
+    (run,) = find([a_run(tmp_path / "it", level, rounds=100)]).runs
+    one = Group([run])
+    assert last_of(one, "all")[0] > level and spent(last_of(one, "all"), one, "all").rounds == 1
+
+
+def test_a_share_needs_a_base_that_gets_there(tmp_path: Path) -> None:
     found = find([with_beta(tmp_path, rising(150, FULL), rising(150, FULL))])
     plain, slow = sorted(group(found.runs), key=lambda each: each.experiment.beta != "1/1")
-    reached = spent(50.0, slow, "server")
-    assert reached is not None and share(reached, spent(60.0, plain, "server")) is None
-    assert share(spent(60.0, slow, "server"), reached) is None
-    assert until(60.0, [plain, slow]) == [(None, None)] * 2
+    assert share(last_of(plain, "server"), slow, plain, "server") == pytest.approx((0.5, 0.5 * 3 / 13, 0.5 * 3 / 13, 0))
+    assert share({0: 60.0}, slow, plain, "server") is None
+    assert spent({0: 60.0}, slow, "server").rounds == FULL and spent({0: 60.0}, slow, "server").never == 1
 
 
 def test_on_real_runs_figure_d_and_its_claim_say_the_same(ours: Found) -> None:
     claim = next(claim for claim in all_claims(ours) if "slow groups" in claim.text)
     figure = next(each for each in figures(group(ours.runs)) if each.name == "figure-communication")
-    share_up = next(n for n, head in enumerate(figure.heads) if head.endswith("share up"))
+    share_up = next(n for n, head in enumerate(figure.heads) if head == "share up")
     shown = {row[0]: row[share_up] for row in figure.rows}
     beside = [(line, shown[name]) for line in claim.evidence if (name := line.about.split(":")[0]) in shown]
     assert beside
@@ -210,6 +460,20 @@ def test_the_variance_is_judged_in_each_round(tmp_path: Path) -> None:
     assert [line.speaks_for for line in claim.evidence] == [True, False]
 
 
+def test_a_round_in_which_the_plain_filters_do_not_vary_speaks_against_it(tmp_path: Path) -> None:
+    values = variances(0.5, 0.5, 0.5)
+    plain, atoms = values["lines"]  # type: ignore[misc]
+    plain["by_move"][0] = plain["raw"][1] = 0.0
+    plain["raw"][2] = atoms["raw"][2] = 0.0
+    a_full_measure(tmp_path, "variance", values)
+    claim = the_claim(tmp_path, "figure (b)")
+    assert [(line.about, line.speaks_for) for line in claim.evidence] == [
+        ("round 0 (by norm 1.00)", True),
+        ("round 1 (by norm 1.00, by move 2.00)", False),
+    ]
+    assert "Ours: 25 atoms with 2 times the learning rate; seed 0." in claim.rule
+
+
 @pytest.mark.parametrize(
     "since, verdict", [(20, "holds"), (0, "holds"), (21, "does not hold"), (None, "does not hold")]
 )
@@ -218,7 +482,22 @@ def test_the_training_loss_is_lower_from_round_20_on(since: int | None, verdict:
     claim = the_claim(tmp_path, "training loss")
     assert claim.verdict == verdict and claim.numbers[0] == 20
     assert claim.numbers[1] == (100 if since is None else since)
-    assert ("never" in claim.evidence[0].about) == (since is None)
+    assert ("not lower in round 100" in claim.evidence[0].about) == (since is None)
+
+
+def test_of_many_seeds_the_latest_round_decides(tmp_path: Path) -> None:
+    for seed, since in enumerate((7, 25)):
+        values = {"lines": [[2.0, 1.5], [2.0, 1.25]], "lower_from": since}
+        a_full_measure(tmp_path / str(seed), "training_loss", values, seed)
+    claim = the_claim(tmp_path, "training loss")
+    assert claim.verdict == "does not hold" and claim.numbers == (20, 25)
+
+
+@pytest.mark.parametrize("since", ["7", 7.0, True])
+def test_a_round_that_is_none_is_damage(since: object, tmp_path: Path) -> None:
+    a_full_measure(tmp_path, "training_loss", {"lines": [[2.0, 1.5], [2.0, 1.25]], "lower_from": since})
+    found = find([tmp_path])
+    assert not found.measures and "neither a round nor null" in found.left_out[0].reason
 
 
 @pytest.mark.parametrize("name, words", [("variance", "figure (b)"), ("training_loss", "training loss")])
@@ -241,8 +520,8 @@ def test_measures_of_many_seeds_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "with_latent, verdict", [(60.25, "holds"), (59.25, "holds"), (59.0, "does not hold"), (58.0, "does not hold")]
 )
-def test_latent_clients_are_worth_more_than_one_image(with_latent: float, verdict: str, tmp_path: Path) -> None:
-    an_explanation(tmp_path / "it", fork=0, with_latent=with_latent)  # 58.75 without, and an image is 0.25
+def test_latent_clients_are_worth_half_a_point(with_latent: float, verdict: str, tmp_path: Path) -> None:
+    an_explanation(tmp_path / "it", fork=0, with_latent=with_latent)  # 58.75 without
     claim = the_claim(tmp_path, "latent clients")
     assert claim.verdict == verdict and claim.numbers == (None, with_latent - 58.75)
     assert claim.evidence[0].about == "mine, rounds 7 to 8 replayed"
@@ -252,7 +531,28 @@ def test_a_fork_is_a_line_of_its_own(tmp_path: Path) -> None:
     an_explanation(tmp_path / "it", fork=2)  # 61 and 62 with latent clients, 60 and 64 without
     replayed, forked = the_claim(tmp_path, "latent clients").evidence
     assert replayed.speaks_for and not forked.speaks_for
-    assert forked.about == "mine, fork of 2 rounds" and forked.ours == -0.5
+    assert forked.about == "mine, fork, rounds 7 to 8" and forked.ours == -0.5
+
+
+def test_of_many_explanations_the_smallest_difference_decides(tmp_path: Path) -> None:
+    for n, accuracy in enumerate((60.25, 59.0)):
+        an_explanation(tmp_path / str(n), fork=0, name=str(n), crossed=2 + n, with_latent=accuracy)
+    claim = the_claim(tmp_path, "latent clients")
+    assert claim.verdict == "does not hold" and claim.numbers == (None, 0.25)
+
+
+def test_of_copies_the_newest_counts_and_the_others_are_named(tmp_path: Path) -> None:
+    newer = {"time": "2026-02-03T04:05:06+00:00"}
+    for name in ("a", "b"):
+        a_full_measure(tmp_path / "measure" / name, "variance", variances(0.5 if name == "a" else 0.25))
+        an_explanation(tmp_path / "why" / name, fork=0, with_latent=60.0 if name == "a" else 61.0)
+    changed(tmp_path / "measure" / "b", FILE, provenance=newer)
+    changed(tmp_path / "why" / "a", "explain.json", provenance=newer)
+    found = find([tmp_path])
+    assert {note.path.parent.relative_to(tmp_path).as_posix() for note in found.left_out} == {"measure/a", "why/b"}
+    assert all("left out: " in note.reason and " and is used" in note.reason for note in found.left_out)
+    assert the_claim(tmp_path, "figure (b)").numbers == (None, 0.25)
+    assert the_claim(tmp_path, "latent clients").numbers == (None, 1.25)
 
 
 # ---- the page

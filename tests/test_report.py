@@ -20,6 +20,7 @@ from fedatoms.experiment import Experiment
 from fedatoms.measures import MEASURES
 from fedatoms.measures.files import FILE, Measure, write_measure
 from fedatoms.paper.tables import pairs
+from fedatoms.report.find import find
 from fedatoms.report.page import PLOTLY, report
 from fedatoms.runs import read_result
 
@@ -110,6 +111,12 @@ def test_a_run_is_counted_once_and_its_copy_is_named(tmp_path: Path) -> None:
     assert len(found.runs) == 1 and "same experiment and seed" in found.left_out[0].reason
 
 
+def test_runs_stand_in_the_order_of_the_numbers_in_their_names(tmp_path: Path) -> None:
+    for seed in (2, 10, 9):
+        a_run(tmp_path / f"clients-{seed}", seed=seed)
+    assert [run.result.folder.name for run in find([tmp_path]).runs] == ["clients-2", "clients-9", "clients-10"]
+
+
 def test_runs_that_score_other_models_are_not_merged(tmp_path: Path) -> None:
     a_run(tmp_path / "runs" / "one")
     change(a_run(tmp_path / "runs" / "two", seed=1), '"all"', '"selected"')
@@ -122,17 +129,6 @@ def test_pairs_that_differ_in_the_atoms_alone_say_whether_they_help(tmp_path: Pa
     a_run(tmp_path / "runs" / "two", 53.25, "fedavg-atoms")
     card = next(card for card in page_of(tmp_path / "runs").split("<article")[1:] if "our other runs" in card)
     assert "+3.25 points" in card and ">holds<" in card
-
-
-def test_bytes_to_the_plain_accuracy_are_held_against_beta(tmp_path: Path) -> None:
-    a_run(tmp_path / "runs" / "plain", 50.0)
-    a_run(tmp_path / "runs" / "reaches", 51.0, "fedavg-atoms", beta="1/5")
-    a_run(tmp_path / "runs" / "never", 49.0, "fedavg-atoms", beta="1/2")
-    card = next(card for card in page_of(tmp_path / "runs").split("<article")[1:] if "slow groups" in card)
-    lines = [re.findall(r">([^<]*)</td>", row) for row in re.findall("<tr><td.*?</tr>", card)]
-    found = {("never reached" in line[0]): line[1:] for line in lines}
-    assert found == {False: ["20.00", f"{300 / 13:.2f}", "no"], True: ["50.00", "100.00", "no"]}
-    assert ">does not hold<" in card
 
 
 def test_rounds_that_contradict_their_result_and_unfinished_runs_are_named(tmp_path: Path) -> None:

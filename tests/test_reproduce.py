@@ -20,9 +20,9 @@ from fedatoms.paper.studies import Study, distinct, quick, studies
 from fedatoms.paper.tables import cells
 from fedatoms.presets import preset
 from fedatoms.report.find import find
-from fedatoms.report.groups import group
+from fedatoms.report.groups import group, groups_of
 from fedatoms.report.spending import spent
-from fedatoms.report.studied import figures, groups_of, section
+from fedatoms.report.studied import figures, section
 from fedatoms.reproduce import work
 from fedatoms.reproduce.plan import Job, Reproduce, chosen, jobs, missing
 from fedatoms.runs import Result
@@ -40,7 +40,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(quick(experiment), rounds=2, epochs=1, last_epochs=1)
 
     monkeypatch.setattr("fedatoms.reproduce.plan.quick", least)
-    monkeypatch.setattr("fedatoms.report.studied.quick", least)
+    monkeypatch.setattr("fedatoms.report.groups.quick", least)
 
 
 @pytest.fixture
@@ -144,7 +144,9 @@ def test_bad_input_gets_a_line(words: list[str], said: str, folder: Path, capsys
 # ---- work
 
 
-def test_only_what_is_missing_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_what_is_missing_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["reproduce", "iid", *TINY]) == 0
     first = capsys.readouterr().out
     assert "2 of 2 to do (quick" in first and (folder / "report.html").exists()
@@ -157,6 +159,9 @@ def test_only_what_is_missing_runs(folder: Path, capsys: pytest.CaptureFixture[s
     second = capsys.readouterr().out
     assert "1 of 2 to do" in second and shown(first) == shown(second)
     assert all(path.stat().st_mtime_ns == time for path, time in written.items() if path != gone)
+    monkeypatch.setattr("fedatoms.display.overall", None)  # with nothing to do there is no bar
+    assert main(["reproduce", "iid", *TINY]) == 0
+    assert "0 of 2 to do" in capsys.readouterr().out
 
 
 def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
@@ -175,7 +180,7 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
     with monkeypatch.context() as patch:
         patch.setattr(work, "finish", stopped)
         assert main(["reproduce", "iid", *TINY]) == 130
-    assert "the same command goes on from here" in capsys.readouterr().err
+    assert capsys.readouterr().err == "fedatoms: stopped. The same command goes on from here.\n"
     assert main(["reproduce", "iid", *TINY]) == 0
     said = capsys.readouterr().out
     assert "1 of 2 to do" in said and shown(said) == whole
@@ -337,8 +342,8 @@ def test_parameters_sent_are_those_of_the_rounds_until_the_accuracy(folder: Path
             until = next(n for n, one in enumerate(run.rows, 1) if one["scores"]["server"]["accuracy"] >= target)
             up = sum(sum(one["up"].values()) for one in run.rows[:until]) / 4e6
             down = sum(sum(one["down"].values()) for one in run.rows[:until]) / 4e6
-            assert spent(target, each, "server") == pytest.approx((until, up, up + down))
-        assert spent(101.0, each, "server") is None
+            assert spent({0: target}, each, "server") == pytest.approx((until, up, up + down, 0))
+        assert spent({0: 101.0}, each, "server").never == 1
 
 
 def test_clients_in_a_round_are_paired_by_their_number(folder: Path) -> None:

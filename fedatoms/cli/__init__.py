@@ -64,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where: say(str(message))
             return commands[words[0]](words[1:])
-    except KeyboardInterrupt:
-        print("fedatoms: stopped.", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(*("fedatoms: stopped.", *stop.args), file=sys.stderr)
         return 130
     except (ValueError, OSError, FloatingPointError, MemoryError) as error:
         if os.environ.get("FEDATOMS_DEBUG"):

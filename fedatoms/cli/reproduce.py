@@ -59,6 +59,8 @@ def _do(jobs: Sequence["Job"], settings: "Reproduce", console: "Console") -> boo
     from fedatoms.display import overall
     from fedatoms.reproduce.work import here, on_ray
 
+    if not jobs:
+        return False
     work = on_ray if settings.on == "ray" else here
     with overall(console, {job.name: job.weight for job in jobs}) as tell, told_to_repeat():
         failed = [done for done in work(jobs, lambda job, share: tell(job.name, share)) if done.failure]

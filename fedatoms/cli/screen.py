@@ -29,7 +29,7 @@ def told_how_to_continue(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if any((folder / "checkpoint").glob("*.json")):
-            print(f"fedatoms: checkpoint saved. Continue with: fedatoms run --resume {folder}", file=sys.stderr)
+            raise KeyboardInterrupt(f"Checkpoint saved. Continue with: fedatoms run --resume {folder}") from None
         raise
 
 
@@ -39,5 +39,4 @@ def told_to_repeat() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("fedatoms: the same command goes on from here.", file=sys.stderr)
-        raise
+        raise KeyboardInterrupt("The same command goes on from here.") from None

@@ -15,6 +15,13 @@ def findings(explanation: Explanation) -> list[str]:
     return [line for line in (*lines, _longer(explanation)) if line]
 
 
+def title(explanation: Explanation) -> str:
+    """Names an explanation by its run and the rounds that were replayed."""
+    rounds = [one.round for one in explanation.rounds]
+    which = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
+    return f"{explanation.run}, {which} replayed"
+
+
 def percent(share: float, digits: int = 2) -> str:
     """Writes a share.
 

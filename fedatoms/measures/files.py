@@ -82,6 +82,37 @@ def numbers(values: object) -> list[float]:
     raise ValueError(f"{str(values)[:40]} is not a list of numbers")
 
 
+def objects(values: object) -> list[Values]:
+    """Returns a list of objects, or says that it is none.
+
+    >>> objects([{"raw": [1.0]}])
+    [{'raw': [1.0]}]
+    """
+    return [object_of(value) for value in list_of(values)]
+
+
+def object_of(value: object) -> Values:
+    """Returns an object, or says that it is none.
+
+    >>> object_of({"raw": [1.0]})
+    {'raw': [1.0]}
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"{str(value)[:40]} is not an object")
+    return value
+
+
+def list_of(value: object) -> list[object]:
+    """Returns a list, or says that it is none.
+
+    >>> list_of([1.0])
+    [1.0]
+    """
+    if not isinstance(value, list):
+        raise ValueError(f"{str(value)[:40]} is not a list")
+    return value
+
+
 def _experiment(fields: object) -> Experiment:
     if not isinstance(fields, dict):
         raise ValueError("an experiment of it is not an object")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fedatoms.measures import MEASURES
-from fedatoms.measures.files import Measure, numbers
+from fedatoms.measures.files import Measure, list_of, numbers, object_of, objects
 from fedatoms.names import find
 from fedatoms.plots import COLOURS
 from fedatoms.report.names import labels
@@ -82,7 +82,7 @@ def _synthetic(measure: Measure) -> Drawing:
         if "products" in line:
             found["the same without latent clients"] = numbers(line["products"])[1:]
     rounds = list(range(1, 1 + len(next(iter(found.values())))))
-    ground, optimum = _contour(_object(measure.values["landscape"])), numbers(measure.values["optimum"])
+    ground, optimum = _contour(object_of(measure.values["landscape"])), numbers(measure.values["optimum"])
     plots = [_trajectories(n, line, ground, optimum) for n, line in enumerate(lines)]
     plots.append(Plot("Variance over rounds", curves(rounds, found), axes("round", "variance", log=True)))
     sentence = f"Variance of the averaged model after round {rounds[-1]}: {_last(found)}"
@@ -92,8 +92,8 @@ def _synthetic(measure: Measure) -> Drawing:
 
 def _trajectories(n: int, line: Json, ground: Json, optimum: list[float]) -> Plot:
     name, traces = str(line["name"]), [ground]
-    for k, path in enumerate(_list(line["paths"])):
-        x, y = (list(axis) for axis in zip(*map(numbers, _list(path)), strict=True))
+    for k, path in enumerate(list_of(line["paths"])):
+        x, y = (list(axis) for axis in zip(*map(numbers, list_of(path)), strict=True))
         thin = {"showlegend": k == 0, "line": {"color": COLOURS[n % len(COLOURS)], "width": 1.5}}
         traces.append(_path(name, n, x, y) | thin)
     star = {"symbol": "star", "size": 13, "color": COLOURS[4]}
@@ -104,9 +104,11 @@ def _trajectories(n: int, line: Json, ground: Json, optimum: list[float]) -> Plo
 
 def _training_loss(measure: Measure) -> Drawing:
     names, since = _names(measure), measure.values["lower_from"]
-    found = {name: numbers(line) for name, line in zip(names, _list(measure.values["lines"]), strict=True)}
+    if since is not None and type(since) is not int:
+        raise ValueError(f"lower_from is {str(since)[:40]}, which is neither a round nor null")
+    found = {name: numbers(line) for name, line in zip(names, list_of(measure.values["lines"]), strict=True)}
     rounds = list(range(len(found[names[0]])))
-    end = f"{names[-1]} is the lower one from round {since:d} on" if isinstance(since, int) else ""
+    end = "" if since is None else f"{names[-1]} is the lower one from round {since} on"
     sentence = f"Loss of the server's model on all training images after round {rounds[-1]}: {_last(found)}; "
     sentence += f"{end or f'{names[-1]} is not the lower one'}."
     plot = Plot("Training loss over rounds", curves(rounds, found), axes("round", "training loss"))
@@ -178,16 +180,20 @@ def _path(name: str, n: int, x: list[float], y: list[float]) -> Json:
 
 
 def _contour(values: Json) -> Json:
-    x, y, rows = numbers(values["x"]), numbers(values["y"]), [_list(row) for row in _list(values["loss"])]
+    x, y = numbers(values["x"]), numbers(values["y"])
+    rows = [
+        [None if value is None else _short(*numbers([value])) for value in list_of(row)]
+        for row in list_of(values["loss"])
+    ]
     if len(rows) != len(y) or any(len(row) != len(x) for row in rows):
         raise ValueError("its grid does not have a loss for each point")
-    known = numbers([value for row in rows for value in row if value is not None])
+    known = [value for row in rows for value in row if value is not None]
     return {
         "type": "contour",
         "name": "loss",
         "x": [_short(value) for value in x],
         "y": [_short(value) for value in y],
-        "z": [[None if value is None else _short(value) for value in row] for row in rows],
+        "z": rows,
         "autocontour": False,  # Plotly loses levels of its own when it draws the same contour again
         "contours": _levels(min(known), max(known)),
     }
@@ -203,15 +209,6 @@ def _levels(low: float, high: float) -> Json:
     power = 10.0 ** math.floor(math.log10(least))
     step = next(digit * power for digit in (1, 2, 5, 10) if digit * power >= least * 0.999)
     return {"start": _short(math.ceil(low / step) * step), "end": _short(high), "size": _short(step)}
-
-
-def objects(values: object) -> list[Json]:
-    """Returns a list of objects, or says that it is none.
-
-    >>> objects([{"raw": [1.0]}])
-    [{'raw': [1.0]}]
-    """
-    return [_object(value) for value in _list(values)]
 
 
 def axes(x: str, y: str, *, log: bool = False) -> Json:
@@ -244,15 +241,3 @@ def _short(value: float) -> float:
 
 def _of_each(names: Sequence[str], values: object) -> dict[str, Json]:
     return dict(zip(names, objects(values), strict=True))
-
-
-def _object(value: object) -> Json:
-    if not isinstance(value, dict):
-        raise ValueError(f"{str(value)[:40]} is not an object")
-    return value
-
-
-def _list(value: object) -> list[float]:
-    if not isinstance(value, list):
-        raise ValueError(f"{str(value)[:40]} is not a list")
-    return value

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fedatoms.explain.fork import Forked
 from fedatoms.explain.latent import Latent
 from fedatoms.explain.values import Explanation, Round
-from fedatoms.explain.words import findings
+from fedatoms.explain.words import findings, title
 from fedatoms.plots import COLOURS
 from fedatoms.report.drawings import LEGEND, Json, Plot, axes, curves
 from fedatoms.report.measured import article, boxed, taken
@@ -59,13 +59,6 @@ def plots(found: Sequence[Explained]) -> list[Json]:
     []
     """
     return [box for n, each in enumerate(_ordered(found)) for box in boxed(f"why-{n}", each.plots)]
-
-
-def title(explanation: Explanation) -> str:
-    """Names an explanation by its run and the rounds that were replayed."""
-    rounds = [one.round for one in explanation.rounds]
-    which = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
-    return f"{explanation.run}, {which} replayed"
 
 
 def _ordered(found: Sequence[Explained]) -> list[Explained]:

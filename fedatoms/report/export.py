@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fedatoms.paper.tables import cells_of
 from fedatoms.report.find import Run
-from fedatoms.report.groups import column_name
+from fedatoms.report.groups import column_name, row_name
 from fedatoms.runs import described
 
 
@@ -29,7 +29,8 @@ def _line(run: Run) -> dict[str, object]:
     result = run.result
     accuracy = {model: summary._asdict() for model, summary in result.accuracy.items()}
     paper = [
-        f"Table {cell.table}, {cell.row}, {column_name(cell)}: {cell.printed}" for cell in cells_of(result.experiment)
+        f"Table {cell.table}, {row_name(cell)}, {column_name(cell)}: {cell.printed}"
+        for cell in cells_of(result.experiment)
     ]
     return {
         "folder": run.name,

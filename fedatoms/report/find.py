@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -13,6 +13,7 @@ from fedatoms.measures import files as measures
 from fedatoms.report.drawings import draw
 from fedatoms.report.explained import Explained, drawn
 from fedatoms.report.measured import Measured
+from fedatoms.report.names import natural
 from fedatoms.runs import Result, Row, accuracy_curves, read_result, read_rounds, summarise
 
 BROKEN = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError, RecursionError)
@@ -50,7 +51,7 @@ class Found(NamedTuple):
 
 
 def find(folders: Sequence[Path]) -> Found:
-    """Reads all results, measures and explanations, each once; of runs of one experiment and seed the newest."""
+    """Reads all results, measures and explanations; of those that say the same of the same, the newest."""
     runs, left_out, notes = [], [], []
     for path in _files(folders, "result.json"):
         try:
@@ -61,11 +62,13 @@ def find(folders: Sequence[Path]) -> Found:
         rows, said = _rounds(result)
         runs.append(Run(result, rows))
         notes += said
-    kept, repeated = _newest(runs)
+    kept, repeated = _newest(runs, _of_run)
     alike, odd = _alike(kept)
     measured, damaged = _each(folders, measures.FILE, _measured)
+    measured, retaken = _newest(measured, _of_measure)
     explained, unread = _each(folders, explanations.FILE, _explained)
-    left_out += [*repeated, *odd, *damaged, *unread, *_unfinished(folders)]
+    explained, retold = _newest(explained, _of_explanation)
+    left_out += [*repeated, *odd, *damaged, *retaken, *unread, *retold, *_unfinished(folders)]
     return Found(alike, left_out, notes, measured, explained)
 
 
@@ -146,15 +149,49 @@ def _agree(ours: Iterable[float], theirs: Iterable[float]) -> bool:
     return all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) for a, b in zip(ours, theirs, strict=True))
 
 
-def _newest(runs: Sequence[Run]) -> tuple[list[Run], list[Note]]:
-    kept: dict[str, Run] = {}
+class _Origin(NamedTuple):
+    """What a file is about, when it was made, and where it lies."""
+
+    key: Hashable
+    provenance: Mapping[str, object]
+    path: Path
+
+    @property
+    def time(self) -> str:
+        return str(self.provenance.get("time", ""))
+
+    @property
+    def folder(self) -> str:
+        return self.path.parent.as_posix()
+
+
+def _newest(found: Sequence[T], origin: Callable[[T], _Origin]) -> tuple[list[T], list[Note]]:
+    """Keeps the newest of what is about the same, in the order of folders."""
+    kept: dict[Hashable, T] = {}
     repeated = []
-    for run in sorted(runs, key=lambda run: str(run.result.provenance.get("time", "")), reverse=True):
-        first = kept.setdefault(identity(run.result.experiment), run)
-        if first is not run:
-            reason = f"same experiment and seed as {first.name}, which is not older"
-            repeated.append(Note(run.result.folder / "result.json", reason))
-    return sorted(kept.values(), key=lambda run: run.name), repeated
+    for one in sorted(found, key=lambda each: origin(each).time, reverse=True):
+        first = kept.setdefault(origin(one).key, one)
+        if first is not one:
+            reason = f"left out: {origin(first).folder} has the same experiment and seed, is not older, and is used"
+            repeated.append(Note(origin(one).path, reason))
+    return sorted(kept.values(), key=lambda each: natural(origin(each).folder)), repeated
+
+
+def _of_run(run: Run) -> _Origin:
+    result = run.result
+    return _Origin(identity(result.experiment), result.provenance, result.folder / "result.json")
+
+
+def _of_measure(each: Measured) -> _Origin:
+    its = each.measure
+    key = its.name, tuple(map(identity, its.experiments)), json.dumps(its.settings, sort_keys=True)
+    return _Origin(key, its.provenance, each.folder / measures.FILE)
+
+
+def _of_explanation(each: Explained) -> _Origin:
+    its = each.explanation
+    key = identity(its.experiment), its.round, replace(its.settings, device=None, threads=None)
+    return _Origin(key, its.provenance, each.folder / explanations.FILE)
 
 
 def _alike(runs: Sequence[Run]) -> tuple[list[Run], list[Note]]:

@@ -1,11 +1,12 @@
 """Runs of one experiment over its seeds, and the cells of the paper that they reproduce."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fedatoms.compare import Spread
 from fedatoms.experiment import Experiment, identity
+from fedatoms.paper.studies import quick, study
 from fedatoms.paper.tables import Cell, Compared, Pair, cells_of
 from fedatoms.report.find import Run
 from fedatoms.report.names import setting
@@ -29,9 +30,19 @@ class Group:
         return [run.result.experiment.seed for run in self.runs]
 
     @property
+    def key(self) -> str:
+        """What its runs compute, whatever the seed."""
+        return key_of(self.experiment)
+
+    @property
+    def models(self) -> list[str]:
+        """The models that its runs score, the one that counts last."""
+        return list(self.runs[0].result.accuracy)
+
+    @property
     def has_rounds(self) -> bool:
-        """Whether the rounds of all its runs are there, and not their results alone."""
-        return all(run.rows for run in self.runs)
+        """Whether all rounds of all its runs are there, and not their results alone."""
+        return all(len(run.rows) == run.result.experiment.rounds for run in self.runs)
 
     @property
     def up(self) -> float:
@@ -47,12 +58,53 @@ class Group:
 Ours = dict[tuple[int, str, object], Group]  # by table, row and column of the paper
 
 
+def key_of(experiment: Experiment) -> str:
+    """Hashes what an experiment computes, whatever the seed.
+
+    >>> key_of(Experiment(seed=1)) == key_of(Experiment())
+    True
+    """
+    return identity(experiment, without=("seed",))
+
+
 def group(runs: Sequence[Run]) -> list[Group]:
     """Groups runs that differ in the seed only."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(identity(run.result.experiment, without=("seed",)), []).append(run)
+        groups.setdefault(key_of(run.result.experiment), []).append(run)
     return [Group(sorted(each, key=lambda run: run.result.experiment.seed)) for each in groups.values()]
+
+
+def on_common_seeds(groups: Sequence[Group]) -> list[Group]:
+    """Keeps of groups that are compared the runs whose seeds all of them have; no group if there is no such seed.
+
+    >>> on_common_seeds([])
+    []
+    """
+    seeds = set.intersection(*(set(each.seeds) for each in groups)) if groups else set()
+    kept = [[run for run in each.runs if run.result.experiment.seed in seeds] for each in groups]
+    return [Group(runs) for runs in kept if runs]
+
+
+def groups_of(name: str, groups: Sequence[Group], *, quick_ones: bool) -> dict[str, Group]:
+    """Finds the groups that are runs of a study, by what one would type for them."""
+    known = {each.key: each for each in groups}
+    runs = {typed: key_of(quick(one) if quick_ones else one) for typed, one in study(name).runs.items()}
+    return {typed: known[key] for typed, key in runs.items() if key in known}
+
+
+def by_clients(groups: Iterable[Group]) -> dict[str, dict[int, Group]]:
+    """Sorts groups by network, plain or with atoms, and then by the clients of a round.
+
+    >>> by_clients([])
+    {}
+    """
+    found: dict[str, dict[int, Group]] = {}
+    for each in groups:
+        one = each.experiment
+        name = "plain" if one.parametrisation == "plain" else f"{one.atoms} atoms"
+        found.setdefault(name, {})[round(one.fraction * one.clients)] = each
+    return found
 
 
 def places(groups: Sequence[Group]) -> dict[str, list[Group]]:
@@ -77,12 +129,12 @@ def score(group: Group, compared: Compared) -> Spread | None:
 
 def headline(group: Group) -> tuple[str, Spread]:
     """Returns the last model that a group scores, and its accuracy over the last rounds."""
-    return _over_last(group, list(group.runs[0].result.accuracy)[-1])
+    return _over_last(group, group.models[-1])
 
 
-def held(group: Group) -> tuple[str, Spread]:
+def of_server(group: Group) -> tuple[str, Spread]:
     """Returns the server's model, all that a federation has of what was sent, or the headline's if it is not scored."""
-    return _over_last(group, "server") if "server" in group.runs[0].result.accuracy else headline(group)
+    return _over_last(group, "server") if "server" in group.models else headline(group)
 
 
 def place(cell: Cell) -> tuple[int, str, object]:
@@ -106,10 +158,32 @@ def ours_of(cell: Cell, ours: Ours) -> Spread | None:
     return None if found is None else score(found, cell.compared)
 
 
+def both_of(one: Cell, other: Cell, ours: Ours) -> list[Group]:
+    """Returns what we have for two cells, with the seeds of both; no group if one was not run with any of them."""
+    found = [ours[place(cell)] for cell in (one, other) if place(cell) in ours]
+    return on_common_seeds(found) if len(found) == 2 else []
+
+
+def ahead_of(one: Cell, other: Cell, ours: Ours) -> float | None:
+    """Returns by how many points our runs of one cell are ahead of those of another, with the same seeds."""
+    scores = [score(each, one.compared) for each in both_of(one, other, ours)]
+    mine, theirs = scores or (None, None)
+    return None if mine is None or theirs is None else mine.mean - theirs.mean
+
+
 def gain_of(pair: Pair, ours: Ours) -> float | None:
     """Returns what the decomposition adds in our runs, in points; None if one of the two was not run."""
-    plain, atoms = ours_of(pair.plain, ours), ours_of(pair.atoms, ours)
-    return None if plain is None or atoms is None else atoms.mean - plain.mean
+    return ahead_of(pair.atoms, pair.plain, ours)
+
+
+def row_name(cell: Cell) -> str:
+    """Names a row; what the paper calls its own gets a name that ours can stand beside.
+
+    >>> from fedatoms.paper.tables import cells
+    >>> row_name(cells(2)[-1])
+    'Ours: local atoms'
+    """
+    return "Ours: local atoms" if cell.row == "Ours" else cell.row
 
 
 def column_name(cell: Cell) -> str:

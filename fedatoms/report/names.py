@@ -1,6 +1,7 @@
 """Names for people: what an experiment is, in which setting, and by what it differs from others there."""
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -59,6 +60,25 @@ def told_apart(experiments: Sequence[Experiment], among: Sequence[Experiment] = 
         ", ".join([method(one), *(_show(one, n) for n in _NAMED if _is_odd(one, n, usual))]) for one in experiments
     ]
     return shared, names if shared else [f"{name}; {where}" for name, where in zip(names, settings, strict=True)]
+
+
+def seeds(numbers: Sequence[int]) -> str:
+    """Names seeds.
+
+    >>> seeds([0]), seeds([0, 1])
+    ('seed 0', 'seeds 0, 1')
+    """
+    return f"seed{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """Returns what to sort a name by: its numbers count as numbers.
+
+    >>> sorted(["run-10", "run-2", "run"], key=natural)
+    ['run', 'run-2', 'run-10']
+    """
+    parts = re.split(r"(\d+)", text)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts if part]
 
 
 def method(experiment: Experiment) -> str:

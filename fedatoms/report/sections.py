@@ -11,7 +11,7 @@ from fedatoms.paper.tables import Cell as Printed
 from fedatoms.report.claims.base import Claim
 from fedatoms.report.claims.tables import NEAR
 from fedatoms.report.find import Found, Note, Run
-from fedatoms.report.groups import Group, Ours, column_name, gain_of, headline, ours_of, place, places
+from fedatoms.report.groups import Group, Ours, column_name, gain_of, headline, ours_of, place, places, row_name
 from fedatoms.report.names import labels, setting
 from fedatoms.report.table import Cell, change, number, spread, table, text
 from fedatoms.runs import WINDOW
@@ -132,7 +132,7 @@ def _paper_row(cell: Printed, ours: Ours) -> list[Cell]:
     mine, found = ours_of(cell, ours), ours.get(place(cell))
     shown = spread(mine) if mine is not None else Cell("not run", kind=MISSING)
     seeds = number(len(found.seeds), "d") if found else number(None, none="")
-    start = [text(cell.row), text(column_name(cell)), Cell(cell.printed, repr(cell.value), "number"), shown]
+    start = [text(row_name(cell)), text(column_name(cell)), Cell(cell.printed, repr(cell.value), "number"), shown]
     middle = [change(None if mine is None else mine.mean - cell.value, NEAR), seeds]
     return [*start, *middle, *(_gains(cell, ours) if cell.table == 1 else ()), _folders(found)]
 

@@ -1,57 +1,70 @@
 """What a group of runs sends until it reaches an accuracy, and the same as a share of another group's."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from fedatoms.report.groups import Group, held
+from fedatoms.report.find import Run
+from fedatoms.report.groups import Group
 from fedatoms.runs import Row
 
 FLOAT = 4  # bytes of a parameter
+ROUNDING = 1e-9  # points: a mean of equal accuracies may come out this much above them
+Targets = Mapping[int, float]  # accuracies by seed
 
 
 class Spent(NamedTuple):
-    """Rounds until an accuracy is reached, and millions of parameters up and in both directions; or shares of these."""
+    """Rounds until an accuracy, and millions of parameters up and in both directions, or shares of these.
+
+    They are means over seeds. A seed that never gets there counts with all that it spends.
+    """
 
     rounds: float
     up: float
     both: float
+    never: int = 0  # so many seeds
 
 
-def spent(target: float, group: Group, model: str) -> Spent | None:
-    """Counts what a group spends until a model of it reaches an accuracy, mean over seeds; None if one never does."""
-    found = [_spent(target, run.rows, model) for run in group.runs]
-    reached = [each for each in found if each is not None]
-    if len(reached) < len(found):
-        return None
-    return Spent(*(statistics.mean(column) for column in zip(*reached, strict=True)))
+def last_of(group: Group, model: str) -> dict[int, float]:
+    """Returns the mean accuracy of a model over the last rounds, by seed."""
+    return {run.result.experiment.seed: run.result.accuracy[model].headline for run in group.runs}
 
 
-def until(target: float, groups: Sequence[Group]) -> list[tuple[Spent | None, Spent | None]]:
-    """Returns what each group spends until its server has an accuracy, and the same as shares of the first group's."""
-    found = [spent(target, group, held(group)[0]) for group in groups]
-    return [(each, share(each, found[0])) for each in found]
+def spent(targets: Targets, group: Group, model: str) -> Spent:
+    """Counts what a group spends until a model of it reaches, with each seed, the accuracy for that seed."""
+    return _mean([_spent(targets, run, model) for run in group.runs])
 
 
-def share(mine: Spent | None, base: Spent | None) -> Spent | None:
-    """Returns each number as a share of another group's; None if one of them never got there, or sent nothing.
+def share(targets: Targets, mine: Group, base: Group, model: str) -> Spent | None:
+    """Returns the same as a share of what another group with the same seeds spends, seed by seed.
 
-    >>> share(Spent(500, 25, 60), Spent(400, 100, 200))
-    Spent(rounds=1.25, up=0.25, both=0.3)
+    None if that one does not get there, which takes rounds that are not those of the result, or sends nothing.
     """
-    if mine is None or base is None or not base.up:
+    pairs = zip(mine.runs, base.runs, strict=True)
+    found = [(_spent(targets, one, model), _spent(targets, other, model)) for one, other in pairs]
+    if any(other.never or not other.up for _, other in found):
         return None
-    return Spent(*(one / other for one, other in zip(mine, base, strict=True)))
+    return _mean([_ratio(one, other) for one, other in found])
 
 
-def reason(part: Spent) -> str:
+def factors(part: Spent) -> str:
     """Says of what two factors a share of parameters up is the product.
 
-    >>> reason(Spent(rounds=1.25, up=0.25, both=0.3))
+    >>> factors(Spent(rounds=1.25, up=0.25, both=0.3))
     '0.20 as much in a round, 1.25 times the rounds'
     """
     return f"{part.up / part.rounds:.2f} as much in a round, {part.rounds:.2f} times the rounds"
+
+
+def never(found: Spent, group: Group) -> str:
+    """Says how many seeds never get there, and nothing if all do.
+
+    >>> never(Spent(600, 100, 200), Group([]))
+    ''
+    """
+    of_many = f"{found.never} of {len(group.runs)} seeds " if len(group.runs) > 1 else ""
+    return f"{of_many}never" if found.never else ""
 
 
 def sums(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
@@ -61,9 +74,19 @@ def sums(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
     return list(accumulate(up)), list(accumulate(a + b for a, b in zip(up, down, strict=True)))
 
 
-def _spent(target: float, rows: Sequence[Row], model: str) -> Spent | None:
-    up, both = sums(rows)
-    for t, row in enumerate(rows):
+def _spent(targets: Targets, run: Run, model: str) -> Spent:
+    up, both = sums(run.rows)
+    target = targets[run.result.experiment.seed] - ROUNDING
+    for t, row in enumerate(run.rows):
         if row["scores"].get(model, {}).get("accuracy", -1.0) >= target:
             return Spent(t + 1, up[t], both[t])
-    return None
+    return Spent(len(run.rows), up[-1], both[-1], never=1)
+
+
+def _ratio(one: Spent, other: Spent) -> Spent:
+    return Spent(one.rounds / other.rounds, one.up / other.up, one.both / other.both, one.never)
+
+
+def _mean(found: Sequence[Spent]) -> Spent:
+    rounds, up, both, missed = zip(*found, strict=True)
+    return Spent(statistics.mean(rounds), statistics.mean(up), statistics.mean(both), sum(missed))

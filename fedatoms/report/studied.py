@@ -1,18 +1,16 @@
 """Figures made of runs: accuracy over rounds (a), against clients in a round (c), against parameters sent (d)."""
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fedatoms.compare import Spread
-from fedatoms.experiment import Experiment, identity
-from fedatoms.paper.studies import quick, study
+from fedatoms.experiment import Experiment
+from fedatoms.paper.studies import study
 from fedatoms.report.drawings import Json, Plot, axes, curve
 from fedatoms.report.find import Run
-from fedatoms.report.groups import Group, headline, held
+from fedatoms.report.groups import Group, by_clients, groups_of, headline, of_server, on_common_seeds
 from fedatoms.report.measured import SIZES, article, boxed
-from fedatoms.report.names import labels, setting
-from fedatoms.report.spending import Spent, reason, spent, sums, until
+from fedatoms.report.names import labels, seeds, setting
+from fedatoms.report.spending import Spent, Targets, factors, last_of, never, share, spent, sums
 from fedatoms.report.table import number, table, text
 
 NOT_RUN = "not run"
@@ -40,7 +38,7 @@ def figures(groups: Sequence[Group]) -> list[Studied]:
         figure
         for is_quick in (False, True)
         for name, draw in _DRAW.items()
-        if (figure := _figure(name, groups_of(name, groups, quick_ones=is_quick), draw, is_quick)) is not None
+        if (figure := _figure(name, list(groups_of(name, groups, quick_ones=is_quick).values()), draw, is_quick))
     ]
 
 
@@ -62,28 +60,6 @@ def plots(found: Sequence[Studied]) -> list[Json]:
     return [box for n, each in enumerate(found) for box in boxed(f"study-{n}", each.plots)]
 
 
-def groups_of(name: str, groups: Sequence[Group], *, quick_ones: bool) -> dict[str, Group]:
-    """Finds the groups that are runs of a study, by what one would type for them."""
-    known = {identity(group.experiment, without=("seed",)): group for group in groups}
-    runs = {typed: quick(one) if quick_ones else one for typed, one in study(name).runs.items()}
-    found = {typed: known.get(identity(one, without=("seed",))) for typed, one in runs.items()}
-    return {typed: group for typed, group in found.items() if group is not None}
-
-
-def by_clients(groups: Iterable[Group]) -> dict[str, dict[int, Spread]]:
-    """Sorts accuracies by network, plain or with atoms, and then by the clients of a round.
-
-    >>> by_clients([])
-    {}
-    """
-    found: dict[str, dict[int, Spread]] = {}
-    for group in groups:
-        one = group.experiment
-        name = "plain" if one.parametrisation == "plain" else f"{one.atoms} atoms"
-        found.setdefault(name, {})[round(one.fraction * one.clients)] = headline(group)[1]
-    return found
-
-
 def _article(n: int, each: Studied) -> str:
     rows = [
         [text(cell) if isinstance(cell, str) else number(cell, ".4g", none="never") for cell in row]
@@ -94,37 +70,42 @@ def _article(n: int, each: Studied) -> str:
     return article(f"study-{n}", each.title, tag, [each.sentence], each.plots, shown)
 
 
-def _figure(name: str, found: dict[str, Group], draw: "_Draw", is_quick: bool) -> Studied | None:
-    whole = {typed: group for typed, group in found.items() if group.has_rounds}
-    if len(whole) < 2:
-        return None
-    return Studied(name, study(name).title, is_quick, *draw(list(whole.values())))
+def _figure(name: str, found: Sequence[Group], draw: "_Draw", is_quick: bool) -> Studied | None:
+    """Makes a figure of groups that compare: with common seeds and scored models, and rounds if it needs them."""
+    whole = [group for group in found if group.models == found[0].models and (group.has_rounds or draw is _clients)]
+    shown = on_common_seeds(whole)
+    return Studied(name, study(name).title, is_quick, *draw(shown)) if len(shown) > 1 else None
 
 
 _Made = tuple[str, list[Plot], tuple[str, ...], list[tuple[str | float | None, ...]]]
 _Draw = Callable[[list[Group]], _Made]
-_Scored = Callable[[Group], tuple[str, Spread]]
 
 
 def _convergence(groups: list[Group]) -> _Made:
     """Accuracy over rounds, and how many it takes to reach what the plain run has at its end."""
-    names, target = labels([group.experiment for group in groups]), headline(groups[0])[1].mean
-    found = [spent(target, group, headline(group)[0]) for group in groups]
-    taken = [each.rounds if each else None for each in found]
-    said = ", ".join(f"{name} {'never' if n is None else f'{n:g}'}" for name, n in zip(names, taken, strict=True))
-    sentence = f"{_setting(groups)} Rounds until {target:.2f} %, what {names[0]} has over its last rounds: {said}."
+    names, (model, target) = labels([group.experiment for group in groups]), headline(groups[0])
+    found = [spent(last_of(groups[0], model), group, model) for group in groups]
+    counts = [never(each, group) or f"{each.rounds:g}" for each, group in zip(found, groups, strict=True)]
+    said = ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))
+    sentence = f"{_setting(groups)} Rounds until {target.mean:.2f} %, what {names[0]} has over its last rounds: {said}."
     sentence += _drawn_seeds(groups)
-    rows = [(name, headline(group)[1].mean, n) for name, group, n in zip(names, groups, taken, strict=True)]
-    plot = Plot("Accuracy over rounds", _curves(names, groups, headline, _rounds), axes("round", "accuracy, %"))
-    return sentence, [plot], ("method", "accuracy", f"rounds to {target:.2f} %"), list(rows)
+    rows: list[tuple[str | float | None, ...]] = [
+        (name, headline(group)[1].mean, None if each.never else each.rounds)
+        for name, group, each in zip(names, groups, found, strict=True)
+    ]
+    plot = Plot("Accuracy over rounds", _curves(names, groups, model, _rounds), axes("round", "accuracy, %"))
+    return sentence, [plot], ("method", "accuracy", f"rounds to {target.mean:.2f} %"), rows
 
 
 def _clients(groups: list[Group]) -> _Made:
     """Accuracy with and without decomposition against the clients of a round."""
-    found = by_clients(groups)
+    found = {
+        name: {count: headline(group)[1].mean for count, group in sorted(each.items())}
+        for name, each in by_clients(groups).items()
+    }
     counts = sorted({count for each in found.values() for count in each})
     rows: list[tuple[str | float | None, ...]] = [
-        (count, *(each[count].mean if count in each else NOT_RUN for each in found.values())) for count in counts
+        (count, *(each.get(count, NOT_RUN) for each in found.values())) for count in counts
     ]
     paired = [row for row in rows if NOT_RUN not in row]
     sentence = _setting(groups)
@@ -132,46 +113,57 @@ def _clients(groups: list[Group]) -> _Made:
         gains = {row[0]: float(row[2] or 0) - float(row[1] or 0) for row in paired}
         said = ", ".join(f"{gain:+.2f} with {count:g}" for count, gain in gains.items())
         sentence += f" What atoms add, in points, by the clients in a round: {said}."
-    traces = [
-        curve(name, n, sorted(each), [each[count].mean for count in sorted(each)])
-        for n, (name, each) in enumerate(found.items())
-    ]
+    traces = [curve(name, n, list(each), list(each.values())) for n, (name, each) in enumerate(found.items())]
     plot = Plot("Accuracy against clients in a round", traces, axes("clients in a round", "accuracy, %"))
     return sentence, [plot], ("clients in a round", *found), rows
 
 
 def _communication(groups: list[Group]) -> _Made:
     """Accuracy of the server against parameters sent, and what it takes to the first group's and to one all reach."""
-    names, scored = labels([group.experiment for group in groups]), [held(group) for group in groups]
-    own, common = scored[0][1].mean, min(_best(group) for group in groups)
-    targets = {target: until(target, groups) for target in (own, common)}
-    said = [_said(name, *cost) for name, cost in zip(names[1:], targets[own][1:], strict=True)]
-    base, _ = targets[own][0]
-    sentence = f"{_setting(groups)} Scored: {', '.join(dict.fromkeys(model for model, _ in scored))}. "
-    sentence += f"{names[0]} has {own:.2f} % over its last rounds"
-    sentence += f", for the first time with {base.up:.4g} M parameters up. " if base else ". "
+    names, (model, own) = labels([group.experiment for group in groups]), of_server(groups[0])
+    common = min(run.result.accuracy[model].best for group in groups for run in group.runs)
+    to_own = [_cost(last_of(groups[0], model), group, groups[0], model) for group in groups]
+    to_common = [_cost(dict.fromkeys(groups[0].seeds, common), group, groups[0], model) for group in groups]
+    said = [_said(*each) for each in zip(names[1:], groups[1:], to_own[1:], strict=True)]
+    base = to_own[0].spent
+    when = "" if base.never else f", for the first time with {base.up:.4g} M parameters up"
+    sentence = f"{_setting(groups)} Scored: {model}. {names[0]} has {own.mean:.2f} % over its last rounds{when}. "
     sentence += f"Shares of these until then: {'; '.join(said)}. All reach {common:.2f} %."
     rows: list[tuple[str | float | None, ...]] = [
-        (name, accuracy.mean, *chain(*(_cells(*cost) for cost in costs)))
-        for name, (_, accuracy), *costs in zip(names, scored, *targets.values(), strict=True)
+        (name, of_server(group)[1].mean, *_counts(near), *_shares(near), *_shares(far))
+        for name, group, near, far in zip(names, groups, to_own, to_common, strict=True)
     ]
-    of_each = ("rounds", "M up", "share up", "share both ways")
-    heads = ("method", "accuracy", *(f"{target:.2f} %: {what}" for target in targets for what in of_each))
+    first = ("method", "accuracy", f"rounds to {own.mean:.2f} %", "M up", "share up", "both ways")
+    heads = (*first, f"share up, {common:.2f} %", f"both ways, {common:.2f} %")
     plane = axes("parameters sent up, millions", "accuracy, %")
-    plot = Plot("Accuracy against parameters sent up", _curves(names, groups, held, _sent), plane)
+    plot = Plot("Accuracy against parameters sent up", _curves(names, groups, model, _sent), plane)
     return sentence + _drawn_seeds(groups), [plot], heads, rows
 
 
-def _said(name: str, mine: Spent | None, part: Spent | None) -> str:
-    if mine is None or part is None:
-        return f"{'never' if mine is None else 'not comparable'} with {name}"
-    return f"{part.up:.2f} with {name} ({reason(part)})"
+class _Cost(NamedTuple):
+    spent: Spent
+    share: Spent | None  # of the first group's
 
 
-def _cells(mine: Spent | None, part: Spent | None) -> tuple[str | float | None, ...]:
-    if mine is None:
-        return (None,) * 4
-    return (mine.rounds, mine.up, *((part.up, part.both) if part else ("", "")))
+def _cost(targets: Targets, group: Group, first: Group, model: str) -> _Cost:
+    return _Cost(spent(targets, group, model), share(targets, group, first, model))
+
+
+def _said(name: str, group: Group, cost: _Cost) -> str:
+    missed, part = never(cost.spent, group), cost.share
+    if missed or part is None:
+        return f"{missed or 'not comparable'} with {name}"
+    return f"{part.up:.2f} with {name} ({factors(part)})"
+
+
+def _counts(cost: _Cost) -> tuple[float | None, ...]:
+    return (None, None) if cost.spent.never else (cost.spent.rounds, cost.spent.up)
+
+
+def _shares(cost: _Cost) -> tuple[str | float | None, ...]:
+    if cost.spent.never:
+        return None, None
+    return (cost.share.up, cost.share.both) if cost.share else ("", "")
 
 
 _DRAW: dict[str, _Draw] = {
@@ -182,13 +174,15 @@ _DRAW: dict[str, _Draw] = {
 
 
 def _curves(
-    names: Sequence[str], groups: Sequence[Group], which: _Scored, along: Callable[[Run], Sequence[float]]
+    names: Sequence[str], groups: Sequence[Group], model: str, along: Callable[[Run], Sequence[float]]
 ) -> list[Json]:
     """Draws the first seed's accuracies along its rounds, or along what it had sent after each."""
     traces = []
     for n, (name, group) in enumerate(zip(names, groups, strict=True)):
-        run, model = group.runs[0], which(group)[0]
-        scored = [(x, row["scores"][model]) for x, row in zip(along(run), run.rows, strict=True) if row["scores"]]
+        run = group.runs[0]
+        scored = [
+            (x, row["scores"][model]) for x, row in zip(along(run), run.rows, strict=True) if model in row["scores"]
+        ]
         traces.append(curve(name, n, [x for x, _ in scored], [score["accuracy"] for _, score in scored]))
     return traces
 
@@ -201,15 +195,9 @@ def _sent(run: Run) -> Sequence[float]:
     return sums(run.rows)[0]
 
 
-def _best(group: Group) -> float:
-    model, _ = held(group)
-    return min(run.result.accuracy[model].best for run in group.runs)
-
-
 def _setting(groups: Sequence[Group]) -> str:
-    seeds = ", ".join(map(str, sorted({seed for group in groups for seed in group.seeds})))
     first: Experiment = groups[0].experiment
-    return f"{setting(first)}, {first.rounds} rounds, seeds {seeds}."
+    return f"{setting(first)}, {first.rounds} rounds, {seeds(groups[0].seeds)}."
 
 
 def _drawn_seeds(groups: Sequence[Group]) -> str:

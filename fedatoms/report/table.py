@@ -67,12 +67,12 @@ def spread(value: Spread | None) -> Cell:
 
 
 def change(value: float | None, beyond: float = 0.0) -> Cell:
-    """Makes a cell of a difference, coloured by its sign if it is beyond a bound.
+    """Makes a cell of a difference, coloured by its sign if it is beyond a bound at the two decimals that it shows.
 
-    >>> change(-0.5).kind, change(-0.5, beyond=0.7).kind, change(None).text
+    >>> change(-0.5).kind, change(-0.704, beyond=0.7).kind, change(None).text
     ('number bad', 'number', '')
     """
-    kind = "" if value is None or abs(value) <= beyond else "good" if value > 0 else "bad"
+    kind = "" if value is None or abs(round(value, 2)) <= beyond else "good" if value > 0 else "bad"
     return number(value, "+.2f", kind, none="")
 
 

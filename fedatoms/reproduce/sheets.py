@@ -7,9 +7,9 @@ from fedatoms.compare import Spread
 from fedatoms.paper.studies import Study
 from fedatoms.paper.tables import COMPARED, Cell, cells
 from fedatoms.report.find import Found
-from fedatoms.report.groups import Group, Ours, column_name, group, headline, match, ours_of, score
+from fedatoms.report.groups import Group, Ours, column_name, group, groups_of, headline, match, ours_of, row_name, score
 from fedatoms.report.measured import Measured
-from fedatoms.report.studied import Studied, figures, groups_of
+from fedatoms.report.studied import Studied, figures
 from fedatoms.reproduce.plan import Job, taken
 
 QUICK = "Quick: digits and a few rounds stand in for the paper's setting; compare no number with it."
@@ -65,7 +65,7 @@ def _beside(study: Study, asked: Collection[str], ours: Ours) -> Sheet:
 
 def _row(cell: Cell, mine: Spread | None) -> tuple[str | Spread | None, ...]:
     difference = None if mine is None else f"{mine.mean - cell.value:+.2f}"
-    return cell.row, column_name(cell), cell.printed, mine, difference
+    return row_name(cell), column_name(cell), cell.printed, mine, difference
 
 
 def _score(group: Group) -> tuple[str, Spread, str]:

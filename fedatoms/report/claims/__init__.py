@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
+from fedatoms.explain.values import Explanation
+from fedatoms.measures.files import Measure
 from fedatoms.report.claims import measures, runs, tables
 from fedatoms.report.claims.base import Claim
-from fedatoms.report.explained import Explained
 from fedatoms.report.groups import Group, Ours
-from fedatoms.report.measured import Measured
 
 __all__ = ["Claim", "claims"]
 
 
 def claims(
-    ours: Ours, groups: Sequence[Group], measured: Sequence[Measured], explained: Sequence[Explained]
+    ours: Ours, groups: Sequence[Group], measured: Sequence[Measure], explained: Sequence[Explanation]
 ) -> list[Claim]:
     """Judges the paper's claims by all that was found, tables first, then figures.
 

@@ -1,8 +1,12 @@
 """What a claim is on the page: its numbers in a unit, the rule of its verdict, and the evidence for and against it."""
 
 import statistics
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
+
+from fedatoms.experiment import Experiment
+from fedatoms.report.names import seeds
 
 Verdict = Literal["holds", "does not hold", "not run"]
 Numbers = tuple[float | None, float | None]  # the paper's, and ours
@@ -16,6 +20,7 @@ class Unit(NamedTuple):
 
 
 POINTS = Unit("points", "+.2f")
+CLEAR = 0.5  # points: a gain that one seed can tell from none
 
 
 class Evidence(NamedTuple):
@@ -40,16 +45,46 @@ class Claim(NamedTuple):
 
 
 def judge(
-    text: str, rule: str, lines: list[Evidence], numbers: Numbers, unit: Unit = POINTS, *, holds: bool | None = None
+    text: str,
+    rule: str,
+    lines: list[Evidence],
+    numbers: Numbers,
+    unit: Unit = POINTS,
+    *,
+    counted: Unit | None = None,
+    holds: bool | None = None,
 ) -> Claim:
     """Makes a claim of its evidence; it holds if all lines speak for it, or as is said.
+
+    Its lines are ``counted`` in its own unit, or in another.
 
     >>> judge("It helps.", "It adds to the accuracy.", [], (None, None)).verdict
     'not run'
     """
     true = all(line.speaks_for for line in lines) if holds is None else holds
     verdict: Verdict = "not run" if not lines else "holds" if true else "does not hold"
-    return Claim(text, rule, verdict, numbers if lines else (None, None), unit, lines, unit)
+    return Claim(text, rule, verdict, numbers if lines else (None, None), unit, lines, counted or unit)
+
+
+def covered(found: int, total: int, what: str) -> str:
+    """Says how much of what a claim is about was run, for the end of its rule.
+
+    >>> covered(1, 6, "numbers of clients"), covered(0, 6, "numbers of clients")
+    (' Run: 1 of 6 numbers of clients.', '')
+    """
+    return f" Run: {found} of {total} {what}." if found else ""
+
+
+def conditions(ours: Sequence[tuple[Experiment, Sequence[int]]]) -> str:
+    """Says with which atoms and seeds our side of comparisons was run, for the end of a rule.
+
+    >>> one = Experiment(parametrisation="atoms")
+    >>> conditions([(one, [0]), (one, [0]), (one, [0, 1])])
+    ' Ours: 9 atoms with 1 times the learning rate; seed 0, but seeds 0, 1 in 1 of 3.'
+    """
+    atoms = sorted({(one.atoms, one.atoms_lr) for one, _ in ours})
+    said = [f"{number} atoms with {rate:g} times the learning rate" for number, rate in atoms]
+    return f" Ours: {' or '.join(said)}; {_seeds([some for _, some in ours])}." if ours else ""
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -78,3 +113,9 @@ def most(values: Iterable[float]) -> float | None:
     (2.0, None)
     """
     return max(values, default=None)
+
+
+def _seeds(found: Sequence[Sequence[int]]) -> str:
+    """Names the seeds that most have, and then those of the others."""
+    (usual, _), *others = Counter(map(tuple, found)).most_common()
+    return seeds(usual) + "".join(f", but {seeds(some)} in {count} of {len(found)}" for some, count in others)

@@ -1,80 +1,88 @@
 """Claims that measures of the paper's size and explanations speak of."""
 
+import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from fedatoms.explain.values import Explanation
+from fedatoms.explain.words import title
 from fedatoms.measures import MEASURES
 from fedatoms.measures.base import size_of
-from fedatoms.measures.files import Measure, numbers
-from fedatoms.report.claims.base import Claim, Evidence, Unit, judge, least, most
-from fedatoms.report.drawings import objects
-from fedatoms.report.explained import Explained, title
-from fedatoms.report.measured import Measured
+from fedatoms.measures.files import Measure, numbers, objects
+from fedatoms.report.claims.base import CLEAR, Claim, Evidence, Unit, conditions, judge, least, most
 
 LOWER_FROM = 20  # the round from which on the paper's training loss is the lower one
 
 
-def variance(found: Sequence[Measured]) -> Claim:
+def variance(found: Sequence[Measure]) -> Claim:
     """Judges figure (b) by each round that was repeated."""
-    lines = [line for start, measure in _full("variance", found) for line in _variances(start, measure)]
+    full = _full("variance", found)
+    lines = [line for start, measure in full for line in _variances(start, measure)]
     text = "The variance of the aggregated filters is smaller with decomposition (figure (b), largest ratio)."
     rule = "In each measured round the variance is below that of the plain filters. In brackets the same ratio of "
     rule += "variances divided by the filters' squared norm, and by their squared move in the round."
+    rule += _conditions(full)
     return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain one's", ".2f"))
 
 
-def training_loss(found: Sequence[Measured]) -> Claim:
+def training_loss(found: Sequence[Measure]) -> Claim:
     """Judges the round from which on the decomposed network's training loss is the lower one."""
-    lines = [_lower_from(start, measure) for start, measure in _full("training_loss", found)]
+    full = _full("training_loss", found)
+    lines = [_lower_from(start, measure) for start, measure in full]
     text = f"After {LOWER_FROM} rounds the training loss is lower with decomposition."
-    rule = f"It is lower in each round from {LOWER_FROM} at the latest to the last one measured."
-    numbers = LOWER_FROM, most(line.ours for line in lines)
-    return judge(text, rule, lines, numbers, Unit("rounds", ".0f"))
+    rule = f"It is lower in each round from {LOWER_FROM} at the latest to the last one measured.{_conditions(full)}"
+    latest = most(line.ours for line in lines)
+    return judge(text, rule, lines, (LOWER_FROM, latest), Unit("rounds", ".0f"))
 
 
-def latent(found: Sequence[Explained]) -> Claim:
+def latent(found: Sequence[Explanation]) -> Claim:
     """Judges latent clients alone: the same rounds of the same clients, averaged with them and without."""
-    lines = [line for each in found for line in _latent(each.explanation)]
+    lines = [line for each in found for line in _latent(each)]
     text = "The average with latent clients is better than the mean of the same clients' filters (smallest difference)."
     rule = "In each replay, and each fork that goes on from one, the mean difference of accuracies over its rounds is "
-    rule += "above 0 by more than one test image."
+    rule += f"{CLEAR} points or more, what one seed can tell from none."
     return judge(text, rule, lines, (None, least(line.ours for line in lines)))
 
 
-def _full(name: str, found: Sequence[Measured]) -> list[tuple[str, Measure]]:
+def _full(name: str, found: Sequence[Measure]) -> list[tuple[str, Measure]]:
     """Finds the measures of the paper's size, each with what a line of it starts with: its seed, if there are many."""
-    full = [each.measure for each in found if each.measure.name == name]
-    full = [each for each in full if size_of(MEASURES[name], each) == "full"]
+    full = [each for each in found if each.name == name and size_of(MEASURES[name], each) == "full"]
     return [(f"seed {each.experiments[0].seed}, " if len(full) > 1 else "", each) for each in full]
+
+
+def _conditions(full: Sequence[tuple[str, Measure]]) -> str:
+    return conditions([(one, [one.seed]) for _, measure in full for one in measure.experiments[-1:]])
 
 
 def _variances(start: str, measure: Measure) -> Iterator[Evidence]:
     plain, atoms = objects(measure.values["lines"])
     pairs = (zip(numbers(atoms[key]), numbers(plain[key]), strict=True) for key in ("raw", "by_norm", "by_move"))
-    for t, *sides in zip(numbers(measure.values["rounds"]), *pairs, strict=True):
-        if all(side[1] for side in sides):
-            raw, by_norm, by_move = (one / other for one, other in sides)
-            about = f"{start}round {t:g} (by norm {by_norm:.2f}, by move {by_move:.2f})"
-            yield Evidence(about, None, raw, raw < 1)
+    for t, raw, by_norm, by_move in zip(numbers(measure.values["rounds"]), *pairs, strict=True):
+        ratios = {"by norm": _ratio(*by_norm), "by move": _ratio(*by_move)}
+        said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if math.isfinite(ratio))
+        if any(raw):  # else nothing varies, and there is nothing to compare
+            yield Evidence(f"{start}round {t:g}{f' ({said})' if said else ''}", None, _ratio(*raw), raw[0] < raw[1])
+
+
+def _ratio(one: float, other: float) -> float:
+    return one / other if other else math.inf
 
 
 def _lower_from(start: str, measure: Measure) -> Evidence:
     since, (last,) = measure.values["lower_from"], numbers([measure.settings["rounds"]])
     if not isinstance(since, int):
-        return Evidence(f"{start}never up to round {last}", LOWER_FROM, last, False)
+        return Evidence(f"{start}not lower in round {last}", LOWER_FROM, last, False)
     return Evidence(f"{start}lower from then to round {last}", LOWER_FROM, since, since <= LOWER_FROM)
 
 
 def _latent(explanation: Explanation) -> Iterator[Evidence]:
     both, fork = [each.aggregates for each in explanation.rounds], explanation.fork
-    yield _gain(explanation, title(explanation), [each.on.accuracy - each.off.accuracy for each in both])
+    yield _gain(title(explanation), [each.on.accuracy - each.off.accuracy for each in both])
     if fork:
         gains = [on - off for on, off in zip(fork.accuracy_on, fork.accuracy_off, strict=True)]
-        yield _gain(explanation, f"{explanation.run}, fork of {len(gains)} rounds", gains)
+        yield _gain(f"{explanation.run}, fork, rounds {fork.round} to {fork.round + len(gains) - 1}", gains)
 
 
-def _gain(explanation: Explanation, about: str, gains: Sequence[float]) -> Evidence:
+def _gain(about: str, gains: Sequence[float]) -> Evidence:
     gain = fmean(gains)
-    images = round(gain * explanation.images / 100, 6)  # whole images, but for the floats of accuracies
-    return Evidence(about, None, gain, images > 1)
+    return Evidence(about, None, gain, gain >= CLEAR)
