@@ -331,7 +331,8 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 def test_an_interrupt_saves_a_checkpoint_and_says_how_to_go_on(number: str) -> None:
     import signal
 
-    code = "import sys; from fedatoms.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"  # a shell's & takes it away
+    code += "import sys; from fedatoms.cli import main; sys.exit(main(sys.argv[1:]))"
     words = [*QUICK, "--rounds", "100000", "--name", "x", "--eval-every", "1000"]
     process = subprocess.Popen([sys.executable, "-c", code, "run", *words], stderr=subprocess.PIPE, text=True)
     lines = Path("runs/x/rounds.jsonl")
