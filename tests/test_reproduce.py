@@ -131,6 +131,7 @@ def test_every_run_comes_once_for_each_seed() -> None:
             "10 of 10 need cifar10 .*Download it from .* --quick",
         ),
         (["figure-variance", "--data-dir", "nowhere"], "1 of 1 need cifar10"),
+        (["table1", "--data-dir", "nowhere"], "20 of 40 need cifar10 .* 20 of 40 need cifar100 "),
         (["iid", "--on", "moon"], "moon"),
     ],
 )

@@ -128,13 +128,20 @@ def check_jobs(wanted: Sequence[Job], settings: Reproduce) -> None:
         check(one)
     if experiments and settings.on == "here":
         device_of(experiments[0])
-    for name in dict.fromkeys(one.dataset for one in experiments):
-        try:
-            load(name, Path(settings.data_dir))
-        except (OSError, ValueError) as error:
-            need = [job.name for job in wanted if name in {one.dataset for one in job.experiments}]
-            named = f"{', '.join(need[:3])}{', ...' * (len(need) > 3)}"
-            raise ValueError(f"{len(need)} of {len(wanted)} need {name} ({named}): {error} Or use --quick.") from error
+    lacking = [_lacking(name, wanted, settings) for name in dict.fromkeys(one.dataset for one in experiments)]
+    if any(lacking):
+        raise ValueError(" ".join([*filter(None, lacking), "Or use --quick."]))
+
+
+def _lacking(dataset: str, wanted: Sequence[Job], settings: Reproduce) -> str:
+    """Says which jobs need a data set that cannot be read, and how to get it; nothing if it can."""
+    try:
+        load(dataset, Path(settings.data_dir))
+    except (OSError, ValueError) as error:
+        need = [job.name for job in wanted if dataset in {one.dataset for one in job.experiments}]
+        named = f"{', '.join(need[:3])}{', ...' * (len(need) > 3)}"
+        return f"{len(need)} of {len(wanted)} need {dataset} ({named}): {error}"
+    return ""
 
 
 def _placed(experiment: Experiment, settings: Reproduce) -> Experiment:
