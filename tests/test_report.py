@@ -456,6 +456,22 @@ def test_an_explanation_is_drawn_with_real_clients_on_the_diagonal(opened: Opene
     assert column(page, f"{why}-fork", 2) == ["64.0", "60.0"]
 
 
+def test_figures_in_sight_are_drawn_first(opened: Opened) -> None:
+    page = opened.page.context.new_page()
+    page.add_init_script(
+        """window.order = [];
+        new MutationObserver((changes) => {
+          for (const { target } of changes)
+            if (target.matches(".js-plotly-plot") && !order.includes(target.id)) order.push(target.id);
+        }).observe(document, { subtree: true, attributeFilter: ["class"] });"""
+    )
+    page.goto(opened.page.url)
+    page.evaluate("document.getElementById('splits').scrollIntoView()")
+    page.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
+    assert page.evaluate("order")[0] == "split-figure" and "curve-figure" in page.evaluate("order")
+    page.close()
+
+
 def test_nothing_overflows_on_a_phone_or_a_screen(opened: Opened) -> None:
     for width in (390, 1440):
         opened.page.set_viewport_size({"width": width, "height": 844})

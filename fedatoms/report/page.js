@@ -141,12 +141,15 @@ function drawMeasure(plot) {
   return show(plot.id, traces, { height: 384, showlegend: true, hoverlabel: { namelength: -1 }, ...plot.layout });
 }
 
-// One figure after the other, so that the page answers in between; a newer drawing ends an older one.
+// One figure after the other, those in sight first, so that the page answers in between; a newer drawing ends an older one.
 let drawings = 0;
+const figures = [
+  ["curve-figure", drawCurves], ...data.measures.map((plot) => [plot.id, () => drawMeasure(plot)]), ["bytes-figure", drawBytes], ["split-figure", drawSplit],
+];
 async function draw() {
   if (!window.Plotly) return;
-  const mine = ++drawings;
-  for (const figure of [drawCurves, ...data.measures.map((plot) => () => drawMeasure(plot)), drawBytes, drawSplit]) {
+  const mine = ++drawings, away = ([id]) => Math.abs(find(id).getBoundingClientRect().top);
+  for (const [, figure] of figures.sort((one, other) => away(one) - away(other))) {
     await figure();
     await new Promise((done) => setTimeout(done));
     if (mine !== drawings) return;
