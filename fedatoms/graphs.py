@@ -1,9 +1,11 @@
 """Blocks of clients on a GPU: each step is compiled once, kept as a CUDA graph, and replayed without the host."""
 
+import gc
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar, cast
 
 import torch
@@ -58,7 +60,7 @@ def compiled(block: int) -> MapClients:
             sets = (learner.trained, learner.travelling, learner.statistics)
             kind = (*sets, learner.algorithm, learner.training, learner.align)
             if kind not in programs:
-                with naming_refusals():
+                with naming_refusals(), _collector_paused():
                     programs[kind] = _record_if_possible(learner, heard, inputs)
             program = programs[kind]
             if program is None:
@@ -70,6 +72,18 @@ def compiled(block: int) -> MapClients:
             yield _map(lambda leaf: leaf[: len(some)], program.finish())
 
     return map_clients
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Lets garbage wait: a compiler's many objects live on, and looking through them takes a tenth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _most_steps(learner: Learner) -> int:

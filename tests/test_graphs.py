@@ -1,11 +1,13 @@
 """The compiled map: the same replies as the plain one, from buffers that are filled again in each round."""
 
 import dataclasses
+import gc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import clients_of, difference, play, small_net
 from torch.fx import GraphModule
 
@@ -44,6 +46,30 @@ def test_buffers_and_idle_clients_do_not_matter(name: str, block: int, monkeypat
         score=("server", "all"),
     )
     assert agree(play(sim, 4), play(with_compiled_map(sim, block), 4))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_not_collected_while_a_step_is_compiled(enabled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def look(graph: GraphModule, example: object) -> Callable[..., object]:
+        seen.append(gc.isenabled())
+        if len(seen) > 1:
+            raise torch.OutOfMemoryError
+        return graph.forward
+
+    monkeypatch.setattr(graphs, "_inductor", look)
+    try:
+        if not enabled:
+            gc.disable()
+        sim = Simulation(small_net(), clients_of((7, 4)), algorithm("fedavg"), training=TRAINING)
+        play(with_compiled_map(sim, 2), 2)
+        assert seen == [False] and gc.isenabled() == enabled
+        with pytest.raises(torch.OutOfMemoryError):
+            play(with_compiled_map(sim, 2), 1)
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("atoms", [None, 4])
