@@ -132,10 +132,9 @@ def check_input(model: nn.Module, image_shape: tuple[int, ...], classes: int) ->
         with torch.no_grad():
             logits = copy.deepcopy(model).eval()(images)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        reason = " ".join(str(error).split())
         raise ValueError(
-            f"images of shape {image_shape} do not fit the model ({reason}). Build it with the channels of the images, "
-            f"and use digits-cnn for 8x8, lenet, fedrep-cnn or fedpac-cnn for 32x32, resnet18-small for any size"
+            f"images of shape {image_shape} do not fit the model ({names.one_line(error)}). Build it with the channels of "
+            f"the images, and use digits-cnn for 8x8, lenet, fedrep-cnn or fedpac-cnn for 32x32, resnet18-small for any size"
         ) from error
     if not isinstance(logits, Tensor):
         raise ValueError(

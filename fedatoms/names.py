@@ -1,4 +1,4 @@
-"""Finding a name in a table, with the nearest valid one in the error."""
+"""Finding a name in a table, with the nearest valid one in the error; what an error says, on one line."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -28,3 +28,12 @@ def find(name: str, table: Mapping[str, T], kind: str) -> T:
     if name not in table:
         raise unknown(name, list(table), kind)
     return table[name]
+
+
+def one_line(error: BaseException) -> str:
+    """Returns what an error says, on one line; its kind if it says nothing.
+
+    >>> one_line(ValueError("no\\n  such thing")), one_line(KeyError())
+    ('no such thing', 'KeyError')
+    """
+    return " ".join(str(error).split()) or type(error).__name__

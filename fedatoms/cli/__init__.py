@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from fedatoms.cli import bench, experiments, explain, flower, personalize, report, reproduce
 from fedatoms.cli.screen import say
 from fedatoms.cli.words import grid, parse
-from fedatoms.names import unknown
+from fedatoms.names import one_line, unknown
 
 __all__ = ["grid", "main", "parse"]
 
@@ -80,7 +80,7 @@ def _one_line(error: Exception) -> str:
         return f"no space left{place}. Free some, then use --resume: it goes on from the last whole checkpoint."
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}. Choose another --out or --data-dir, or mend that path."
-    return " ".join(str(error).split())
+    return one_line(error)
 
 
 def _interrupt_by(name: str) -> None:

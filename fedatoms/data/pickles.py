@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fedatoms.names import one_line
+
 AGAIN = "Get the file again from the data set's official page."
 
 # What Python 2 and 3 write for dictionaries, lists, tuples, text, bytes, whole numbers and arrays. EXT1, EXT2 and EXT4
@@ -39,7 +41,7 @@ def read_pickle(path: Path) -> dict[str, object]:
         _check_opcodes(content)
         return _plain(_Reader(io.BytesIO(content), encoding="latin1").load())
     except Exception as error:  # hostile bytes can raise anything; the user sees one kind of error, on one line
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = one_line(error)[:200]
         raise ValueError(f"{path} cannot be read as a pickled dictionary of arrays ({reason}). {AGAIN}") from None
 
 

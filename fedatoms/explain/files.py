@@ -11,6 +11,7 @@ from typing import TypeVar, cast, get_args, get_origin, get_type_hints
 from fedatoms.experiment import Experiment, check, from_json, identity, to_json
 from fedatoms.explain.values import Explanation
 from fedatoms.files import replace_file, strict_json
+from fedatoms.names import one_line
 from fedatoms.runs import LOCAL
 
 FILE = "explain.json"  # in the run's folder, unless another is asked for
@@ -44,9 +45,8 @@ def read(path: Path) -> Explanation:
         assert isinstance(explanation, Explanation)
         _check(explanation)
     except (ValueError, TypeError, OSError, RecursionError) as error:
-        said = " ".join(str(error).split())
         raise ValueError(
-            f"{path} is not what `fedatoms explain` writes, or is damaged: {said}. "
+            f"{path} is not what `fedatoms explain` writes, or is damaged: {one_line(error)}. "
             f"Explain the run again, or take it away."
         ) from error
     return explanation

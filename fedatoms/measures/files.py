@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedatoms.experiment import Experiment, check, from_json
 from fedatoms.files import replace_file, strict_json
+from fedatoms.names import one_line
 from fedatoms.runs import described
 from fedatoms.version import __version__
 
@@ -62,7 +63,7 @@ def read_measure(folder: Path | str) -> Measure:
         if not all(isinstance(part, dict) for part in (measure.settings, measure.values, measure.provenance)):
             raise ValueError("its settings, values or provenance are not objects")
     except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError) as error:
-        said = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
+        said = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
         raise ValueError(f"{path} is not a measure, or is damaged: {said}. Measure again, or take it away.") from error
     return measure
 

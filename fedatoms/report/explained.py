@@ -44,12 +44,12 @@ def drawn(folder: Path, explanation: Explanation) -> Explained:
 
 
 def section(found: Sequence[Explained]) -> str:
-    """Shows explanations, in the order of their folders.
+    """Shows explanations.
 
     >>> section([])[:40]
     '<p>No <code>explain.json</code> below th'
     """
-    return "".join(_article(f"why-{n}", each) for n, each in enumerate(_ordered(found))) or NONE
+    return "".join(_article(f"why-{n}", each) for n, each in enumerate(found)) or NONE
 
 
 def plots(found: Sequence[Explained]) -> list[Json]:
@@ -58,11 +58,7 @@ def plots(found: Sequence[Explained]) -> list[Json]:
     >>> plots([])
     []
     """
-    return [box for n, each in enumerate(_ordered(found)) for box in boxed(f"why-{n}", each.plots)]
-
-
-def _ordered(found: Sequence[Explained]) -> list[Explained]:
-    return sorted(found, key=lambda each: each.folder)
+    return [box for n, each in enumerate(found) for box in boxed(f"why-{n}", each.plots)]
 
 
 def _article(name: str, each: Explained) -> str:

@@ -9,6 +9,7 @@ from fedatoms.build import split_of
 from fedatoms.data.datasets import Images, load
 from fedatoms.data.federation import hold_out
 from fedatoms.experiment import Experiment
+from fedatoms.names import one_line
 from fedatoms.plots import COLOURS
 from fedatoms.report.find import Run
 from fedatoms.report.groups import Group, places
@@ -46,7 +47,7 @@ def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list
         try:
             pictures.append(_picture(experiment, read(experiment.dataset)))
         except (ValueError, OSError) as error:
-            left_out[f"{setting(experiment)}: {' '.join(str(error).split())}"] = None
+            left_out[f"{setting(experiment)}: {one_line(error)}"] = None
     return sorted(pictures, key=lambda picture: str(picture["name"])), list(left_out)
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from fedatoms.experiment import check, identity
 from fedatoms.explain import files as explanations
 from fedatoms.measures import files as measures
+from fedatoms.names import one_line
 from fedatoms.report.drawings import draw
 from fedatoms.report.explained import Explained, drawn
 from fedatoms.report.measured import Measured
@@ -89,7 +90,7 @@ def _each(folders: Sequence[Path], name: str, read: Callable[[Path], T]) -> tupl
         try:
             found.append(read(path))
         except BROKEN as error:
-            reason = " ".join(str(error).split()).removeprefix(f"{path} is ")
+            reason = one_line(error).removeprefix(f"{path} is ")
             damaged.append(Note(path, f"{reason} is missing" if isinstance(error, KeyError) else reason))
     return found, damaged
 
@@ -135,7 +136,7 @@ def _rounds(result: Result) -> tuple[list[Row], list[Note]]:
         if not all(isinstance(t, int) and _is_number(accuracy) for t, accuracy in points):
             raise ValueError("has accuracies that are not numbers")
     except BROKEN as error:
-        return [], [Note(path, f"damaged, so there is no curve: {' '.join(str(error).split())}")]
+        return [], [Note(path, f"damaged, so there is no curve: {one_line(error)}")]
     if not rows:
         return [], [Note(path, "missing or empty: no curve")]
     if len(rows) != result.experiment.rounds:
@@ -217,4 +218,4 @@ def _reason(error: Exception) -> str:
         return f"damaged: {error}"
     if isinstance(error, KeyError):
         return f"no result of a run: {error} is missing"
-    return f"no result of a run: {' '.join(str(error).split())}"
+    return f"no result of a run: {one_line(error)}"

@@ -44,7 +44,7 @@ def plots(found: Sequence[Measured]) -> list[Json]:
 
 def _ordered(found: Sequence[Measured]) -> list[Measured]:
     kinds = list(MEASURES)
-    return sorted(found, key=lambda each: (kinds.index(each.measure.name), each.folder))
+    return sorted(found, key=lambda each: kinds.index(each.measure.name))
 
 
 def _article(n: int, each: Measured) -> str:

@@ -15,6 +15,7 @@ import torch
 from fedatoms.compare import finish
 from fedatoms.measures import MEASURES
 from fedatoms.measures.files import write_measure
+from fedatoms.names import one_line
 from fedatoms.reproduce.plan import Job
 from fedatoms.scoring import Progress
 
@@ -42,7 +43,7 @@ def perform(job: Job, tick: Tick = lambda share: None) -> Done:
             (experiment,) = job.experiments
             finish(experiment, lambda progress: tick(_share(progress, experiment.rounds)))
     except FAILURES as error:
-        return Done(job, _said(error))
+        return Done(job, one_line(error))
     return Done(job)
 
 
@@ -74,7 +75,7 @@ def on_ray(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
             try:
                 yield ray.get(ready)._replace(job=job)
             except ray.exceptions.RayError as error:  # a node or its memory is gone; the other jobs are not
-                yield Done(job, _said(error))
+                yield Done(job, one_line(error))
     finally:
         ray.shutdown()
 
@@ -105,7 +106,3 @@ def _whole(path: str) -> str:
 
 def _share(progress: Progress, rounds: int) -> float:
     return progress.state.round / rounds
-
-
-def _said(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
