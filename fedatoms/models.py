@@ -133,8 +133,9 @@ def check_input(model: nn.Module, image_shape: tuple[int, ...], classes: int) ->
             logits = copy.deepcopy(model).eval()(images)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
-            f"images of shape {image_shape} do not fit the model ({names.one_line(error)}). Build it with the channels of "
-            f"the images, and use digits-cnn for 8x8, lenet, fedrep-cnn or fedpac-cnn for 32x32, resnet18-small for any size"
+            f"images of shape {image_shape} do not fit the model ({names.one_line(error)}). Build it with the channels "
+            f"of the images, and use digits-cnn for 8x8, lenet, fedrep-cnn or fedpac-cnn for 32x32, resnet18-small for "
+            f"any size"
         ) from error
     if not isinstance(logits, Tensor):
         raise ValueError(
