@@ -198,7 +198,7 @@ class _Vmap(Protocol):
 Rule = Callable[..., tuple[Tensor, int] | tuple[tuple[Tensor, ...], tuple[int, ...]]]
 
 
-def _over_clients(operator: Callable[..., Tensor | tuple[Tensor, ...]]) -> Rule:
+def over_clients(operator: Callable[..., Tensor | tuple[Tensor, ...]]) -> Rule:
     """Makes an operator's rule for vmap: the new axis joins the client axis."""
 
     def rule(
@@ -219,4 +219,4 @@ def _over_clients(operator: Callable[..., Tensor | tuple[Tensor, ...]]) -> Rule:
 
 
 for _operator in (convolve, convolve_pool, correlate):
-    _operator.register_vmap(_over_clients(_operator))
+    _operator.register_vmap(over_clients(_operator))

@@ -70,11 +70,9 @@ class AtomConv(nn.Module):
         >>> decompose(nn.Conv2d(3, 8, 5)).filter().shape
         torch.Size([8, 3, 5, 5])
         """
-        # One product per output channel: the gradient of the atoms, a sum over all filters, then runs in parallel, and
-        # outside of autocast it is summed in float32.
         with precisely(self.atoms):
-            theta = torch.bmm(self.coefficients, self.atoms.flatten(1).expand(len(self.coefficients), -1, -1))
-        return theta.reshape(*self.coefficients.shape[:2], *self.atoms.shape[1:])
+            theta: Tensor = torch.tensordot(self.coefficients, self.atoms, 1)
+        return theta
 
     def forward(self, x: Tensor) -> Tensor:
         """Rebuilds the filter (M multiplications per entry) and convolves once."""

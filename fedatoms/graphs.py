@@ -159,7 +159,7 @@ def _inductor(graph: GraphModule, example: list[Buffers]) -> Callable[[Buffers],
     import torch._inductor  # Dynamo could only trace again what is traced
 
     compile_graph = cast(Callable[..., Callable[[Buffers], object]], torch._inductor.compile)
-    return compile_graph(graph, example)
+    return compile_graph(graph, example, options={"shape_padding": False})  # to try it takes time and gains none
 
 
 def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:

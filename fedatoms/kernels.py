@@ -71,7 +71,7 @@ def _launch_convolve(x: Tensor, filters: Tensor, bias: Tensor | None, y: Tensor,
 
 
 def _convolve_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, int, int]:
-    tile_o = _tile(out)
+    tile_o = tile(out)
     tile_p = 128 if len(x) * triton.cdiv(pixels, 128) * triton.cdiv(out, tile_o) >= _PROGRAMS else 64
     few = x.shape[-1] % 16 != 0  # then a patch is short, and a long tile would be half empty
     tile_k = 16 if few else 128 // x.element_size()
@@ -80,8 +80,8 @@ def _convolve_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, in
 
 def _correlate_tiles(x: Tensor, out: int) -> tuple[int, int, int, int, int]:
     if x.dtype == torch.float32:  # two warps choose the older matrix units, which read float32 in either order
-        return 128, min(_tile(out), 64), 16, 2, 3
-    tile_o, tile_p = _tile(out), 64 if x.shape[-1] % 16 == 0 else 32
+        return 128, min(tile(out), 64), 16, 2, 3
+    tile_o, tile_p = tile(out), 64 if x.shape[-1] % 16 == 0 else 32
     return 128, tile_o, tile_p, 4, _stages(x, tile_p * (128 + tile_o), 3)
 
 
@@ -94,7 +94,7 @@ def _stages(x: Tensor, numbers: int, most: int) -> int:
     return max(min(room // (numbers * x.element_size()), most), 1)
 
 
-def _tile(size: int) -> int:
+def tile(size: int) -> int:
     """Returns the smallest power of two that holds ``size``, from 16 to 128."""
     return next((tile for tile in (16, 32, 64) if tile >= size), 128)
 

@@ -2,7 +2,8 @@
 
 vmap turns the convolutions of C clients into one with C groups, for which cuDNN runs one slow kernel after another.
 Inside ``Products()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 2)`` become the operators of
-``convolutions``; a convolution that they do not cover stays what it is.
+``convolutions``, and ``tensordot(coefficients, atoms, 1)`` those of ``compositions``; what they do not cover stays what
+it is.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
+from fedatoms.compositions import LARGEST, composed
 from fedatoms.convolutions import Pair, convolution, pooled
 
 
@@ -36,6 +38,8 @@ class Products(TorchFunctionMode):
         kwargs = kwargs or {}
         if function is torch.conv2d:
             return self._convolve(_arguments(*args, **kwargs))
+        if function is torch.tensordot and _composes(*args, **kwargs):
+            return composed(args[0], args[1])
         made = self._made.get(id(args[0])) if args else None
         if made is not None and made.relu and function in _POOLS and _halves(*args[1:], **kwargs):
             return pooled(made.x, made.weight, made.bias, made.padding)[0]
@@ -113,6 +117,15 @@ def _padding_if_covered(call: _Conv2d) -> Pair | None:
     inside = all(p < k for p, k in zip(padding, call.weight.shape[2:], strict=True))
     known = not (call.input.is_cuda and call.input.dtype == torch.float64)
     return padding if steps == {1} and inside and known else None
+
+
+def _makes_filters(a: Tensor, b: Tensor, dims: object = 2, out: Tensor | None = None) -> bool:
+    """Says whether these arguments of ``tensordot`` are coefficients and atoms that the operators cover."""
+    covered = a.dim() == b.dim() == 3 and max(len(b), b[0].numel()) <= LARGEST
+    return covered and dims == 1 and out is None and not (b.is_cuda and b.dtype != torch.float32)
+
+
+_composes: Callable[..., bool] = _makes_filters
 
 
 def _windows_of_two(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedatoms import graphs, products
+from fedatoms.compositions import compose, share
 from fedatoms.convolutions import convolve, convolve_pool, correlate
 from fedatoms.decompose import decompose
 from fedatoms.products import Products
@@ -132,6 +133,37 @@ def test_what_is_not_that_pattern_is_left_alone(name: str) -> None:
     assert "fedatoms.convolve.default" in used and "fedatoms.convolve_pool.default" not in used
 
 
+@settings(max_examples=15, deadline=None)
+@given(
+    clients=st.integers(1, 3),
+    filters=st.tuples(st.integers(1, 20), st.integers(1, 5)),
+    atoms=st.integers(1, 30),
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+)
+def test_products_compose_filters_of_atoms(
+    clients: int, filters: tuple[int, int], atoms: int, kernel: tuple[int, int]
+) -> None:
+    factors = random(clients, *filters, atoms), random(clients, atoms, *kernel), random(clients, *kernel)
+    used = agree(lambda a, d, scale: torch.tensordot(a, d, 1) * scale, *factors)
+    assert used == ["fedatoms.compose.default", "fedatoms.share.default"]
+
+
+NOT_COMPOSED: dict[str, tuple[Model, tuple[int, ...], tuple[int, ...]]] = {
+    "of one dimension": (lambda a, d, s: torch.tensordot(a, d, 1) * s, (2, 3, 4), (4, 5)),
+    "of three dimensions": (lambda a, d, s: torch.tensordot(a, d, 1) * s, (2, 3, 4), (4, 2, 2, 2)),
+    "other axes": (lambda a, d, s: torch.tensordot(a, d, ([2], [0])) * s, (2, 3, 4), (4, 3, 3)),
+    "two axes": (lambda a, d, s: torch.tensordot(a, d) * s, (2, 3, 4), (3, 4, 5)),
+    "too many atoms": (lambda a, d, s: torch.tensordot(a, d, 1) * s, (2, 3, 129), (129, 3, 3)),
+    "too large atoms": (lambda a, d, s: torch.tensordot(a, d, 1) * s, (2, 3, 4), (4, 12, 12)),
+}
+
+
+@pytest.mark.parametrize("name", NOT_COMPOSED)
+def test_other_products_stay(name: str) -> None:
+    model, a, d = NOT_COMPOSED[name]
+    assert not agree(model, random(2, *a), random(2, *d), random(2, 1))
+
+
 @pytest.mark.parametrize("name", PLAIN)
 def test_other_convolutions_stay(name: str) -> None:
     assert not agree(PLAIN[name], IMAGES, FILTERS, BIAS)
@@ -155,6 +187,9 @@ def test_operators_keep_what_they_promise_the_tracer() -> None:
     torch.library.opcheck(convolve_pool, (x, filters, bias), test_utils=checks)
     torch.library.opcheck(correlate, (x, random(2, 3, 6, 5, 16), None, 3, 3), test_utils=checks)
     torch.library.opcheck(correlate, (x, random(*which.shape), which, 3, 3), test_utils=checks)
+    coefficients, atoms = random(2, 16, 4, 9), random(2, 9, 3, 3)
+    torch.library.opcheck(compose, (coefficients, atoms), test_utils=checks)
+    torch.library.opcheck(share, (coefficients, atoms, random(2, 3, 3, 4, 16)), test_utils=checks)
 
 
 def wide_net() -> nn.Module:
@@ -227,3 +262,21 @@ def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...]) -> N
     assert torch.allclose(pooled, expected, atol=1e-3) and torch.equal(which, chosen)
     slopes = kernels.correlate(x, pooled, which, kernel, kernel)
     assert torch.allclose(slopes, correlate(x, pooled, which, kernel, kernel), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 3, 9, 5), (3, 20, 7, 25, 3), (1, 64, 40, 6, 5), (2, 5, 2, 40, 7)], ids=str)
+def test_the_kernels_compose_as_the_operators_do(shape: tuple[int, ...]) -> None:
+    """By Triton's interpreter: filters, atoms and entries that fill no tile, more tiles of filters than parts."""
+    pytest.importorskip("triton")
+    from fedatoms import atom_kernels
+
+    clients, filters, channels, number, kernel = shape
+    coefficients = random(clients, channels, filters, number).float().transpose(1, 2)  # as a model may hand it over
+    atoms, slopes = random(clients, number, kernel, kernel).float(), random(clients, kernel, kernel, channels, filters)
+    assert torch.allclose(atom_kernels.compose(coefficients, atoms), compose(coefficients, atoms), atol=1e-4)
+    found, expected = (
+        atom_kernels.share(coefficients, atoms, slopes.float(), 5),
+        share(coefficients, atoms, slopes.float()),
+    )
+    assert torch.allclose(found[0], expected[0], atol=1e-3)
+    assert torch.allclose(found[1].sum(1), expected[1].sum(1), atol=1e-3)
