@@ -12,7 +12,8 @@ from torch import Tensor
 from fedatoms.kernels import tile
 
 _FILTERS = 64  # that are composed at once
-PRECISE = tl.constexpr("tf32x3")  # three products in tf32: as good as float32, which has no matrix units
+# Three products in tf32 are as good as one in float32, for which NVIDIA has no matrix units; AMD has.
+_PRECISE = tl.constexpr("ieee" if torch.version.hip else "tf32x3")
 
 
 def compose(coefficients: Tensor, atoms: Tensor) -> Tensor:
@@ -65,7 +66,7 @@ def _compose(
     left = tl.load(coefficients + f[:, None] * number + m[None, :], inside[:, None] & (m < number)[None, :], 0.0)
     right = tl.load(atoms + m[:, None] * entries + n[None, :], (m < number)[:, None] & (n < entries)[None, :], 0.0)
     filters += client * out * channels * entries + (f // channels * entries * channels + f % channels)[:, None]
-    product = tl.dot(left, right, input_precision=PRECISE)
+    product = tl.dot(left, right, input_precision=_PRECISE)
     tl.store(filters + n[None, :] * channels, product, inside[:, None] & (n < entries)[None, :])
 
 
@@ -101,7 +102,7 @@ def _share(
         down = tl.load(slopes + n[None, :] * out * channels + f[:, None], inside[:, None] & (n < entries)[None, :], 0.0)
         at = (f % out * channels + f // out)[:, None] * number + m[None, :]
         among = inside[:, None] & (m < number)[None, :]
-        tl.store(to_coefficients + at, tl.dot(down, turned, input_precision=PRECISE), among)
-        total = tl.dot(tl.trans(tl.load(coefficients + at, among, 0.0)), down, total, input_precision=PRECISE)
+        tl.store(to_coefficients + at, tl.dot(down, turned, input_precision=_PRECISE), among)
+        total = tl.dot(tl.trans(tl.load(coefficients + at, among, 0.0)), down, total, input_precision=_PRECISE)
     to_atoms += ((client * parts + part) * number + m)[:, None] * entries + n[None, :]
     tl.store(to_atoms, total, (m < number)[:, None] & (n < entries)[None, :])

@@ -6,15 +6,14 @@ with a rule for vmap.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fedatoms.convolutions import over_clients
+from fedatoms.convolutions import Context, over_clients
 
 PARTS = 32  # of a client's filters: a kernel sums the slopes of the atoms over each on its own
-LARGEST = 128  # atoms, and entries of an atom, that fit into a tile
+LARGEST = 64  # atoms, and entries of an atom: more do not fit into the shared memory of every GPU
 
 
 @torch.library.custom_op("fedatoms::compose", mutates_args=())
@@ -38,14 +37,6 @@ def share(coefficients: Tensor, atoms: Tensor, slopes: Tensor) -> tuple[Tensor, 
     return to_coefficients.contiguous(), torch.einsum("chwio,coim->cmhw", slopes, coefficients)[:, None].contiguous()
 
 
-class _Context(Protocol):
-    """What torch hands from a forward to its backward."""
-
-    saved_tensors: tuple[Tensor, ...]
-
-    def save_for_backward(self, *tensors: Tensor) -> None: ...
-
-
 class _Composed(torch.autograd.Function):
     """``tensordot(coefficients, atoms, 1)`` with gradients by the operators."""
 
@@ -57,12 +48,12 @@ class _Composed(torch.autograd.Function):
         return filters[0].permute(0, 3, 1, 2)
 
     @staticmethod
-    def setup_context(ctx: _Context, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    @torch.no_grad()  # first derivatives only
-    def backward(ctx: _Context, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    @torch.no_grad()  # first derivatives only; where one is not wanted, it costs no more to have both
+    def backward(ctx: Context, slopes: Tensor) -> tuple[Tensor, Tensor]:
         coefficients, atoms = ctx.saved_tensors
         to_coefficients, parts = share(coefficients[None], atoms[None], slopes.permute(2, 3, 1, 0)[None])
         return to_coefficients[0], parts[0].sum(0)
@@ -80,7 +71,7 @@ def _(coefficients: Tensor, atoms: Tensor) -> Tensor:
 @share.register_fake
 def _(coefficients: Tensor, atoms: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
     clients, *one = atoms.shape
-    return torch.empty_like(coefficients), atoms.new_empty(clients, PARTS if atoms.is_cuda else 1, *one)
+    return coefficients.new_empty(coefficients.shape), atoms.new_empty(clients, PARTS if atoms.is_cuda else 1, *one)
 
 
 for _operator in (compose, share):

@@ -58,7 +58,7 @@ def correlate(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int)
     return torch.stack(each).permute(0, 3, 4, 2, 1).contiguous()
 
 
-class _Context(Protocol):
+class Context(Protocol):
     """What torch hands from a forward to its backward."""
 
     padding: Pair
@@ -79,13 +79,13 @@ class _Convolution(torch.autograd.Function):
         return _first(convolve(_rows(_pad(x, padding)), _rows(weight))[0])
 
     @staticmethod
-    def setup_context(ctx: _Context, inputs: tuple[Tensor, Tensor, Pair], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor, Pair], output: Tensor) -> None:
         x, weight, ctx.padding = inputs
         ctx.save_for_backward(x, weight)
 
     @staticmethod
     @torch.no_grad()  # first derivatives only
-    def backward(ctx: _Context, dy: Tensor) -> tuple[Tensor | None, Tensor, None]:
+    def backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, Tensor, None]:
         x, weight = ctx.saved_tensors
         dx = _to_images(_last(dy), weight, ctx.padding) if ctx.needs_input_grad[0] else None
         return dx, _to_filters(x, _last(dy), None, weight, ctx.padding), None
@@ -102,16 +102,14 @@ class _Pooled(torch.autograd.Function):
         return _first(y[0]), which[0]
 
     @staticmethod
-    def setup_context(
-        ctx: _Context, inputs: tuple[Tensor, Tensor, Tensor, Pair], output: tuple[Tensor, Tensor]
-    ) -> None:
+    def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor, Tensor, Pair], output: tuple[Tensor, Tensor]) -> None:
         x, weight, _, ctx.padding = inputs
         ctx.save_for_backward(x, weight, output[1])
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
     @torch.no_grad()  # first derivatives only
-    def backward(ctx: _Context, dy: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+    def backward(ctx: Context, dy: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
         x, weight, chosen = ctx.saved_tensors
         which: Tensor | None = chosen
         slopes, dx = _last(dy), None

@@ -96,7 +96,7 @@ def _stages(x: Tensor, numbers: int, most: int) -> int:
 
 def tile(size: int) -> int:
     """Returns the smallest power of two that holds ``size``, from 16 to 128."""
-    return next((tile for tile in (16, 32, 64) if tile >= size), 128)
+    return next((power for power in (16, 32, 64) if power >= size), 128)
 
 
 @triton.jit

@@ -2,8 +2,8 @@
 
 vmap turns the convolutions of C clients into one with C groups, for which cuDNN runs one slow kernel after another.
 Inside ``Products()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 2)`` become the operators of
-``convolutions``, and ``tensordot(coefficients, atoms, 1)`` those of ``compositions``; what they do not cover stays what
-it is.
+``convolutions``, and filters for them that are ``tensordot(coefficients, atoms, 1)`` those of ``compositions``; a
+convolution that they do not cover stays what it is, and so do its filters.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,6 +26,7 @@ class Products(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._made: dict[int, _Made] = {}  # by the identity of the tensor, which it holds and so keeps unique
+        self._filters: dict[int, _Filters] = {}
 
     def __torch_function__(
         self,
@@ -38,23 +39,25 @@ class Products(TorchFunctionMode):
         kwargs = kwargs or {}
         if function is torch.conv2d:
             return self._convolve(_arguments(*args, **kwargs))
-        if function is torch.tensordot and _composes(*args, **kwargs):
-            return composed(args[0], args[1])
         made = self._made.get(id(args[0])) if args else None
         if made is not None and made.relu and function in _POOLS and _halves(*args[1:], **kwargs):
             return pooled(made.x, made.weight, made.bias, made.padding)[0]
         result = function(*args, **kwargs)
         if made is not None and function in _RELUS:
             self._made[id(result)] = made._replace(result=result, relu=True)
+        elif function is torch.tensordot and _composes(result, *args, **kwargs):
+            self._filters[id(result)] = _Filters(result, args[0], args[1])
         elif _may_change_its_input(function, kwargs):
             self._made.clear()
+            self._filters.clear()
         return result
 
     def _convolve(self, call: "_Conv2d") -> Tensor:
         padding = _padding_if_covered(call)
         if padding is None:
             return _conv2d(*call)
-        x, weight = _cast(call.input), _cast(call.weight)
+        filters = self._filters.get(id(call.weight))
+        x, weight = _cast(call.input), _cast(composed(*filters[1:]) if filters else call.weight)
         bias = weight.new_zeros(len(weight)) if call.bias is None else _cast(call.bias)
         y = convolution(x, weight, padding) + bias[:, None, None]
         self._made[id(y)] = _Made(y, x, weight, bias, padding, relu=False)
@@ -64,7 +67,7 @@ class Products(TorchFunctionMode):
 def traced(function: Callable[..., object], *args: object) -> GraphModule:
     """Writes a function's work down as a graph, without doing it: tensors that it makes have shapes and no numbers."""
     graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
-    graph.graph.eliminate_dead_code()  # convolutions that a pooled one replaces
+    graph.graph.eliminate_dead_code()  # what an operator replaces
     graph.recompile()
     return graph
 
@@ -101,6 +104,14 @@ class _Made(NamedTuple):
     relu: bool
 
 
+class _Filters(NamedTuple):
+    """How filters came about."""
+
+    result: Tensor
+    coefficients: Tensor
+    atoms: Tensor
+
+
 _conv2d: Callable[..., Tensor] = torch.conv2d
 _arguments: Callable[..., _Conv2d] = _Conv2d
 
@@ -119,10 +130,13 @@ def _padding_if_covered(call: _Conv2d) -> Pair | None:
     return padding if steps == {1} and inside and known else None
 
 
-def _makes_filters(a: Tensor, b: Tensor, dims: object = 2, out: Tensor | None = None) -> bool:
+def _makes_filters(result: Tensor, a: Tensor, b: Tensor, dims: object = 2, out: Tensor | None = None) -> bool:
     """Says whether these arguments of ``tensordot`` are coefficients and atoms that the operators cover."""
-    covered = a.dim() == b.dim() == 3 and max(len(b), b[0].numel()) <= LARGEST
-    return covered and dims == 1 and out is None and not (b.is_cuda and b.dtype != torch.float32)
+    if not (isinstance(dims, int) and dims == 1 and out is None and a.dim() == b.dim() == 3):
+        return False
+    fits = 0 < a.shape[2] == len(b) <= LARGEST and b.shape[1] * b.shape[2] <= LARGEST
+    same = a.dtype == b.dtype == result.dtype  # not so under autocast
+    return fits and same and not (b.is_cuda and b.dtype != torch.float32)
 
 
 _composes: Callable[..., bool] = _makes_filters
@@ -148,7 +162,12 @@ def _may_change_its_input(function: Callable[..., Tensor], kwargs: dict[str, Ten
     """Says whether a tensor may not be what it was made as, or whether somebody listens to it."""
     name = getattr(function, "__name__", "")
     in_place = name.endswith("_") and name != "__get__"
-    return in_place or "out" in kwargs or bool(kwargs.get("inplace")) or name in ("register_hook", "retain_grad")
+    return (
+        in_place
+        or kwargs.get("out") is not None
+        or bool(kwargs.get("inplace"))
+        or name in ("register_hook", "retain_grad")
+    )
 
 
 def _cast(x: Tensor) -> Tensor:

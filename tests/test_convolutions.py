@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedatoms import graphs, products
-from fedatoms.compositions import compose, share
+from fedatoms.compositions import LARGEST, compose, share
 from fedatoms.convolutions import convolve, convolve_pool, correlate
 from fedatoms.decompose import decompose
 from fedatoms.products import Products
@@ -136,32 +136,61 @@ def test_what_is_not_that_pattern_is_left_alone(name: str) -> None:
 @settings(max_examples=15, deadline=None)
 @given(
     clients=st.integers(1, 3),
-    filters=st.tuples(st.integers(1, 20), st.integers(1, 5)),
+    filters=st.tuples(st.integers(16, 20), st.integers(1, 5)),
     atoms=st.integers(1, 30),
     kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    pool=st.booleans(),
 )
 def test_products_compose_filters_of_atoms(
-    clients: int, filters: tuple[int, int], atoms: int, kernel: tuple[int, int]
+    clients: int, filters: tuple[int, int], atoms: int, kernel: tuple[int, int], pool: bool
 ) -> None:
-    factors = random(clients, *filters, atoms), random(clients, atoms, *kernel), random(clients, *kernel)
-    used = agree(lambda a, d, scale: torch.tensordot(a, d, 1) * scale, *factors)
-    assert used == ["fedatoms.compose.default", "fedatoms.share.default"]
+    def model(x: Tensor, a: Tensor, d: Tensor) -> Tensor:
+        y = F.conv2d(x, torch.tensordot(a, d, 1))
+        return F.max_pool2d(F.relu(y), 2) if pool else y
+
+    images = random(clients, 2, filters[1], kernel[0] + 3, kernel[1] + 2)
+    used = agree(model, images, random(clients, *filters, atoms), random(clients, atoms, *kernel))
+    assert [used.count(f"fedatoms.{name}.default") for name in ("compose", "share")] == [1, 1]
 
 
-NOT_COMPOSED: dict[str, tuple[Model, tuple[int, ...], tuple[int, ...]]] = {
-    "of one dimension": (lambda a, d, s: torch.tensordot(a, d, 1) * s, (2, 3, 4), (4, 5)),
-    "of three dimensions": (lambda a, d, s: torch.tensordot(a, d, 1) * s, (2, 3, 4), (4, 2, 2, 2)),
-    "other axes": (lambda a, d, s: torch.tensordot(a, d, ([2], [0])) * s, (2, 3, 4), (4, 3, 3)),
-    "two axes": (lambda a, d, s: torch.tensordot(a, d) * s, (2, 3, 4), (3, 4, 5)),
-    "too many atoms": (lambda a, d, s: torch.tensordot(a, d, 1) * s, (2, 3, 129), (129, 3, 3)),
-    "too large atoms": (lambda a, d, s: torch.tensordot(a, d, 1) * s, (2, 3, 4), (4, 12, 12)),
+def _doubled(theta: Tensor) -> Tensor:
+    return theta.mul_(2)
+
+
+ATOMS, COEFFICIENTS = random(2, 9, 3, 3), random(2, 16, 3, 9)
+NOT_COMPOSED: dict[str, Model] = {
+    "a convolution that stays": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1), stride=2),
+    "whose result is viewed": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1), stride=2).view(2, -1),
+    "other axes": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, ([2], [0]))),
+    "axes in a tensor": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, torch.tensor([[2], [0]]))),
+    "changed": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1) * 2),
+    "changed in place": lambda x, a, d: F.conv2d(x, _doubled(torch.tensordot(a, d, 1))),
+    "too many atoms": lambda x, a, d: F.conv2d(x, torch.tensordot(a.repeat(1, 1, 8), d.repeat(8, 1, 1), 1)),
+    "too large atoms": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d.repeat(1, 3, 3), 1)),
+    "broadcast": lambda x, a, d: F.conv2d(x, torch.tensordot(a[:, :, :1], d, 1)),
+    "no atoms": lambda x, a, d: F.conv2d(x, torch.tensordot(a[:, :, :0], d[:0], 1)) + a.sum() + d.sum(),
 }
 
 
 @pytest.mark.parametrize("name", NOT_COMPOSED)
-def test_other_products_stay(name: str) -> None:
-    model, a, d = NOT_COMPOSED[name]
-    assert not agree(model, random(2, *a), random(2, *d), random(2, 1))
+def test_other_filters_stay(name: str) -> None:
+    used = agree(NOT_COMPOSED[name], IMAGES, COEFFICIENTS, ATOMS)
+    assert not any("compose" in each for each in used)
+
+
+def test_as_many_atoms_as_there_may_be_are_composed() -> None:
+    images, a, d = random(1, 1, 1, 9, 9), random(1, 16, 1, LARGEST), random(1, LARGEST, 8, 8)
+    assert "fedatoms.compose.default" in agree(lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1)), images, a, d)
+
+
+def test_under_autocast_filters_are_made_as_torch_does() -> None:
+    x, a, d = (tensor[0].float() for tensor in (IMAGES, COEFFICIENTS, ATOMS))
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = F.conv2d(x, torch.tensordot(a, d, 1))
+        with Products():
+            found = F.conv2d(x, torch.tensordot(a, d, 1))
+    assert found.dtype == plain.dtype == torch.bfloat16
+    assert torch.allclose(found, plain, rtol=0.02, atol=0.5)
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -187,9 +216,9 @@ def test_operators_keep_what_they_promise_the_tracer() -> None:
     torch.library.opcheck(convolve_pool, (x, filters, bias), test_utils=checks)
     torch.library.opcheck(correlate, (x, random(2, 3, 6, 5, 16), None, 3, 3), test_utils=checks)
     torch.library.opcheck(correlate, (x, random(*which.shape), which, 3, 3), test_utils=checks)
-    coefficients, atoms = random(2, 16, 4, 9), random(2, 9, 3, 3)
-    torch.library.opcheck(compose, (coefficients, atoms), test_utils=checks)
-    torch.library.opcheck(share, (coefficients, atoms, random(2, 3, 3, 4, 16)), test_utils=checks)
+    for coefficients in (random(2, 16, 4, 9), random(2, 4, 16, 9).transpose(1, 2)):
+        torch.library.opcheck(compose, (coefficients, ATOMS), test_utils=checks)
+        torch.library.opcheck(share, (coefficients, ATOMS, random(2, 3, 3, 4, 16)), test_utils=checks)
 
 
 def wide_net() -> nn.Module:
@@ -231,11 +260,31 @@ def test_a_round_of_products_is_a_round(atoms: int | None, monkeypatch: pytest.M
     monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
     net, clients = wide_net(), clients_of((3, 5, 4))
     sim = Simulation(net if atoms is None else decompose(net, atoms), clients)
-    called: list[int] = []
-    real = products.pooled
-    monkeypatch.setattr(products, "pooled", lambda *each: called.append(1) or real(*each))
+    called: set[str] = set()
+    for name in ("pooled", "composed"):
+        real = getattr(products, name)
+        monkeypatch.setattr(products, name, lambda *each, name=name, real=real: called.add(name) or real(*each))
     assert difference(play(sim, 2).server.params, play(with_compiled_map(sim), 2).server.params) < 1e-10
-    assert called
+    assert called == ({"pooled", "composed"} if atoms else {"pooled"})
+
+
+def test_a_layer_that_stays_is_vectorised_with_filters_of_atoms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With filters in an order of ours, its result could not be viewed."""
+    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
+
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(1, 16, 3, stride=2), nn.LazyLinear(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            return self.head(y.view(len(y), -1))
+
+    clients, net = clients_of((3, 5)), Viewed()
+    net(clients.x.float())
+    sim = Simulation(decompose(net.double(), 4), clients)
+    assert difference(play(sim, 1).server.params, play(with_compiled_map(sim), 1).server.params) < 1e-10
 
 
 SHAPES = [(2, 2, 8, 9, 4, 16, 3), (3, 1, 6, 6, 16, 20, 2), (1, 2, 9, 8, 7, 64, 5), (2, 1, 5, 5, 32, 130, 1)]
@@ -264,7 +313,7 @@ def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...]) -> N
     assert torch.allclose(slopes, correlate(x, pooled, which, kernel, kernel), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("shape", [(2, 16, 3, 9, 5), (3, 20, 7, 25, 3), (1, 64, 40, 6, 5), (2, 5, 2, 40, 7)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 16, 3, 9, 5), (3, 20, 7, 25, 3), (1, 64, 40, 6, 5), (2, 5, 2, 64, 8)], ids=str)
 def test_the_kernels_compose_as_the_operators_do(shape: tuple[int, ...]) -> None:
     """By Triton's interpreter: filters, atoms and entries that fill no tile, more tiles of filters than parts."""
     pytest.importorskip("triton")
