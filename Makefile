@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# As an entry in Python's path: otherwise, beside a clone named fedatoms, `import fedatoms` would find the clone's folder.
+EDITABLE := --config-settings editable_mode=compat --editable
 # The report is tested in a real browser; where Debian's cannot be had, those tests are skipped.
 CHROMIUM := timeout 300 sh -c "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes chromium"
 
@@ -37,10 +39,10 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 .venv/installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --editable .
+	$(INSTALL) $(EDITABLE) .
 	touch $@
 
 .venv/installed-for-tests: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --editable ".[test]"
+	$(INSTALL) $(EDITABLE) ".[test]"
 	@command -v chromium > /dev/null || $(CHROMIUM) > /dev/null 2>&1 || echo "no chromium: tests in a browser are skipped"
 	touch $@ .venv/installed

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedatoms import names, randomness
 from fedatoms.modules import Conv, Factored, convolve, describe, plain_convolution, precisely, require_own_weights, swap
@@ -248,15 +249,28 @@ def _check_arguments(atoms: int, init: str) -> None:
 
 def _chosen(model: nn.Module, where: Where) -> list[str]:
     """Names the convolutions to replace; only exact types, since a subclass may have a forward pass of its own."""
-    chosen = [name for name, module in model.named_modules() if type(module) in get_args(Conv) and where(name, module)]
+    present = {name: module for name, module in model.named_modules() if type(module) in get_args(Conv)}
+    chosen = [name for name, module in present.items() if where(name, module)]
     require_own_weights(model, chosen)
     if not chosen and not is_decomposed(model):
-        raise ValueError(
-            f"{type(model).__name__} has no convolution to replace: by default those are nn.Conv1d, nn.Conv2d and "
-            f"nn.Conv3d with a kernel side above 1. Use where=lambda name, module: True for 1x1 convolutions too, or "
-            f"train the plain model"
-        )
+        raise ValueError(_why_none(model, present, where))
     return chosen
+
+
+def _why_none(model: nn.Module, present: Collection[str], where: Where) -> str:
+    lazy = [name for name, module in model.named_modules() if isinstance(module, LazyModuleMixin)]
+    if lazy:
+        return f"'{lazy[0]}' is lazy and has no filters yet. Run a batch through the model first, then decompose it"
+    if present and where is not _is_spatial:
+        return (
+            f"where=... chose none of the convolutions {', '.join(map(repr, present))}. Use for example "
+            f"where=lambda name, module: name == {next(iter(present))!r}"
+        )
+    return (
+        f"{type(model).__name__} has no convolution to replace: by default those are nn.Conv1d, nn.Conv2d and "
+        f"nn.Conv3d with a kernel side above 1. Use where=lambda name, module: True for 1x1 convolutions too, or "
+        f"train the plain model"
+    )
 
 
 def _is_spatial(name: str, module: nn.Module) -> bool:

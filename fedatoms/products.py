@@ -122,12 +122,21 @@ _RELUS = (F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_)
 
 def _padding_if_covered(call: _Conv2d) -> Pair | None:
     """Returns the padding of a convolution that the operators cover and are faster at, else None."""
-    if isinstance(call.padding, str) or call.groups != 1 or call.input.dim() != 4 or len(call.weight) < 16:
+    if call.groups != 1 or call.input.dim() != 4 or len(call.weight) < 16:
         return None  # fewer filters leave most of a tile empty
-    steps, padding = {*_pair(call.stride), *_pair(call.dilation)}, _pair(call.padding)
-    inside = all(p < k for p, k in zip(padding, call.weight.shape[2:], strict=True))
+    steps, padding = {*_pair(call.stride), *_pair(call.dilation)}, _sides(call.padding, call.weight.shape[2:])
+    inside = padding is not None and all(p < k for p, k in zip(padding, call.weight.shape[2:], strict=True))
     known = not (call.input.is_cuda and call.input.dtype == torch.float64)
     return padding if steps == {1} and inside and known else None
+
+
+def _sides(padding: int | Sequence[int] | str, kernel: Sequence[int]) -> Pair | None:
+    """Returns a padding in numbers, or None if it differs from side to side."""
+    if not isinstance(padding, str):
+        return _pair(padding)
+    if padding == "same" and all(k % 2 for k in kernel):
+        return kernel[0] // 2, kernel[1] // 2
+    return (0, 0) if padding == "valid" else None
 
 
 def _makes_filters(result: Tensor, a: Tensor, b: Tensor, dims: object = 2, out: Tensor | None = None) -> bool:

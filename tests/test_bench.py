@@ -147,6 +147,26 @@ def test_settings_that_cannot_be_are_refused(settings: Bench, reason: str) -> No
         list(measure(settings))
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "reason"),
+    [
+        ("--threads", "0", "--threads 0 is less than 1. Use --threads 2."),
+        ("--repeats", "-1", "--repeats -1 is less than 1. Use --repeats 7."),
+        ("--steps", "-5", "--steps -5 is less than 0. Use --steps 0."),
+        ("--clients", "ten", "--clients ten is not a list"),
+        ("--parts", "", "unknown part in --parts"),
+    ],
+)
+def test_numbers_out_of_range_cost_one_line_and_no_file(
+    flag: str, value: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "kept.json"
+    out.write_text("earlier results")
+    assert main(["bench", flag, value, "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert reason in said and said.count("\n") == 1 and out.read_text() == "earlier results"
+
+
 @pytest.mark.parametrize("batch", [2, 50])
 def test_the_jax_twin_trains_the_same_model(batch: int) -> None:
     jax = pytest.importorskip("jax")

@@ -423,6 +423,18 @@ def test_a_model_without_a_convolution_is_refused(model: nn.Module) -> None:
         decompose(model)
 
 
+def test_a_choice_of_no_layer_names_the_layers_there_are() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3))
+    with pytest.raises(ValueError, match=r"chose none of the convolutions '0', '2'. Use .* name == '0'"):
+        decompose(model, where=lambda name, module: name == "conv1")
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+def test_a_layer_without_filters_yet_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"'0' is lazy and has no filters yet. Run a batch"):
+        decompose(nn.Sequential(nn.LazyConv2d(2, 3)))
+
+
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 @pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
 def test_a_computed_weight_is_refused_unless_left_out(norm: object) -> None:

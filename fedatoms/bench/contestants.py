@@ -45,7 +45,7 @@ class Contestant(NamedTuple):
 def contestants(settings: Bench, sim: Simulation, *, baselines: bool) -> list[Contestant]:
     """Lists who takes part in a cell: fedatoms with atoms, and all others that run on torch if asked for.
 
-    The loops are slow and steady: three rounds of them are enough.
+    The loops are slow: three rounds of them must do.
     """
     plain, few = replace(sim, model=build("lenet", classes=10)), min(3, settings.repeats)
     first = Contestant(OURS, lambda: ours(sim), settings.repeats)

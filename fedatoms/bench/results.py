@@ -166,6 +166,22 @@ def version_of(package: str) -> str | None:
         return None
 
 
+def check(settings: Bench) -> None:
+    """Refuses numbers and parts that nothing could be measured with.
+
+    >>> check(Bench(repeats=0))
+    Traceback (most recent call last):
+    ValueError: --repeats 0 is less than 1. Use --repeats 7.
+    """
+    for name in ("threads", "repeats", "rounds", "against", "samples", "tested", "steps"):
+        value, least, usual = getattr(settings, name), int(name != "steps"), getattr(Bench, name)
+        if value < least:
+            raise ValueError(f"--{name} {value} is less than {least}. Use --{name} {usual}.")
+    parts_of(settings)
+    numbers(settings.clients, "--clients")
+    numbers(settings.batch, "--batch")
+
+
 def numbers(text: str, flag: str) -> list[int]:
     """Reads a list of whole numbers.
 

@@ -8,11 +8,12 @@ from fedatoms.experiment import Experiment
 def command(words: list[str]) -> int:
     """Measures, writes and shows what there is a bar for."""
     from fedatoms.bench import cpu, gpu
-    from fedatoms.bench.results import Bench, Event, collect, machine, write
+    from fedatoms.bench.results import Bench, Event, check, collect, machine, write
     from fedatoms.build import device_of
     from fedatoms.display import benchmarks, contest, news
 
     settings, console = parse("bench", words, Bench()), terminal()
+    check(settings)  # before a file is written
     events: list[Event] = []
     device = device_of(Experiment(device=settings.device))
     origin = machine(device)
