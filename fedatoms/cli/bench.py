@@ -7,6 +7,8 @@ from fedatoms.experiment import Experiment
 
 def command(words: list[str]) -> int:
     """Measures, writes and shows what there is a bar for."""
+    import torch
+
     from fedatoms.bench import cpu, gpu
     from fedatoms.bench.results import Bench, Event, check, collect, machine, write
     from fedatoms.build import device_of
@@ -16,6 +18,7 @@ def command(words: list[str]) -> int:
     check(settings)  # before a file is written
     events: list[Event] = []
     device = device_of(Experiment(device=settings.device))
+    torch.set_num_threads(settings.threads)  # which the file names
     origin = machine(device)
     write(collect(settings, events, origin))  # a file that cannot be written is said now
     for event in cpu.measure(settings) if device == "cpu" else gpu.measure(settings):
