@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from textwrap import shorten
 from typing import cast
 
 import torch
@@ -173,8 +174,8 @@ def device_of(experiment: Experiment) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"--device {name} cannot be used here: {reason}. Use --device cpu.") from error
+        reason = shorten(str(error).strip().splitlines()[0], 120, placeholder=" ...")  # some list all they know
+        raise ValueError(f"--device {name} cannot be used here ({reason}). Use --device cpu.") from error
     cores = os.cpu_count() or 1
     if experiment.threads > cores:
         raise ValueError(

@@ -262,9 +262,10 @@ def _why_none(model: nn.Module, present: Collection[str], where: Where) -> str:
     if lazy:
         return f"'{lazy[0]}' is lazy and has no filters yet. Run a batch through the model first, then decompose it"
     if present and where is not _is_spatial:
+        first = next(iter(present))
         return (
-            f"where=... chose none of the convolutions {', '.join(map(repr, present))}. Use for example "
-            f"where=lambda name, module: name == {next(iter(present))!r}"
+            f"no convolution is chosen: there are {', '.join(map(repr, present))}. Use for example "
+            f"where=lambda name, module: name == {first!r} (on the command line --where {first})"
         )
     return (
         f"{type(model).__name__} has no convolution to replace: by default those are nn.Conv1d, nn.Conv2d and "

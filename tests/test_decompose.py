@@ -425,7 +425,7 @@ def test_a_model_without_a_convolution_is_refused(model: nn.Module) -> None:
 
 def test_a_choice_of_no_layer_names_the_layers_there_are() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3))
-    with pytest.raises(ValueError, match=r"chose none of the convolutions '0', '2'. Use .* name == '0'"):
+    with pytest.raises(ValueError, match=r"no convolution is chosen: there are '0', '2'. Use .* name == '0'"):
         decompose(model, where=lambda name, module: name == "conv1")
 
 

@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,19 +20,23 @@ from fedatoms.simulate import advance, begin
 from fedatoms.simulation import State
 
 
-def measure(settings: Bench) -> list[Ratio]:
-    """Measures everything and returns it line by line."""
+def measure(settings: Bench) -> Iterator[str | Ratio]:
+    """Measures part by part, and says where it is."""
     torch.set_num_threads(settings.threads)
-    return [*_rounds(settings), *_imports(settings), _memory()]
+    yield from _rounds(settings)
+    yield "imports, each in a process of its own"
+    yield from _imports(settings)
+    yield "memory of a round with many clients"
+    yield _memory()
 
 
-def _rounds(settings: Bench) -> list[Ratio]:
+def _rounds(settings: Bench) -> Iterator[str | Ratio]:
     sim = lenet_clients(10, 50 * (settings.steps or 5), 10)
     loop, ours = replace(sim, map="one_by_one"), replace(sim, map="vectorised", block=10)
     atoms = replace(loop, model=decompose(sim.model, 9))
     hand = copy.deepcopy(sim.model)
     starts: dict[str, State] = {name: begin(each) for name, each in (("loop", loop), ("vmap", ours), ("atoms", atoms))}
-    seconds = _interleaved(
+    seconds = yield from _interleaved(
         {
             "by hand": lambda: eager_round(sim, hand, 0),
             "one_by_one": lambda: advance(loop, starts["loop"]),
@@ -47,16 +51,17 @@ def _rounds(settings: Bench) -> list[Ratio]:
         medians = f"{statistics.median(seconds[a]):.2f} s against {statistics.median(seconds[b]):.2f} s"
         return Ratio(name, statistics.median(pairs), bar, f"{medians} a round, LeNet, 10 clients x 50")
 
-    return [
-        ratio("round / hand-written loop", "one_by_one", "by hand", 1.05),
-        ratio("decomposed / plain", "one_by_one, atoms", "one_by_one", 1.10),
-        ratio("vectorised / one_by_one", "vectorised", "one_by_one", None),
-    ]
+    yield ratio("round / hand-written loop", "one_by_one", "by hand", 1.05)
+    yield ratio("decomposed / plain", "one_by_one, atoms", "one_by_one", 1.10)
+    yield ratio("vectorised / one_by_one", "vectorised", "one_by_one", None)
 
 
-def _interleaved(contestants: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+def _interleaved(
+    contestants: dict[str, Callable[[], object]], repeats: int
+) -> Generator[str, None, dict[str, list[float]]]:
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(repeats + 1):
+        yield f"rounds, turn {turn} of {repeats}" if turn else "rounds, a warm-up"
         for name, work in contestants.items():
             began = time.perf_counter()
             work()
@@ -72,7 +77,7 @@ def _imports(settings: Bench) -> list[Ratio]:
     asked += "print(); print(time.perf_counter() - t + 10 * ('torch' in sys.modules))"
     helps = [float(_python(asked).split()[-1]) for _ in range(settings.repeats)]
     return [
-        Ratio("import fedatoms after torch, seconds", statistics.median(added), 0.3, f"{settings.repeats} processes"),
+        Ratio("import fedatoms after torch, seconds", statistics.median(added), 0.3, f"median of {settings.repeats}"),
         Ratio("fedatoms --help, seconds", statistics.median(helps), 1.0, "plus 10 if it imports torch"),
     ]
 

@@ -24,8 +24,7 @@ def command(words: list[str]) -> int:
     for event in cpu.measure(settings) if device == "cpu" else gpu.measure(settings):
         events.append(event)
         write(collect(settings, events, origin))  # what was measured stays, should a later part never end
-        if device != "cpu":
-            console.print(news(event), highlight=False, soft_wrap=True)
+        console.print(news(event), highlight=False, soft_wrap=True)
     results = collect(settings, events, origin)
     if results.rows:
         console.print(contest(results.rows))
