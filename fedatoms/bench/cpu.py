@@ -11,10 +11,8 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from fedatoms.bench.contestants import eager_round, lenet_clients
-from fedatoms.bench.results import Bench, Ratio
+from fedatoms.bench.results import Bench, Ratio, paired
 from fedatoms.decompose import decompose
 from fedatoms.simulate import advance, begin
 from fedatoms.simulation import State
@@ -22,7 +20,6 @@ from fedatoms.simulation import State
 
 def measure(settings: Bench) -> Iterator[str | Ratio]:
     """Measures part by part, and says where it is."""
-    torch.set_num_threads(settings.threads)
     yield from _rounds(settings)
     yield "imports, each in a process of its own"
     yield from _imports(settings)
@@ -45,15 +42,12 @@ def _rounds(settings: Bench) -> Iterator[str | Ratio]:
         },
         settings.repeats,
     )
-
-    def ratio(name: str, a: str, b: str, bar: float | None) -> Ratio:
-        pairs = [x / y for x, y in zip(seconds[a], seconds[b], strict=True)]
-        medians = f"{statistics.median(seconds[a]):.2f} s against {statistics.median(seconds[b]):.2f} s"
-        return Ratio(name, statistics.median(pairs), bar, f"{medians} a round, LeNet, 10 clients x 50")
-
-    yield ratio("round / hand-written loop", "one_by_one", "by hand", 1.05)
-    yield ratio("decomposed / plain", "one_by_one, atoms", "one_by_one", 1.10)
-    yield ratio("vectorised / one_by_one", "vectorised", "one_by_one", None)
+    for name, over, under, bar in (
+        ("round / hand-written loop", "one_by_one", "by hand", 1.05),
+        ("decomposed / plain", "one_by_one, atoms", "one_by_one", 1.10),
+        ("vectorised / one_by_one", "vectorised", "one_by_one", None),
+    ):
+        yield paired(name, seconds[over], seconds[under], bar, "LeNet, 10 clients x 50")
 
 
 def _interleaved(

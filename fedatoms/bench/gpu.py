@@ -17,7 +17,7 @@ from fedatoms.bench.contest import Timing, compete, reason_of
 from fedatoms.bench.contestants import Cell, Contestant, cell_clients, contestants, ours, training_of
 from fedatoms.bench.jax_twin import Task
 from fedatoms.bench.limits import Limits, clean, limits, need, timed
-from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, check, find_row, numbers, paired, parts_of
+from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, find_row, numbers, paired, parts_of
 from fedatoms.build import configure, device_of
 from fedatoms.experiment import Experiment
 from fedatoms.local import Precision
@@ -53,7 +53,6 @@ def measure(settings: Bench) -> Iterator[Event]:
 def _contest(settings: Bench) -> Contest:
     """Checks the settings and measures the limits of the card."""
     device_of(Experiment(device=settings.device))
-    check(settings)
     clients, batches = numbers(settings.clients, "--clients"), numbers(settings.batch, "--batch")
     _set_up(settings, settings.precision)
     cells = [Cell(count, batch) for count in clients for batch in batches]
