@@ -258,7 +258,8 @@ def _chosen(model: nn.Module, where: Where) -> list[str]:
 
 
 def _why_none(model: nn.Module, present: Collection[str], where: Where) -> str:
-    lazy = [name for name, module in model.named_modules() if isinstance(module, LazyModuleMixin)]
+    kinds = [(name, module) for name, module in model.named_modules() if isinstance(module, Conv)]
+    lazy = [name for name, module in kinds if isinstance(module, LazyModuleMixin)]
     if lazy:
         return f"'{lazy[0]}' is lazy and has no filters yet. Run a batch through the model first, then decompose it"
     if present and where is not _is_spatial:

@@ -433,6 +433,8 @@ def test_a_choice_of_no_layer_names_the_layers_there_are() -> None:
 def test_a_layer_without_filters_yet_is_refused_with_what_to_do() -> None:
     with pytest.raises(ValueError, match=r"'0' is lazy and has no filters yet. Run a batch"):
         decompose(nn.Sequential(nn.LazyConv2d(2, 3)))
+    with pytest.raises(ValueError, match="no convolution to replace"):  # a lazy layer of another kind is not to blame
+        decompose(nn.Sequential(nn.LazyLinear(2)))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
