@@ -140,8 +140,8 @@ def personal() -> str:
     )
     return "\n\n".join(
         f"{_title(column)}: 100 clients with {column.classes} classes each\n\n"
-        + table(heads, [_personal(cell) for cell in tables.cells(2, "cifar10") if cell.column == column])
-        for column in CIFAR10
+        + table(heads, [_personal(cell) for cell in tables.cells(2, column.dataset) if cell.column == column])
+        for column in CIFAR
     )
 
 
@@ -181,13 +181,43 @@ def _own(result: Result) -> dict[str, float]:
 
 
 def search() -> str:
-    """Writes what was tried on held-out images, the best first."""
+    """Writes what was tried on held-out images with both algorithms, the best mean first."""
     found = [read_result(path.parent) for path in (ROOT / "search").glob("*/result.json")]
+    settings = {_flags(result.experiment): result.folder.name.split("-", 1)[1] for result in found}
+    scores = {(result.experiment.algorithm, _flags(result.experiment)): _all(result) for result in found}
+    lines = [(flags, scores["fedavg", flags], scores["feddyn", flags], name) for flags, name in settings.items()]
+    lines.sort(key=lambda line: -line[1] - line[2])
+    heads = ("flags", "FedAvg", "FedDyn", "mean", "in `search/`")
+    return table(heads, [[f, f"{a:.2f}", f"{d:.2f}", f"{(a + d) / 2:.2f}", f"`*-{name}`"] for f, a, d, name in lines])
+
+
+def first_search() -> str:
+    """Writes what was tried before that, the best first."""
+    found = [read_result(path.parent) for path in (ROOT / "search-300").glob("*/result.json")]
     lines = [
         [_flags(result.experiment), *(f"{value:.2f}" for value in result.accuracy["all"]), f"`{result.folder.name}`"]
-        for result in sorted(found, key=lambda result: -result.accuracy["all"].headline)
+        for result in sorted(found, key=_all, reverse=True)
     ]
-    return table(("flags", "held-out accuracy", "final", "best", "in `search/`"), lines)
+    return table(("flags", "held-out accuracy", "final", "best", "in `search-300/`"), lines)
+
+
+def rates() -> str:
+    """Writes what the decomposition adds with seed 0 at the rate of the network, and at twice that rate."""
+    heads = ("", *(f"{_title(column)}, {rate}" for column in CIFAR for rate in ("once", "twice")))
+    found = {name: _at_both_rates(name) for name in ALGORITHMS}
+    lines = [[NAMES[name], *(f"{gain:+.2f}" for gain in gains)] for name, gains in found.items()]
+    once, twice = (statistics.mean(gain for gains in found.values() for gain in gains[rate::2]) for rate in (0, 1))
+    return f"{table(heads, lines)}\n\nMean over the pairs: {once:+.2f} once, {twice:+.2f} twice."
+
+
+def _at_both_rates(name: str) -> list[float]:
+    names = [(f"{name}-{c.dataset}-{c.classes}", f"{name}-atoms-{c.dataset}-{c.classes}") for c in CIFAR]
+    folders = [(plain, folder) for plain, atoms in names for folder in (atoms, f"atoms-lr-2/{atoms}")]
+    return [_all(_read(atoms)) - _all(_read(plain)) for plain, atoms in folders]
+
+
+def _all(result: Result) -> float:
+    return result.accuracy["all"].headline
 
 
 BLOCKS = {
@@ -201,7 +231,9 @@ BLOCKS = {
     "personal": personal,
     "variants": variants,
     "atoms": atoms,
+    "rates": rates,
     "search": search,
+    "first search": first_search,
     "clipping": clipping,
 }
 
@@ -237,7 +269,7 @@ def _flags(experiment: Experiment) -> str:
     atoms = [f"--parametrisation atoms --atoms {experiment.atoms}"] if experiment.parametrisation == "atoms" else []
     changed = [
         f"--{name.replace('_', '-')} {getattr(experiment, name):g}"
-        for name in ("lr", "atoms_lr")
+        for name in ("lr", "atoms_lr", "atoms_decay")
         if getattr(experiment, name) != getattr(TABLE1, name)
     ]
     return f"`{' '.join(atoms + changed)}`"

@@ -95,7 +95,7 @@ def test_only_the_same_seeds_are_compared_and_the_rule_names_them(tmp_path: Path
     a_pair(tmp_path, gain=3.0, name="fedprox", seeds=(0, 1))
     claim = the_claim(tmp_path, "mean gain over its pairs")
     assert [line.ours for line in claim.evidence] == [2.0, 3.0]
-    assert claim.rule.endswith("2 times the learning rate; seed 0, but seeds 0, 1 in 1 of 2.")
+    assert claim.rule.endswith("Ours: 25 atoms; seed 0, but seeds 0, 1 in 1 of 2.")
     baseline = the_claim(tmp_path, "Our baselines").evidence[0]
     assert baseline.ours == 70.0  # all seeds there are
 
@@ -242,8 +242,9 @@ def test_the_server_decides_what_parameters_reach_and_figure_and_claim_agree(sin
     (figure,) = figures(group(found.runs))
     columns = dict(zip(figure.heads, figure.rows[1], strict=True))
     if since > FULL:
-        assert columns["rounds to 50.00 %"] is None and "never with fedavg + 25 atoms" in figure.sentence
-        assert "never reached, at least" in line.about and not line.speaks_for
+        assert columns["rounds to 50.00 %"] is None
+        assert "never with fedavg + 25 atoms, beta 1/5 (10.00 % over its last rounds)" in figure.sentence
+        assert "never reached, 10.00 % over its last rounds; at least this" in line.about and not line.speaks_for
         assert line.ours == pytest.approx(100 * (3 * FULL) / (13 * 300))
         return
     a_round, rounds = 3 / 13, since / 300  # of what ``a_run`` sends
@@ -279,7 +280,9 @@ def test_bytes_are_counted_seed_by_seed_and_a_seed_that_never_gets_there_makes_a
             a_run(tmp_path / f"{preset}-{seed}", preset=name, seed=seed, rounds=0, curves=curves, **more)
     (line,) = the_claim(tmp_path, "slow groups").evidence
     assert line.ours == pytest.approx(100 * 3 / 13 * (0.5 + FULL / 300) / 2) and line.ours < 50
-    assert "1 of 2 seeds never reached, at least this" in line.about and not line.speaks_for
+    assert (
+        "1 of 2 seeds never reached, 30.00 % over its last rounds; at least this" in line.about and not line.speaks_for
+    )
     (figure,) = figures(group(find([tmp_path]).runs))
     assert "1 of 2 seeds never with fedavg + 25 atoms" in figure.sentence
 
@@ -471,7 +474,7 @@ def test_a_round_in_which_the_plain_filters_do_not_vary_speaks_against_it(tmp_pa
         ("round 0 (by norm 1.00)", True),
         ("round 1 (by norm 1.00, by move 2.00)", False),
     ]
-    assert "Ours: 25 atoms with 2 times the learning rate; seed 0." in claim.rule
+    assert "Ours: 25 atoms; seed 0." in claim.rule
 
 
 @pytest.mark.parametrize(

@@ -393,13 +393,15 @@ def test_tables_sort_by_click_and_by_keyboard(opened: Opened) -> None:
 
 def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     page = opened.page
-    names = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.name)")
-    assert any("fedavg + 25 atoms" in name for name in names) and page.locator(
-        "#curve-figure path.js-line"
-    ).count() == len(names)
+    names = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.name ?? null)")
+    assert "fedavg + 25 atoms, atoms-lr 1" in names and None in names  # means, and unnamed ranges over seeds
+    assert page.locator("#curve-figure path.js-line").count() == len(names)
+    off = page.locator("#curve-lines input:not(:checked)").evaluate_all("boxes => boxes.map(box => box.value)")
+    assert "fedavg + 25 atoms, atoms-lr 2" in off and not {*off} & {*names}  # in none of the paper's tables
     page.select_option("#curve-setting", "digits, 20 clients with 2 classes each")
     digits = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.y)")
     assert digits == [[51, 51, 51, 50, 50, 50], [50.5, 50.5, 50.5]]  # the range over seeds, and their mean
+    assert page.locator("#curve-lines input:not(:checked)").count() == 0  # of digits the paper has no table
     page.locator("#curve-lines input").first.focus()
     page.keyboard.press("Space")
     assert page.evaluate("document.getElementById('curve-figure').data.length") == 0

@@ -10,6 +10,7 @@ from fedatoms.data.datasets import Images, load
 from fedatoms.data.federation import hold_out
 from fedatoms.experiment import Experiment
 from fedatoms.names import one_line
+from fedatoms.paper.tables import cells_of
 from fedatoms.plots import COLOURS
 from fedatoms.report.find import Run
 from fedatoms.report.groups import Group, places
@@ -17,7 +18,8 @@ from fedatoms.report.names import labels, setting
 from fedatoms.runs import accuracy_curves
 
 Json = dict[str, object]
-DASHES = ("solid", "dash", "dot", "dashdot")
+DASHES = ("solid", "dash", "dot")
+OF_PLAIN, OF_OTHERS = ("dash", "dot"), ("solid", "dashdot", "longdash")  # networks
 SHOWN = 200  # clients in a picture of a split: more rows are thinner than a pixel
 
 
@@ -52,12 +54,21 @@ def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list
 
 
 def _lines(groups: Sequence[Group]) -> list[Json]:
+    """Makes the lines of a setting; those of the paper's tables are first, and shown alone if there are any."""
+    groups = sorted(groups, key=lambda group: not cells_of(group.experiment))
     experiments = [group.experiment for group in groups]
+    printed = [bool(cells_of(one)) for one in experiments]
     lines = [
-        {"label": name, "seeds": len(group.seeds), **style, "models": _models(group)}
-        for name, group, style in zip(labels(experiments), groups, _styles(experiments), strict=True)
+        {
+            "label": name,
+            "shown": is_cell or not any(printed),
+            "seeds": len(group.seeds),
+            **style,
+            "models": _models(group),
+        }
+        for name, is_cell, group, style in zip(labels(experiments), printed, groups, _styles(experiments), strict=True)
     ]
-    return sorted(lines, key=lambda line: str(line["label"]))
+    return sorted(lines, key=lambda line: (not line["shown"], str(line["label"])))
 
 
 def _styles(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
@@ -65,13 +76,13 @@ def _styles(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
     algorithms = sorted({one.algorithm for one in experiments})
     if len(algorithms) == 1 or any(one.personal != "none" for one in experiments):
         return [
-            {"colour": COLOURS[n % len(COLOURS)], "dash": DASHES[n // len(COLOURS) % 3]}
+            {"colour": COLOURS[n % len(COLOURS)], "dash": DASHES[n // len(COLOURS) % len(DASHES)]}
             for n in range(len(experiments))
         ]
     styles, before = [], list[tuple[str, bool]]()
     for one in experiments:
         kind = one.algorithm, one.parametrisation == "plain"
-        dashes = DASHES[1:] if kind[1] else DASHES[::3]
+        dashes = OF_PLAIN if kind[1] else OF_OTHERS
         styles.append(
             {
                 "colour": COLOURS[algorithms.index(kind[0]) % len(COLOURS)],

@@ -86,16 +86,26 @@ function listLines() {
   reset(find("curve-model"), models);
   find("curve-model").value = models.includes(kept) ? kept : models[models.length - 1];
   const boxes = setting.lines.map((line) => {
-    const label = document.createElement("label"), box = document.createElement("input"), swatch = document.createElement("span");
-    Object.assign(box, { type: "checkbox", value: line.label, checked: true });
+    const label = document.createElement("label"), box = document.createElement("input");
+    Object.assign(box, { type: "checkbox", value: line.label, checked: line.shown });
     box.addEventListener("change", drawCurves);
-    swatch.className = "swatch";
-    swatch.style.borderTopColor = line.colour;
-    swatch.style.borderTopStyle = { solid: "solid", dot: "dotted" }[line.dash] || "dashed";
-    label.append(box, swatch, line.label + (line.seeds > 1 ? ` (${line.seeds} seeds)` : ""));
+    label.append(box, swatch(line), line.label + (line.seeds > 1 ? ` (${line.seeds} seeds)` : ""));
     return label;
   });
   find("curve-lines").replaceChildren(find("curve-lines").querySelector("legend"), ...boxes);
+  const off = setting.lines.some((line) => !line.shown) ? " What stands in none of the paper's tables is off at first." : "";
+  find("curve-note").textContent = `Several seeds: their mean, and their range as a band.${off}`;
+}
+
+function swatch(line) {
+  const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const stroke = document.createElementNS(picture.namespaceURI, "line");
+  const dashes = { solid: "none", dash: "7 4", dot: "3 3", dashdot: "8 3 3 3", longdash: "13 3" };
+  const drawn = { x1: 0, x2: 30, y1: 3, y2: 3, stroke: line.colour, "stroke-width": 3, "stroke-dasharray": dashes[line.dash] };
+  for (const [name, value] of Object.entries(drawn)) stroke.setAttribute(name, value);
+  picture.setAttribute("class", "swatch");
+  picture.append(stroke);
+  return picture;
 }
 
 const groupColours = { atoms: "#d55e00", coefficients: "#e69f00", head: "#009e73", rest: "#0072b2", statistics: "#cc79a7" };

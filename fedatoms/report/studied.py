@@ -151,8 +151,10 @@ def _cost(targets: Targets, group: Group, first: Group, model: str) -> _Cost:
 
 def _said(name: str, group: Group, cost: _Cost) -> str:
     missed, part = never(cost.spent, group), cost.share
-    if missed or part is None:
-        return f"{missed or 'not comparable'} with {name}"
+    if missed:
+        return f"{missed} with {name} ({of_server(group)[1].mean:.2f} % over its last rounds)"
+    if part is None:
+        return f"not comparable with {name}"
     return f"{part.up:.2f} with {name} ({factors(part)})"
 
 

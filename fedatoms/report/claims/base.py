@@ -80,10 +80,12 @@ def conditions(ours: Sequence[tuple[Experiment, Sequence[int]]]) -> str:
 
     >>> one = Experiment(parametrisation="atoms")
     >>> conditions([(one, [0]), (one, [0]), (one, [0, 1])])
-    ' Ours: 9 atoms with 1 times the learning rate; seed 0, but seeds 0, 1 in 1 of 3.'
+    ' Ours: 9 atoms; seed 0, but seeds 0, 1 in 1 of 3.'
     """
     atoms = sorted({(one.atoms, one.atoms_lr) for one, _ in ours})
-    said = [f"{number} atoms with {rate:g} times the learning rate" for number, rate in atoms]
+    said = [
+        f"{number} atoms" + (f" with {rate:g} times the learning rate" if rate != 1 else "") for number, rate in atoms
+    ]
     return f" Ours: {' or '.join(said)}; {_seeds([some for _, some in ours])}." if ours else ""
 
 
@@ -118,4 +120,5 @@ def most(values: Iterable[float]) -> float | None:
 def _seeds(found: Sequence[Sequence[int]]) -> str:
     """Names the seeds that most have, and then those of the others."""
     (usual, _), *others = Counter(map(tuple, found)).most_common()
-    return seeds(usual) + "".join(f", but {seeds(some)} in {count} of {len(found)}" for some, count in others)
+    said = " and ".join(f"{seeds(some)} in {count}" for some, count in others)
+    return seeds(usual) + (f", but {said} of {len(found)}" if said else "")

@@ -91,7 +91,8 @@ def _bytes(name: str, mine: Group, plain: Group) -> list[Evidence]:
     if part is None:
         return []
     beta = 100 / period_of(mine.experiment.beta)
-    said = f"{never(part, mine)} reached, at least this" if part.never else factors(part)
+    missed = f"{never(part, mine)} reached, {of_server(mine)[1].mean:.2f} % over its last rounds; at least this"
+    said = missed if part.never else factors(part)
     return [Evidence(f"{name}: {said}", beta, 100 * part.up, not part.never and 100 * part.up <= beta)]
 
 

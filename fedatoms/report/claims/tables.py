@@ -116,7 +116,7 @@ def _rounds(pair: Pair, ours: Ours) -> list[Evidence]:
     if part is None:
         return []
     missed = f" ({never(mine, atoms)})" if mine.never else ""
-    about = f"{_pair_name(pair)}: {mine.rounds:g} rounds{missed}, plain {base.rounds:g}"
+    about = f"{_pair_name(pair)}: {mine.rounds:.0f} rounds{missed}, plain {base.rounds:.0f}"
     return [Evidence(about, None, part.rounds, part.rounds < 1)]
 
 
