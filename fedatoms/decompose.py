@@ -7,6 +7,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from numbers import Integral
 from typing import Literal, get_args
 
 import torch
@@ -234,8 +235,8 @@ def heads(model: nn.Module, head: str | Collection[str] | None = None) -> list[s
     return chosen
 
 
-def _check_arguments(atoms: int, init: str) -> None:
-    if isinstance(atoms, bool) or not isinstance(atoms, int):
+def _check_arguments(atoms: object, init: str) -> None:
+    if isinstance(atoms, bool) or not isinstance(atoms, Integral):
         raise TypeError(
             f"atoms={atoms!r} is not an int: the number of atoms is a count. Use atoms=9 (the paper's choice)"
         )
@@ -249,6 +250,8 @@ def _check_arguments(atoms: int, init: str) -> None:
 
 def _chosen(model: nn.Module, where: Where) -> list[str]:
     """Names the convolutions to replace; only exact types, since a subclass may have a forward pass of its own."""
+    if not callable(where):
+        raise TypeError(f"where={where!r} is no function. Use where=lambda name, module: name == {str(where)!r}")
     present = {name: module for name, module in model.named_modules() if type(module) in get_args(Conv)}
     chosen = [name for name, module in present.items() if where(name, module)]
     require_own_weights(model, chosen)

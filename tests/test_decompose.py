@@ -4,6 +4,7 @@ import copy
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from conftest import any_convolutions
@@ -410,6 +411,16 @@ def test_too_few_atoms_are_refused(atoms: int) -> None:
 def test_atoms_that_are_no_count_are_refused(atoms: int) -> None:
     with pytest.raises(TypeError, match=rf"atoms={atoms!r} is not an int.*Use atoms=9"):
         decompose(net(), atoms)
+
+
+def test_a_count_of_numpy_is_a_count() -> None:
+    layers = [layer for layer in decompose(net(), np.int64(5)).modules() if isinstance(layer, AtomConv)]
+    assert layers and all(len(layer.atoms) == 5 for layer in layers)
+
+
+def test_where_that_is_no_function_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"where='0' is no function. Use where=lambda name, module: name == '0'"):
+        decompose(net(), where="0")  # type: ignore[arg-type]
 
 
 def test_an_unknown_init_is_refused_with_the_nearest() -> None:
