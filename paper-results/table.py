@@ -182,20 +182,21 @@ def _own(result: Result) -> dict[str, float]:
 
 def search() -> str:
     """Writes what was tried on held-out images with both algorithms, the best mean first."""
-    found = [read_result(path.parent) for path in (ROOT / "search").glob("*/result.json")]
-    settings = {_flags(result.experiment): result.folder.name.split("-", 1)[1] for result in found}
-    scores = {(result.experiment.algorithm, _flags(result.experiment)): _all(result) for result in found}
-    lines = [(flags, scores["fedavg", flags], scores["feddyn", flags], name) for flags, name in settings.items()]
-    lines.sort(key=lambda line: -line[1] - line[2])
-    heads = ("flags", "FedAvg", "FedDyn", "mean", "in `search/`")
-    return table(heads, [[f, f"{a:.2f}", f"{d:.2f}", f"{(a + d) / 2:.2f}", f"`*-{name}`"] for f, a, d, name in lines])
+    found = {path.name: _all(_read(f"search/{path.name}")) for path in (ROOT / "search").iterdir()}
+    settings = sorted({name.split("-", 1)[1] for name in found})
+    scores = {each: (found[f"fedavg-{each}"], found[f"feddyn-{each}"]) for each in settings}
+    lines = [
+        [_flags(_read(f"search/fedavg-{each}").experiment), *map(_two, (*both, statistics.mean(both))), f"`*-{each}`"]
+        for each, both in sorted(scores.items(), key=lambda line: -sum(line[1]))
+    ]
+    return table(("flags", "FedAvg", "FedDyn", "mean", "in `search/`"), lines)
 
 
 def first_search() -> str:
     """Writes what was tried before that, the best first."""
     found = [read_result(path.parent) for path in (ROOT / "search-300").glob("*/result.json")]
     lines = [
-        [_flags(result.experiment), *(f"{value:.2f}" for value in result.accuracy["all"]), f"`{result.folder.name}`"]
+        [_flags(result.experiment), *map(_two, result.accuracy["all"]), f"`{result.folder.name}`"]
         for result in sorted(found, key=_all, reverse=True)
     ]
     return table(("flags", "held-out accuracy", "final", "best", "in `search-300/`"), lines)
@@ -204,20 +205,24 @@ def first_search() -> str:
 def rates() -> str:
     """Writes what the decomposition adds with seed 0 at the rate of the network, and at twice that rate."""
     heads = ("", *(f"{_title(column)}, {rate}" for column in CIFAR for rate in ("once", "twice")))
-    found = {name: _at_both_rates(name) for name in ALGORITHMS}
-    lines = [[NAMES[name], *(f"{gain:+.2f}" for gain in gains)] for name, gains in found.items()]
-    once, twice = (statistics.mean(gain for gains in found.values() for gain in gains[rate::2]) for rate in (0, 1))
+    found = {name: [_at_both_rates(name, column) for column in CIFAR] for name in ALGORITHMS}
+    lines = [[NAMES[name], *(f"{gain:+.2f}" for both in row for gain in both)] for name, row in found.items()]
+    once, twice = map(statistics.mean, zip(*(both for row in found.values() for both in row), strict=True))
     return f"{table(heads, lines)}\n\nMean over the pairs: {once:+.2f} once, {twice:+.2f} twice."
 
 
-def _at_both_rates(name: str) -> list[float]:
-    names = [(f"{name}-{c.dataset}-{c.classes}", f"{name}-atoms-{c.dataset}-{c.classes}") for c in CIFAR]
-    folders = [(plain, folder) for plain, atoms in names for folder in (atoms, f"atoms-lr-2/{atoms}")]
-    return [_all(_read(atoms)) - _all(_read(plain)) for plain, atoms in folders]
+def _at_both_rates(name: str, column: Column) -> tuple[float, float]:
+    cell = f"{column.dataset}-{column.classes}"
+    plain, decomposed = _all(_read(f"{name}-{cell}")), f"{name}-atoms-{cell}"
+    return _all(_read(decomposed)) - plain, _all(_read(f"atoms-lr-2/{decomposed}")) - plain
 
 
 def _all(result: Result) -> float:
     return result.accuracy["all"].headline
+
+
+def _two(value: float) -> str:
+    return f"{value:.2f}"
 
 
 BLOCKS = {

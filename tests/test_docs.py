@@ -112,8 +112,17 @@ def test_a_card_shows_every_method_from_the_command_line(name: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert target.startswith("http") or (page.parent / target).exists(), target
+    for target, place in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text()):
+        if not target.startswith("http"):
+            there = page.parent / target if target else page
+            assert there.exists(), target
+            assert not place or place in places_in(there), f"{target}#{place}"
+
+
+def places_in(page: Path) -> set[str]:
+    """Names the headings of a page as links do: in small letters, without punctuation, with hyphens for spaces."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 def test_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,8 +165,8 @@ def test_the_page_of_the_paper_shows_the_files() -> None:
     page, made = (RUNS / "README.md").read_text(), runpy.run_path(str(RUNS / "table.py"))
     for name, block in made["BLOCKS"].items():
         assert content(page, name, made["MAKER"]) == block()
-    for preset in made["PAPER"]:
-        result = read_result(RUNS / preset)
+    for cell in (cell for table in (1, 2) for cell in paper_cells(table) if cell.preset):
+        preset, result = cell.preset, read_result(RUNS / cell.preset)
         assert identity(result.experiment) == identity(PRESETS[preset]), f"{preset} is no longer what was run"
         assert result.provenance["device"] == "NVIDIA H200" and str(result.provenance["commit"]) in page
 

@@ -20,7 +20,9 @@ from fedatoms.experiment import Experiment
 from fedatoms.measures import MEASURES
 from fedatoms.measures.files import FILE, Measure, write_measure
 from fedatoms.paper.tables import pairs
+from fedatoms.report.figures import curves
 from fedatoms.report.find import find
+from fedatoms.report.groups import group
 from fedatoms.report.page import PLOTLY, report
 from fedatoms.runs import read_result
 
@@ -216,6 +218,23 @@ def test_a_measure_alone_makes_a_page_with_its_numbers(name: str, said: str, tmp
     assert "Measured 2026-01-02 03:04 on a machine, commit abc123" in page
 
 
+def test_lines_of_the_papers_tables_come_first_and_are_shown_alone(tmp_path: Path) -> None:
+    for n, rate in enumerate((1.0, 3.0)):
+        a_run(tmp_path / f"{n}", preset="fedavg-atoms-cifar10-5", rounds=0, atoms_lr=rate)
+        a_run(tmp_path / f"digits-{n}", atoms_lr=rate, lr=rate)
+    shown = {
+        each["setting"]: [line["shown"] for line in each["lines"]] for each in curves(group(find([tmp_path]).runs))
+    }  # type: ignore[attr-defined]
+    assert sorted(shown.values()) == [[True, False], [True, True]]
+
+
+def test_no_two_lines_of_a_setting_look_alike() -> None:
+    for each in curves(group(find([RUNS]).runs)):
+        lines: list[dict[str, str]] = each["lines"]  # type: ignore[assignment]
+        styles = [(line["colour"], line["dash"]) for line in lines]
+        assert len(set(styles)) == len(styles) == len({line["label"] for line in lines}), each["setting"]
+
+
 def test_experiments_that_differ_in_the_seed_alone_have_a_line_each(tmp_path: Path) -> None:
     twins = (Experiment(), Experiment(seed=1))
     write_measure(tmp_path / "runs", Measure("variance", twins, {"repeats": 7}, VALUES["variance"], {}))
@@ -393,15 +412,18 @@ def test_tables_sort_by_click_and_by_keyboard(opened: Opened) -> None:
 
 def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     page = opened.page
+    assert page.locator(".modebar-btn").count() and not page.locator(".modebar-btn[data-title^=Share]").count()
     names = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.name ?? null)")
-    assert "fedavg + 25 atoms, atoms-lr 1" in names and None in names  # means, and unnamed ranges over seeds
+    assert "fedavg + 25 atoms" in names and None in names  # means, and unnamed ranges over seeds
     assert page.locator("#curve-figure path.js-line").count() == len(names)
     off = page.locator("#curve-lines input:not(:checked)").evaluate_all("boxes => boxes.map(box => box.value)")
-    assert "fedavg + 25 atoms, atoms-lr 2" in off and not {*off} & {*names}  # in none of the paper's tables
+    assert "fedavg + 25 atoms, atoms-lr 2" in off and not {*off} & {*names}
+    assert "in none of the paper's tables start switched off" in page.inner_text("#curve-note")
     page.select_option("#curve-setting", "digits, 20 clients with 2 classes each")
     digits = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.y)")
     assert digits == [[51, 51, 51, 50, 50, 50], [50.5, 50.5, 50.5]]  # the range over seeds, and their mean
     assert page.locator("#curve-lines input:not(:checked)").count() == 0  # of digits the paper has no table
+    assert "switched off" not in page.inner_text("#curve-note")
     page.locator("#curve-lines input").first.focus()
     page.keyboard.press("Space")
     assert page.evaluate("document.getElementById('curve-figure').data.length") == 0

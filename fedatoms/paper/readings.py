@@ -99,7 +99,7 @@ _TABLES = (
             "FedDC's 0.01 and a server rate of 1, moves divided by the first learning rate as in FedDC's code",
             "the same, divided by the current learning rate, the algorithms' own rule",
         ),
-        "On CIFAR-10 it is nearer to the paper in six cells of eight, and the same in two (paper-results).",
+        "Of the four plain cells on CIFAR-10 it is nearer to the paper in three, and the same in one (paper-results).",
     ),
     Reading(
         "clipping",

@@ -14,12 +14,13 @@ from fedatoms.paper.tables import cells_of
 from fedatoms.plots import COLOURS
 from fedatoms.report.find import Run
 from fedatoms.report.groups import Group, places
-from fedatoms.report.names import labels, setting
+from fedatoms.report.names import setting, told_apart
 from fedatoms.runs import accuracy_curves
 
 Json = dict[str, object]
-DASHES = ("solid", "dash", "dot")
-OF_PLAIN, OF_OTHERS = ("dash", "dot"), ("solid", "dashdot", "longdash")  # networks
+PLAIN_DASHES: tuple[str, ...] = ("dash", "dot")
+OTHER_DASHES: tuple[str, ...] = ("solid", "dashdot", "longdash")
+STYLES = [(colour, dash) for dash in ("solid", "dash", "dot", "dashdot", "longdash") for colour in COLOURS]
 SHOWN = 200  # clients in a picture of a split: more rows are thinner than a pixel
 
 
@@ -56,41 +57,34 @@ def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list
 def _lines(groups: Sequence[Group]) -> list[Json]:
     """Makes the lines of a setting; those of the paper's tables are first, and shown alone if there are any."""
     groups = sorted(groups, key=lambda group: not cells_of(group.experiment))
-    experiments = [group.experiment for group in groups]
-    printed = [bool(cells_of(one)) for one in experiments]
-    lines = [
-        {
-            "label": name,
-            "shown": is_cell or not any(printed),
-            "seeds": len(group.seeds),
-            **style,
-            "models": _models(group),
-        }
-        for name, is_cell, group, style in zip(labels(experiments), printed, groups, _styles(experiments), strict=True)
+    printed = [bool(cells_of(group.experiment)) for group in groups]
+    shown = printed if any(printed) else [True] * len(groups)
+    styles = _styles([group.experiment for group in groups])
+    lines: list[Json] = [
+        {"label": name, "shown": on, "seeds": len(group.seeds), **style, "models": _models(group)}
+        for name, on, group, style in zip(_names(groups), shown, groups, styles, strict=True)
     ]
     return sorted(lines, key=lambda line: (not line["shown"], str(line["label"])))
 
 
+def _names(groups: Sequence[Group]) -> list[str]:
+    return told_apart([group.experiment for group in groups])[1]
+
+
 def _styles(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
-    """Gives each algorithm a colour and plain networks a broken line; with one algorithm, each experiment a colour."""
+    """Gives each algorithm a colour and plain networks a broken line; with one algorithm, each experiment a colour.
+
+    What is taken goes to nobody else, as long as there are styles.
+    """
     algorithms = sorted({one.algorithm for one in experiments})
-    if len(algorithms) == 1 or any(one.personal != "none" for one in experiments):
-        return [
-            {"colour": COLOURS[n % len(COLOURS)], "dash": DASHES[n // len(COLOURS) % len(DASHES)]}
-            for n in range(len(experiments))
-        ]
-    styles, before = [], list[tuple[str, bool]]()
+    by_algorithm = len(algorithms) > 1 and all(one.personal == "none" for one in experiments)
+    styles = list[tuple[str, str]]()
     for one in experiments:
-        kind = one.algorithm, one.parametrisation == "plain"
-        dashes = OF_PLAIN if kind[1] else OF_OTHERS
-        styles.append(
-            {
-                "colour": COLOURS[algorithms.index(kind[0]) % len(COLOURS)],
-                "dash": dashes[before.count(kind) % len(dashes)],
-            }
-        )
-        before.append(kind)
-    return styles
+        colour = COLOURS[algorithms.index(one.algorithm) % len(COLOURS)]
+        dashes = PLAIN_DASHES if one.parametrisation == "plain" else OTHER_DASHES
+        wanted = [(colour, dash) for dash in dashes] if by_algorithm else []
+        styles.append(next((style for style in (*wanted, *STYLES) if style not in styles), STYLES[0]))
+    return [{"colour": colour, "dash": dash} for colour, dash in styles]
 
 
 def _models(group: Group) -> Json:
@@ -110,9 +104,8 @@ def _band(seeds: Sequence[list[tuple[int, float]]]) -> Json:
 
 
 def _bars(groups: Sequence[Group]) -> list[Json]:
-    names = labels([group.experiment for group in groups])
     bars: list[Json] = []
-    for name, group in sorted(zip(names, groups, strict=True), key=lambda both: both[0]):
+    for name, group in sorted(zip(_names(groups), groups, strict=True), key=lambda both: both[0]):
         for run in group.runs:
             seed = f", seed {run.result.experiment.seed}" if len(group.runs) > 1 else ""
             bars.append({"label": name + seed, "up": run.result.bytes_up, "down": run.result.bytes_down})

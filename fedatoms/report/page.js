@@ -46,8 +46,9 @@ function layout(more) {
     xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
   };
 }
-const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "sendChartToCloud"] };
 function show(id, traces, more) {
+  if (!window.Plotly) return; // it is not unpacked yet, and draws all when it is
   find(id).style.height = `${more.height + 2}px`; // and its border
   return Plotly.react(find(id), traces, layout(more), config);
 }
@@ -93,17 +94,20 @@ function listLines() {
     return label;
   });
   find("curve-lines").replaceChildren(find("curve-lines").querySelector("legend"), ...boxes);
-  const off = setting.lines.some((line) => !line.shown) ? " What stands in none of the paper's tables is off at first." : "";
-  find("curve-note").textContent = `Several seeds: their mean, and their range as a band.${off}`;
+  const notes = ["Several seeds: their mean, and their range as a band."];
+  if (!setting.lines.every((line) => line.shown)) notes.push("Lines that are in none of the paper's tables start switched off.");
+  find("curve-note").textContent = notes.join(" ");
 }
 
 function swatch(line) {
   const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const stroke = document.createElementNS(picture.namespaceURI, "line");
   const dashes = { solid: "none", dash: "7 4", dot: "3 3", dashdot: "8 3 3 3", longdash: "13 3" };
-  const drawn = { x1: 0, x2: 30, y1: 3, y2: 3, stroke: line.colour, "stroke-width": 3, "stroke-dasharray": dashes[line.dash] };
+  const ends = { x1: 0, x2: 30, y1: 3, y2: 3 };
+  const drawn = { ...ends, stroke: line.colour, "stroke-width": 3, "stroke-dasharray": dashes[line.dash] };
   for (const [name, value] of Object.entries(drawn)) stroke.setAttribute(name, value);
   picture.setAttribute("class", "swatch");
+  picture.setAttribute("aria-hidden", "true");
   picture.append(stroke);
   return picture;
 }
@@ -169,13 +173,13 @@ async function draw() {
 
 function offer(select, names, change) {
   reset(find(select), names);
-  find(select).addEventListener("change", () => window.Plotly && change());
+  find(select).addEventListener("change", change);
   find(select).closest("section").classList.toggle("empty", !names.length);
 }
 offer("curve-setting", data.curves.map((each) => each.setting), () => { listLines(); drawCurves(); });
-for (const id of ["curve-model", "curve-part"]) find(id).addEventListener("change", () => window.Plotly && drawCurves());
+for (const id of ["curve-model", "curve-part"]) find(id).addEventListener("change", drawCurves);
 offer("bytes-setting", data.bytes.map((each) => each.setting), drawBytes);
-find("bytes-way").addEventListener("change", () => window.Plotly && drawBytes());
+find("bytes-way").addEventListener("change", drawBytes);
 offer("split-name", data.splits.map((each) => each.name), drawSplit);
 listLines();
 

@@ -75,10 +75,12 @@ def _grid(cards: Sequence[str]) -> str:
 
 def _claim_card(place: int, claim: Claim) -> str:
     kind = {"holds": "good", "does not hold": "bad", "not run": "quiet"}[claim.verdict]
+    paper, ours = claim.numbers
+    both = number(paper, claim.unit.form, none=""), _ours(ours, claim.unit.form, claim.at_least)
     shown = "".join(
-        f"<div><dt>{who}</dt><dd>{number(value, claim.unit.form).text} {escape(claim.unit.name)}</dd></div>"
-        for who, value in zip(("paper", "ours"), claim.numbers, strict=True)
-        if value is not None
+        f"<div><dt>{who}</dt><dd>{cell.text} {escape(claim.unit.name)}</dd></div>"
+        for who, cell in zip(("paper", "ours"), both, strict=True)
+        if cell.text
     )
     return (
         f'<article class="claim"><p class="verdict {kind}">{claim.verdict}</p><h3>{escape(claim.text)}</h3>'
@@ -94,10 +96,16 @@ def _evidence(place: int, claim: Claim) -> str:
     rows = []
     for line in claim.evidence:
         paper = [number(line.paper, claim.counted.form, none="")] if printed else []
-        rows.append([text(line.about), *paper, number(line.ours, claim.counted.form), _yes(line.speaks_for)])
+        ours = _ours(line.ours, claim.counted.form, line.at_least)
+        rows.append([text(line.about), *paper, ours, _yes(line.speaks_for)])
     said = sum(line.speaks_for for line in claim.evidence)
     shown = table(f"claim-{place}", claim.counted.name, heads, rows)
     return f"<details><summary>Evidence: {said} of {len(rows)} speak for it</summary>{shown}</details>"
+
+
+def _ours(value: float | None, form: str, at_least: bool) -> Cell:
+    cell = number(value, form, none="")
+    return cell._replace(text=f"at least {cell.text}") if at_least else cell
 
 
 def _yes(value: bool) -> Cell:

@@ -24,6 +24,7 @@ class Spent(NamedTuple):
     up: float
     both: float
     never: int = 0  # so many seeds
+    best: float = 0.0  # accuracy that these have at their best
 
 
 def last_of(group: Group, model: str) -> dict[int, float]:
@@ -77,16 +78,19 @@ def sums(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
 def _spent(targets: Targets, run: Run, model: str) -> Spent:
     up, both = sums(run.rows)
     target = targets[run.result.experiment.seed] - ROUNDING
-    for t, row in enumerate(run.rows):
-        if row["scores"].get(model, {}).get("accuracy", -1.0) >= target:
+    found = [row["scores"].get(model, {}).get("accuracy", -1.0) for row in run.rows]
+    for t, accuracy in enumerate(found):
+        if accuracy >= target:
             return Spent(t + 1, up[t], both[t])
-    return Spent(len(run.rows), up[-1], both[-1], never=1)
+    return Spent(len(run.rows), up[-1], both[-1], never=1, best=max(found))
 
 
 def _ratio(one: Spent, other: Spent) -> Spent:
-    return Spent(one.rounds / other.rounds, one.up / other.up, one.both / other.both, one.never)
+    return Spent(one.rounds / other.rounds, one.up / other.up, one.both / other.both, one.never, one.best)
 
 
 def _mean(found: Sequence[Spent]) -> Spent:
-    rounds, up, both, missed = zip(*found, strict=True)
-    return Spent(statistics.mean(rounds), statistics.mean(up), statistics.mean(both), sum(missed))
+    rounds, up, both = (statistics.mean(column) for column in list(zip(*found, strict=True))[:3])
+    missed = [each for each in found if each.never]
+    best = statistics.mean(each.best for each in missed) if missed else 0.0
+    return Spent(rounds, up, both, len(missed), best)

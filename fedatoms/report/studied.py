@@ -152,7 +152,7 @@ def _cost(targets: Targets, group: Group, first: Group, model: str) -> _Cost:
 def _said(name: str, group: Group, cost: _Cost) -> str:
     missed, part = never(cost.spent, group), cost.share
     if missed:
-        return f"{missed} with {name} ({of_server(group)[1].mean:.2f} % over its last rounds)"
+        return f"{missed} with {name} ({cost.spent.best:.2f} % at best)"
     if part is None:
         return f"not comparable with {name}"
     return f"{part.up:.2f} with {name} ({factors(part)})"

@@ -30,6 +30,7 @@ class Evidence(NamedTuple):
     paper: float | None
     ours: float
     speaks_for: bool
+    at_least: bool = False  # ours is a lower bound
 
 
 class Claim(NamedTuple):
@@ -42,6 +43,7 @@ class Claim(NamedTuple):
     unit: Unit
     evidence: list[Evidence]
     counted: Unit  # in the evidence
+    at_least: bool = False  # our number is a lower bound
 
 
 def judge(
@@ -53,6 +55,7 @@ def judge(
     *,
     counted: Unit | None = None,
     holds: bool | None = None,
+    at_least: bool = False,
 ) -> Claim:
     """Makes a claim of its evidence; it holds if all lines speak for it, or as is said.
 
@@ -63,7 +66,7 @@ def judge(
     """
     true = all(line.speaks_for for line in lines) if holds is None else holds
     verdict: Verdict = "not run" if not lines else "holds" if true else "does not hold"
-    return Claim(text, rule, verdict, numbers if lines else (None, None), unit, lines, counted or unit)
+    return Claim(text, rule, verdict, numbers if lines else (None, None), unit, lines, counted or unit, at_least)
 
 
 def covered(found: int, total: int, what: str) -> str:
@@ -81,6 +84,9 @@ def conditions(ours: Sequence[tuple[Experiment, Sequence[int]]]) -> str:
     >>> one = Experiment(parametrisation="atoms")
     >>> conditions([(one, [0]), (one, [0]), (one, [0, 1])])
     ' Ours: 9 atoms; seed 0, but seeds 0, 1 in 1 of 3.'
+    >>> fast = Experiment(parametrisation="atoms", atoms=25, atoms_lr=2.0)
+    >>> conditions([(one, [0]), (one, [0]), (one, [0, 1]), (fast, [0, 2])])
+    ' Ours: 9 atoms or 25 atoms with 2 times the learning rate; seed 0, but seeds 0, 1 in 1 and seeds 0, 2 in 1 of 4.'
     """
     atoms = sorted({(one.atoms, one.atoms_lr) for one, _ in ours})
     said = [

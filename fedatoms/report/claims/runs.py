@@ -36,12 +36,16 @@ def communication(groups: Sequence[Group]) -> Claim:
     lines = [line for name, pair in zip(names, found, strict=True) for line in _bytes(name, *pair)]
     text = "With slow groups every 1/beta rounds a share beta of the bytes is enough (figure (d), furthest above beta)."
     rule = "Bytes up until the server has the plain one's mean accuracy of the last rounds are at most beta of those "
-    rule += "that the plain run sends until then. A run that never gets there needs more than all its bytes, which are "
-    rule += "shown, and speaks against it."
+    rule += (
+        "that the plain run sends until then. A run that never gets there needs more than all its bytes, and speaks "
+    )
+    rule += "against it."
     rule += f"{_on(where)}{covered(len(lines), len(BETAS), 'values of beta')}"
     worst = max(lines, key=lambda line: line.ours / (line.paper or 1), default=None)
     numbers = (worst.paper, worst.ours) if worst else (None, None)
-    return judge(text, rule, lines, numbers, Unit("% of the plain run's", ".2f"))
+    return judge(
+        text, rule, lines, numbers, Unit("% of the plain run's", ".2f"), at_least=bool(worst and worst.at_least)
+    )
 
 
 def elsewhere(groups: Sequence[Group], ours: Ours) -> Claim:
@@ -91,9 +95,9 @@ def _bytes(name: str, mine: Group, plain: Group) -> list[Evidence]:
     if part is None:
         return []
     beta = 100 / period_of(mine.experiment.beta)
-    missed = f"{never(part, mine)} reached, {of_server(mine)[1].mean:.2f} % over its last rounds; at least this"
-    said = missed if part.never else factors(part)
-    return [Evidence(f"{name}: {said}", beta, 100 * part.up, not part.never and 100 * part.up <= beta)]
+    said = f"{never(part, mine)} reached, {part.best:.2f} % at best" if part.never else factors(part)
+    holds = not part.never and 100 * part.up <= beta
+    return [Evidence(f"{name}: {said}", beta, 100 * part.up, holds, at_least=bool(part.never))]
 
 
 def _but_for_atoms(group: Group) -> str:
