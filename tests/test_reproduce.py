@@ -343,7 +343,7 @@ def test_parameters_sent_are_those_of_the_rounds_until_the_accuracy(folder: Path
             until = next(n for n, one in enumerate(run.rows, 1) if one["scores"]["server"]["accuracy"] >= target)
             up = sum(sum(one["up"].values()) for one in run.rows[:until]) / 4e6
             down = sum(sum(one["down"].values()) for one in run.rows[:until]) / 4e6
-            assert spent({0: target}, each, "server") == pytest.approx((until, up, up + down, 0))
+            assert spent({0: target}, each, "server") == pytest.approx((until, up, up + down, 0, 0))
         assert spent({0: 101.0}, each, "server").never == 1
 
 
