@@ -57,7 +57,8 @@ def load_checkpoint(folder: Path, sim: Simulation, *, trajectory: str) -> Loaded
             loaded.notes.append(f"going on from checkpoint {path.stem} instead")
         return loaded
     tried = "; ".join(notes)
-    raise ValueError(f"{folder} holds no checkpoint that can be read: {tried}. Start anew with another --name.")
+    anew = f"Start anew: delete {folder.parent}, or give another --name."
+    raise ValueError(f"{folder} holds no checkpoint that can be read: {tried}. {anew}")
 
 
 def _save(folder: Path, state: State, trajectory: str, seconds: float) -> None:

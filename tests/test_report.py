@@ -96,7 +96,8 @@ def test_a_damaged_or_foreign_file_is_named_and_the_others_stay(
 
 
 @pytest.mark.parametrize(
-    "old, new", [("50.0", "NaN"), ("50.0", "500"), ("50.0", '"50"'), ('"fedavg"', "7"), ("123", "-1")]
+    "old, new",
+    [("50.0", "NaN"), ("50.0", "500"), ("50.0", '"50"'), ('"fedavg"', "7"), ("123", "-1"), ('"digits"', '"mnistx"')],
 )
 def test_values_that_no_run_has_are_damage(old: str, new: str, tmp_path: Path) -> None:
     a_run(tmp_path / "runs" / "good", seed=1)

@@ -23,12 +23,13 @@ def title(explanation: Explanation) -> str:
 
 
 def percent(share: float, digits: int = 2) -> str:
-    """Writes a share.
+    """Writes a share; only the whole is 100 %.
 
-    >>> percent(0.125)
-    '12.50 %'
+    >>> percent(0.125), percent(0.999, digits=0), percent(1.0, digits=0)
+    ('12.50 %', '99 %', '100 %')
     """
-    return f"{100 * share:.{digits}f} %"
+    most = 100 - 10**-digits if share < 1 else 100 * share
+    return f"{min(100 * share, most):.{digits}f} %"
 
 
 def points(value: float) -> str:

@@ -43,7 +43,7 @@ _TABLES = (
         "Table 1",
         "The accuracy of the global model on the whole test set.",
         ("the mean of all clients' last models", "the mean of the sampled clients", "the server's model"),
-        "FedDyn's and FedDC's code plot it, and only it gives the paper's FedAvg: the others are 3 to 6 points lower.",
+        "FedDyn's and FedDC's code plot it, and only it gives the paper's FedAvg: the others are 3 to 5 points lower.",
     ),
     Reading(
         "final-score",

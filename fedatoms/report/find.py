@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from fedatoms.data.datasets import DATASETS
 from fedatoms.experiment import check, identity
 from fedatoms.explain import files as explanations
 from fedatoms.measures import files as measures
+from fedatoms.names import find as lookup
 from fedatoms.names import one_line
 from fedatoms.report.drawings import draw
 from fedatoms.report.explained import Explained, drawn
@@ -107,6 +109,7 @@ def _explained(path: Path) -> Explained:
 def _checked(result: Result) -> Result:
     """Refuses a file that has the right fields but not the right things in them."""
     check(result.experiment)
+    lookup(result.experiment.dataset, DATASETS, "data set")
     numbers = [number for summary in result.accuracy.values() for number in summary]
     numbers += list((result.personal or {}).values())
     if not result.accuracy or not all(_is_number(number) and 0 <= number <= 100 for number in numbers):

@@ -152,7 +152,7 @@ def _cost(targets: Targets, group: Group, first: Group, model: str) -> _Cost:
 def _said(name: str, group: Group, cost: _Cost) -> str:
     missed, part = never(cost.spent, group), cost.share
     if missed:
-        return f"{missed} with {name} ({cost.spent.best:.2f} % at best)"
+        return f"{missed} with {name} ({cost.spent.best:.2f} % at best{f'; {factors(part)}' if part else ''})"
     if part is None:
         return f"not comparable with {name}"
     return f"{part.up:.2f} with {name} ({factors(part)})"

@@ -26,11 +26,16 @@ def claims(
         tables.baselines(ours),
         tables.no_extra_cost(ours),
         tables.personal(ours),
+        tables.more_atoms(ours),
         tables.fewer_rounds(ours),  # figure (a)
         measures.variance(measured),  # (b)
         runs.sampled(groups),  # (c)
+        runs.more_clients(groups),
         runs.communication(groups),  # (d)
+        measures.synthetic(measured),
         measures.training_loss(measured),
+        measures.landscape(measured),
+        measures.bounded(explained),
         measures.latent(explained),
         runs.elsewhere(groups, ours),
     ]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
+from fedatoms.explain.latent import Latent
 from fedatoms.explain.values import Explanation
 from fedatoms.explain.words import title
 from fedatoms.measures import MEASURES
@@ -33,6 +34,34 @@ def training_loss(found: Sequence[Measure]) -> Claim:
     rule = f"It is lower in each round from {LOWER_FROM} at the latest to the last one measured.{_conditions(full)}"
     latest = most(line.ours for line in lines)
     return judge(text, rule, lines, (LOWER_FROM, latest), Unit("rounds", ".0f"))
+
+
+def landscape(found: Sequence[Measure]) -> Claim:
+    """Judges the loss landscape by where both trainings stand at the end of their trajectories."""
+    full = _full("landscape", found)
+    lines = [_end(start, measure) for start, measure in full]
+    text = "From one start, training reaches a lower loss with decomposition (loss landscape, largest ratio)."
+    rule = f"After the last round that is drawn the training loss is below the plain one's.{_conditions(full)}"
+    return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain one's", ".2f"))
+
+
+def synthetic(found: Sequence[Measure]) -> Claim:
+    """Judges the two Gaussians: the variance of the average of many models against that of a few."""
+    lines = [line for start, measure in _full("synthetic", found) for line in _more_models(start, measure)]
+    text = "More models make the variance of their average smaller (two Gaussians, largest ratio)."
+    rule = "After the last round the variance over repeats is below that of the fewest models. Latent clients are no "
+    rule += "models of their own, and stand under the figure."
+    times = Unit("times that of the fewest", ".2f")
+    return judge(text, rule, lines, (None, most(line.ours for line in lines)), times)
+
+
+def bounded(found: Sequence[Explanation]) -> Claim:
+    """Judges what the paper says of latent clients' losses, by each replay in which they were scored one by one."""
+    scored = [(title(each), [one.latent for one in each.rounds if one.latent]) for each in found]
+    lines = [_within(about, some) for about, some in scored if some]
+    text = "A latent client's loss is bounded by those of real clients (share of latent clients, smallest)."
+    rule = "Each loses no more than the worst real client of its round; in brackets, than the worse of its own two."
+    return judge(text, rule, lines, (None, least(line.ours for line in lines)), Unit("% of latent clients", ".2f"))
 
 
 def latent(found: Sequence[Explanation]) -> Claim:
@@ -73,6 +102,25 @@ def _lower_from(start: str, measure: Measure) -> Evidence:
     if not isinstance(since, int):
         return Evidence(f"{start}not lower in round {last}", LOWER_FROM, last, False)
     return Evidence(f"{start}lower from then to round {last}", LOWER_FROM, since, since <= LOWER_FROM)
+
+
+def _end(start: str, measure: Measure) -> Evidence:
+    plain, atoms = (numbers(path["loss"]) for path in objects(measure.values["paths"]))
+    about = f"{start}after round {len(plain) - 1}: {atoms[-1]:.3f}, plain {plain[-1]:.3f}"
+    return Evidence(about, None, _ratio(atoms[-1], plain[-1]), atoms[-1] < plain[-1])
+
+
+def _more_models(start: str, measure: Measure) -> Iterator[Evidence]:
+    lines = [line for line in objects(measure.values["lines"]) if "products" not in line]  # those are latent clients'
+    last = [(str(line["name"]), numbers(line["variance"])[-1]) for line in lines]
+    for many, variance in last[1:]:
+        few, of_few = last[0]
+        yield Evidence(f"{start}{many} against {few}", None, _ratio(variance, of_few), variance < of_few)
+
+
+def _within(about: str, some: Sequence[Latent]) -> Evidence:
+    share, parents = (100 * fmean(getattr(each, kind) for each in some) for kind in ("bounded", "by_parents"))
+    return Evidence(f"{about} ({parents:.2f} %)", None, share, all(each.bounded == 1 for each in some))
 
 
 def _latent(explanation: Explanation) -> Iterator[Evidence]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from fedatoms.experiment import OF_ATOMS, Experiment, period_of
 from fedatoms.paper.studies import BETAS, SAMPLED, quick, studies
-from fedatoms.report.claims.base import Claim, Evidence, Unit, covered, judge, least, mean
+from fedatoms.report.claims.base import CLEAR, Claim, Evidence, Unit, covered, judge, least, mean
 from fedatoms.report.groups import Group, Ours, by_clients, groups_of, headline, key_of, of_server, on_common_seeds
 from fedatoms.report.names import told_apart
 from fedatoms.report.spending import factors, last_of, never, share
@@ -24,6 +25,27 @@ def sampled(groups: Sequence[Group]) -> Claim:
     text = "The decomposition helps with few clients in a round and with many (figure (c), smallest gain)."
     rule = f"Each gain is above 0.{covered(len(lines), len(SAMPLED), 'numbers of clients')}"
     return judge(text, rule, lines, (None, least(gains.values())))
+
+
+def more_clients(groups: Sequence[Group]) -> Claim:
+    """Judges figure (c) by what the most clients in a round add to the fewest; the steps between are its evidence."""
+    found = by_clients(groups_of(CLIENTS, groups, quick_ones=False).values())
+    lines = [
+        Evidence(f"{name}, {few} to {many} clients", None, gain, gain > 0)
+        for name, each in found.items()
+        for few, many in pairwise(sorted(each))
+        for gain in _added(each, few, many)
+    ]
+    gains = [gain for each in found.values() for gain in _added(each, min(each), max(each))]
+    text = "More clients in a round make the accuracy higher (figure (c), smallest gain from the fewest to the most)."
+    rule = f"With decomposition and without, the most clients add {CLEAR} points or more, what one seed can tell from "
+    rule += f"none. A line is a step between.{covered(len(lines), 2 * (len(SAMPLED) - 1), 'steps')}"
+    return judge(text, rule, lines, (None, least(gains)), holds=(least(gains) or 0) >= CLEAR)
+
+
+def _added(found: dict[int, Group], few: int, many: int) -> list[float]:
+    """Returns what many clients add to a few on the seeds that both have; nothing if there is none."""
+    return [_gain(*twins) for twins in _twins(found[many], found[few])]
 
 
 def communication(groups: Sequence[Group]) -> Claim:
@@ -95,7 +117,8 @@ def _bytes(name: str, mine: Group, plain: Group) -> list[Evidence]:
     if part is None:
         return []
     beta = 100 / period_of(mine.experiment.beta)
-    said = f"{never(part, mine)} reached, {part.best:.2f} % at best" if part.never else factors(part)
+    missed = f"{never(part, mine)} reached, {part.best:.2f} % at best; " if part.never else ""
+    said = f"{missed}{factors(part)}"
     holds = not part.never and 100 * part.up <= beta
     return [Evidence(f"{name}: {said}", beta, 100 * part.up, holds, at_least=bool(part.never))]
 

@@ -2,7 +2,7 @@
 
 import statistics
 
-from fedatoms.paper.tables import DECOMPOSED, Pair, cells, pairs
+from fedatoms.paper.tables import COLUMNS, DECOMPOSED, Pair, cells, pairs
 from fedatoms.report.claims.base import CLEAR, Claim, Evidence, Unit, conditions, covered, judge, least, mean, most
 from fedatoms.report.groups import Ours, ahead_of, both_of, column_name, gain_of, ours_of
 from fedatoms.report.spending import last_of, never, share, spent
@@ -93,6 +93,20 @@ def personal(ours: Ours) -> Claim:
     )
     paper, lead = least(line.paper for line in lines), least(line.ours for line in lines)
     return judge(text, rule, lines, (paper, lead))
+
+
+def more_atoms(ours: Ours) -> Claim:
+    """Judges Table 3 by what its most atoms add to its fewest."""
+    lines, columns = [], COLUMNS[3]
+    for column in columns:
+        many, *_, few = [cell for cell in cells(3) if cell.column == column]
+        gain = ahead_of(many, few, ours)
+        if gain is not None:
+            about = f"{column_name(many)}, {few.row} to {many.row}"
+            lines.append(Evidence(about, many.value - few.value, gain, gain > 0))
+    text = "More atoms make clients' own models better (Table 3, smallest gain from the fewest to the most)."
+    rule = f"Each gain is above 0.{covered(len(lines), len(columns), 'columns')}"
+    return judge(text, rule, lines, (least(line.paper for line in lines), least(line.ours for line in lines)))
 
 
 def fewer_rounds(ours: Ours) -> Claim:
