@@ -21,8 +21,8 @@ def test_the_ends_of_both_trajectories_decide(ends: tuple[float, float], verdict
 def test_more_models_are_compared_with_the_fewest(many: float, verdict: str, tmp_path: Path) -> None:
     few, latent = VALUES["synthetic"]["lines"]  # type: ignore[misc]
     lines = [few | {"variance": [0.0, 0.5]}, few | {"name": "25 models", "variance": [0.0, many]}]
-    latent |= {"variance": [0.0, 0.5], "products": [0.0, 0.5]}
-    a_full_measure(tmp_path, "synthetic", VALUES["synthetic"] | {"lines": [*lines, latent]})
+    lines.append(latent | {"variance": [0.0, 0.5], "products": [0.0, 0.5]})
+    a_full_measure(tmp_path, "synthetic", VALUES["synthetic"] | {"lines": lines})
     claim = the_claim(tmp_path, "two Gaussians")
     assert claim.verdict == verdict and claim.numbers == (None, 2 * many)
     assert [line.about for line in claim.evidence] == ["25 models against 5 models"]  # latent clients are no models
