@@ -5,7 +5,7 @@ import json
 import re
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from fedatoms.paper.studies import Study, distinct, quick, studies
 from fedatoms.paper.tables import cells
 from fedatoms.presets import preset
 from fedatoms.report.find import find
-from fedatoms.report.groups import group, groups_of
+from fedatoms.report.groups import _stand_ins, group, groups_of
 from fedatoms.report.spending import spent
 from fedatoms.report.studied import figures, section
 from fedatoms.reproduce import work
@@ -33,7 +33,7 @@ TINY = ["--quick", "--only", "^fedavg-(atoms-)?cifar10-5 --partition iid"]
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Makes stand-ins as small as they can be."""
 
     def least(experiment: Experiment) -> Experiment:
@@ -41,6 +41,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("fedatoms.reproduce.plan.quick", least)
     monkeypatch.setattr("fedatoms.report.groups.quick", least)
+    _stand_ins.cache_clear()
+    yield
+    _stand_ins.cache_clear()
 
 
 @pytest.fixture

@@ -3,10 +3,11 @@
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from fedatoms.compare import Spread
 from fedatoms.experiment import Experiment, identity
-from fedatoms.paper.studies import quick, study
+from fedatoms.paper.studies import quick, studies, study
 from fedatoms.paper.tables import Cell, Compared, Pair, cells_of
 from fedatoms.report.find import Run
 from fedatoms.report.names import setting
@@ -55,6 +56,7 @@ class Group:
         return statistics.mean(sum(run.result.bytes_down.values()) for run in self.runs)
 
 
+STAND_IN = "quick stand-in"
 Ours = dict[tuple[int, str, object], Group]  # by table, row and column of the paper
 
 
@@ -65,6 +67,15 @@ def key_of(experiment: Experiment) -> str:
     True
     """
     return identity(experiment, without=("seed",))
+
+
+def is_stand_in(experiment: Experiment) -> bool:
+    """Says whether an experiment is what ``fedatoms reproduce --quick`` puts in the place of a run of the paper.
+
+    >>> is_stand_in(Experiment()), is_stand_in(quick(study("iid").runs["fedavg-cifar10-5 --partition iid"]))
+    (False, True)
+    """
+    return key_of(experiment) in _stand_ins()
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
@@ -108,7 +119,7 @@ def by_clients(groups: Iterable[Group]) -> dict[str, dict[int, Group]]:
 
 
 def places(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Sorts groups by setting; personalised methods, whose regime is another, stand apart.
+    """Sorts groups by setting; personalised methods, whose regime is another, and quick stand-ins are apart.
 
     >>> places([])
     {}
@@ -116,8 +127,17 @@ def places(groups: Sequence[Group]) -> dict[str, list[Group]]:
     found: dict[str, list[Group]] = {}
     for each in groups:
         own = "" if each.experiment.personal == "none" else ", personalised"
-        found.setdefault(setting(each.experiment) + own, []).append(each)
+        found.setdefault(setting(each.experiment) + own + marked(each.experiment), []).append(each)
     return dict(sorted(found.items()))
+
+
+def marked(experiment: Experiment) -> str:
+    """Returns what the name of a quick stand-in ends with; nothing for other experiments.
+
+    >>> marked(Experiment())
+    ''
+    """
+    return f", {STAND_IN}" if is_stand_in(experiment) else ""
 
 
 def score(group: Group, compared: Compared) -> Spread | None:
@@ -194,6 +214,11 @@ def column_name(cell: Cell) -> str:
     'cifar10 (100, 2)'
     """
     return f"{cell.column.dataset} ({cell.column.clients}, {cell.column.classes})"
+
+
+@cache
+def _stand_ins() -> frozenset[str]:
+    return frozenset(key_of(quick(one)) for study in studies().values() for one in study.runs.values())
 
 
 def _over_last(group: Group, model: str) -> tuple[str, Spread]:

@@ -11,11 +11,25 @@ from fedatoms.paper.tables import Cell as Printed
 from fedatoms.report.claims.base import Claim
 from fedatoms.report.claims.tables import NEAR
 from fedatoms.report.find import Found, Note, Run
-from fedatoms.report.groups import Group, Ours, column_name, gain_of, headline, ours_of, place, places, row_name
+from fedatoms.report.groups import (
+    STAND_IN,
+    Group,
+    Ours,
+    column_name,
+    gain_of,
+    headline,
+    is_stand_in,
+    marked,
+    ours_of,
+    place,
+    places,
+    row_name,
+)
 from fedatoms.report.names import labels, setting
 from fedatoms.report.table import Cell, change, number, spread, table, text
 from fedatoms.runs import WINDOW
 
+LAST = f"the last {WINDOW} rounds, or all if there are fewer"
 MISSING = "number quiet missing"  # page.css hides such rows on demand
 SCORED = {
     1: f"test accuracy of the mean of all clients' last models, mean over the last {WINDOW} rounds",
@@ -32,7 +46,7 @@ def summary(found: Found, groups: Sequence[Group], folders: Sequence[Path]) -> s
 
     times = known("time")
     facts = {
-        "runs": f"{len(found.runs)} finished, of {_count(len(groups), 'experiment')} (seeds aside)",
+        "runs": _finished(found.runs, groups),
         "below": listed(folder.as_posix() for folder in folders),
         "when": " to ".join(
             dict.fromkeys(time[:16].replace("T", " ") for time in (times or [""])[:: max(1, len(times) - 1)])
@@ -43,6 +57,13 @@ def summary(found: Found, groups: Sequence[Group], folders: Sequence[Path]) -> s
     lines = "".join(f"<div><dt>{name}</dt><dd>{escape(fact or 'not said')}</dd></div>" for name, fact in facts.items())
     left_out = _notes("left out", "Left out, and used nowhere below", found.left_out)
     return f"<dl>{lines}</dl>{left_out}{_notes('notes', 'To be read with care', found.notes)}"
+
+
+def _finished(runs: Sequence[Run], groups: Sequence[Group]) -> str:
+    """Counts runs and experiments, and says how many of the runs are quick stand-ins."""
+    number = sum(is_stand_in(run.result.experiment) for run in runs)
+    quick = f"; {_count(number, STAND_IN)}" if number else ""
+    return f"{len(runs)} finished, of {_count(len(groups), 'experiment')} (seeds aside){quick}"
 
 
 def _nameless(runs: Sequence[Run]) -> list[str]:
@@ -165,9 +186,7 @@ def other_runs(groups: Sequence[Group], known: set[int]) -> str:
     heads = ("method", "setting", "accuracy", "final", "best", "model", "personal", *costs, "runs")
     names = _labels(groups)
     rows = [_other_row(each, names[id(each)]) for each in rest]
-    return table(
-        "others", f"Accuracy in %: mean over the last {WINDOW} rounds, ± standard deviation over seeds", heads, rows
-    )
+    return table("others", f"Accuracy in %: mean over {LAST}, ± standard deviation over seeds", heads, rows)
 
 
 def _other_row(each: Group, name: str) -> list[Cell]:
@@ -177,7 +196,7 @@ def _other_row(each: Group, name: str) -> list[Cell]:
     personal = [value for value in own if value is not None]
     return [
         text(name)._replace(kind="wide"),
-        text(setting(each.experiment))._replace(kind="wide"),
+        text(setting(each.experiment) + marked(each.experiment))._replace(kind="wide"),
         spread(accuracy),
         number(statistics.mean(summary.final for summary in last)),
         number(statistics.mean(summary.best for summary in last)),
@@ -206,7 +225,7 @@ def sent_bytes(runs: Sequence[Run]) -> str:
     heads = ("run", *(f"{name}, {way}" for way in ("up", "down") for name in used))
     rows = [
         [
-            text(run.name),
+            _run(run),
             *(
                 number(way.get(name, 0) / 1e6, ",.1f")
                 for way in (run.result.bytes_up, run.result.bytes_down)
@@ -218,6 +237,10 @@ def sent_bytes(runs: Sequence[Run]) -> str:
     return table("sent", "Bytes of all clients in all rounds, in MB", heads, rows)
 
 
+def _run(run: Run) -> Cell:
+    return text(run.name + marked(run.result.experiment))
+
+
 def origins(runs: Sequence[Run]) -> str:
     """Shows where each run comes from."""
     shown = ("time", "commit", "fedatoms", "device", "cores", "torch", "cuda", "numpy", "python", "system")
@@ -226,7 +249,7 @@ def origins(runs: Sequence[Run]) -> str:
     for run in runs:
         source = [text(run.result.provenance.get(name)) for name in shown]
         costs = [number(run.result.seconds, ",.1f"), number(run.result.parameters, ",d")]
-        rows.append([text(run.name), number(run.result.experiment.seed, "d"), *source, *costs])
+        rows.append([_run(run), number(run.result.experiment.seed, "d"), *source, *costs])
     return table("origin", "What was run where, when and at which commit", heads, rows)
 
 
