@@ -68,6 +68,7 @@ def test_a_gain_beside_the_papers_comes_from_the_files(tmp_path: Path) -> None:
         f"{pair.gain:+.2f}",
         "+1.50",
     ]
+    assert "rounds, in %. Ours: 25 atoms; the paper: 9</span>" in page
     assert "1 of its 30 pairs" in page and page.count(">not run<") > 50
 
 

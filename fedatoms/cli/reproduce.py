@@ -80,6 +80,7 @@ def _show(wanted: Sequence[Study], asked: Sequence["Job"], settings: "Reproduce"
     found = _find(out)
     for made in sheets(wanted, asked, found, quick=settings.quick):
         console.print(sheet(made))
+        console.print()
     if found.runs or found.measures:
         page = report([out], out / "report.html", data_dir if data_dir.is_dir() else None).page
         console.print(f"page: {page}", highlight=False, soft_wrap=True)

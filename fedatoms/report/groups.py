@@ -8,9 +8,9 @@ from functools import cache
 from fedatoms.compare import Spread
 from fedatoms.experiment import Experiment, identity
 from fedatoms.paper.studies import quick, studies, study
-from fedatoms.paper.tables import Cell, Compared, Pair, cells_of
+from fedatoms.paper.tables import ATOMS, Cell, Compared, Pair, cells_of
 from fedatoms.report.find import Run
-from fedatoms.report.names import setting
+from fedatoms.report.names import atoms_of, setting
 from fedatoms.runs import Result
 
 
@@ -176,6 +176,30 @@ def ours_of(cell: Cell, ours: Ours) -> Spread | None:
     """Returns what we have for a cell of the paper."""
     found = ours.get(place(cell))
     return None if found is None else score(found, cell.compared)
+
+
+def atoms_beside(table: int, ours: Ours) -> str:
+    """Says with which atoms our runs of a table were made, and the paper's; nothing if there are none.
+
+    >>> atoms_beside(1, {})
+    ''
+    """
+    said = atoms_of(group.experiment for (number, *_), group in ours.items() if number == table)
+    return f"Ours: {said}; the paper: {ATOMS[table]}." if said and table in ATOMS else ""
+
+
+def reasons(printed: Sequence[Cell]) -> list[str]:
+    """Says why columns of a table cannot be run, each reason once.
+
+    >>> from fedatoms.paper.tables import cells
+    >>> reasons(cells(1))[0][:60]
+    'tiny-imagenet (20, 20), tiny-imagenet (20, 50): no preset ye'
+    """
+    columns: dict[str, dict[str, None]] = {}
+    for cell in printed:
+        if cell.missing:
+            columns.setdefault(cell.missing, {})[column_name(cell)] = None
+    return [f"{', '.join(names)}: {reason}." for reason, names in columns.items()]
 
 
 def both_of(one: Cell, other: Cell, ours: Ours) -> list[Group]:

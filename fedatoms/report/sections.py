@@ -15,6 +15,7 @@ from fedatoms.report.groups import (
     STAND_IN,
     Group,
     Ours,
+    atoms_beside,
     column_name,
     gain_of,
     headline,
@@ -23,6 +24,7 @@ from fedatoms.report.groups import (
     ours_of,
     place,
     places,
+    reasons,
     row_name,
 )
 from fedatoms.report.names import labels, setting
@@ -139,22 +141,14 @@ def paper_table(which: int, ours: Ours) -> str:
     run = sum(ours_of(cell, ours) is not None for cell in printed)
     gains = ("gain, paper", "gain, ours") if which == 1 else ()
     heads = ("method", "data", "paper", "ours", "difference", "seeds", *gains, "runs")
-    shown = table(f"table-{which}", f"{SCORED[which]}, in %", heads, [_paper_row(cell, ours) for cell in printed])
-    why = paragraphs(_reasons(printed)) if run else ""
+    caption = f"{SCORED[which]}, in %. {atoms_beside(which, ours)}".strip(" .")
+    shown = table(f"table-{which}", caption, heads, [_paper_row(cell, ours) for cell in printed])
+    why = paragraphs(reasons(printed)) if run else ""
     only = f'<label class="only"><input type="checkbox"> only the {run} that were run</label>' if run else ""
     return (
         f'<details class="paper"{" open" if run else ""}><summary><h3>Table {which}</h3> {run} of {len(printed)} cells '
         f"run</summary>{only}{shown}{why}</details>"
     )
-
-
-def _reasons(printed: Sequence[Printed]) -> list[str]:
-    """Says why columns of a table cannot be run, each reason once."""
-    reasons = dict.fromkeys(cell.missing for cell in printed if cell.missing)
-    columns = {
-        reason: dict.fromkeys(column_name(cell) for cell in printed if cell.missing == reason) for reason in reasons
-    }
-    return [f"{listed(names)}: {reason}." for reason, names in columns.items()]
 
 
 def _paper_row(cell: Printed, ours: Ours) -> list[Cell]:

@@ -7,7 +7,21 @@ from fedatoms.compare import Spread
 from fedatoms.paper.studies import Study
 from fedatoms.paper.tables import COMPARED, Cell, cells
 from fedatoms.report.find import Found
-from fedatoms.report.groups import Group, Ours, column_name, group, groups_of, headline, match, ours_of, row_name, score
+from fedatoms.report.groups import (
+    Group,
+    Ours,
+    atoms_beside,
+    column_name,
+    group,
+    groups_of,
+    headline,
+    match,
+    ours_of,
+    place,
+    reasons,
+    row_name,
+    score,
+)
 from fedatoms.report.measured import Measured
 from fedatoms.report.studied import Studied, figures
 from fedatoms.reproduce.plan import Job, taken
@@ -55,20 +69,29 @@ def _table(study: Study, asked: Collection[str], groups: Sequence[Group], *, qui
 
 
 def _beside(study: Study, asked: Collection[str], ours: Ours) -> Sheet:
-    printed = [cell for cell in cells(int(study.name.removeprefix("table"))) if cell.typed in asked]
-    found = [(cell, ours_of(cell, ours)) for cell in printed]
-    known = [mine.mean - cell.value for cell, mine in found if mine is not None]
+    """Puts the cells that were asked for beside ours; those that nobody can run yet count if all were asked for."""
+    number = int(study.name.removeprefix("table"))
+    shown = [cell for cell in cells(number) if cell.typed in asked]
+    counted = cells(number) if study.runs.keys() <= set(asked) else shown
+    known = [mine.mean - cell.value for cell in shown if (mine := ours_of(cell, ours)) is not None]
     mean = f", mean difference {sum(known) / len(known):+.2f} points" if known else ""
-    note = f"{len(known)} of {len(found)} run{mean}."
-    return Sheet(study.title, note, ("row", "data", "paper", "ours", "difference"), [_row(*each) for each in found])
+    run = {place(cell): ours[place(cell)] for cell in shown if place(cell) in ours}
+    said = [f"{len(known)} of {len(counted)} run{mean}.", atoms_beside(number, run), *reasons(counted)]
+    heads = ("row", "data", "paper", "ours", "less\npaper", "seeds")
+    return Sheet(study.title, " ".join(filter(None, said)), heads, [_row(cell, ours) for cell in shown])
 
 
-def _row(cell: Cell, mine: Spread | None) -> tuple[str | Spread | None, ...]:
+def _row(cell: Cell, ours: Ours) -> tuple[str | Spread | None, ...]:
+    mine, group = ours_of(cell, ours), ours.get(place(cell))
     difference = None if mine is None else f"{mine.mean - cell.value:+.2f}"
-    return row_name(cell), column_name(cell), cell.printed, mine, difference
+    return row_name(cell), column_name(cell), cell.printed, mine, difference, _seeds(group) if group else None
 
 
 def _score(group: Group) -> tuple[str, Spread, str]:
     own = score(group, COMPARED[2])
     model, mine = ("personal", own) if own else headline(group)
-    return model, mine, " ".join(map(str, group.seeds))
+    return model, mine, _seeds(group)
+
+
+def _seeds(group: Group) -> str:
+    return " ".join(map(str, group.seeds))
