@@ -135,11 +135,10 @@ def test_every_run_comes_once_for_each_seed() -> None:
         (["table1", "--only", "("], r"--only \( is not a regular expression: missing \)"),
         (["iid", "--quick", "--device", "cuda:77"], "--device cuda:77 cannot be used here"),
         (
-            ["table1", "--only", "cifar10-2", "--data-dir", "nowhere"],
-            "10 of 10 need cifar10 .*Download it from .* --quick",
+            ["table1", "--only", "cifar10-2", "--data-dir", "nowhere", "--seeds", "0,1"],
+            "20 of 20 need cifar10: fedavg-cifar10-2, .*, feddc-atoms-cifar10-2. nowhere.*Download it from .* --quick",
         ),
-        (["figure-variance", "--data-dir", "nowhere"], "1 of 1 need cifar10"),
-        (["table1", "--data-dir", "nowhere"], "20 of 40 need cifar10 .* 20 of 40 need cifar100 "),
+        (["figure-variance", "--data-dir", "nowhere"], "1 of 1 need cifar10: figure-variance. nowhere"),
         (["iid", "--on", "moon"], "moon"),
     ],
 )
@@ -148,6 +147,38 @@ def test_bad_input_gets_a_line(words: list[str], said: str, folder: Path, capsys
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and re.search(said, error)
     assert not folder.parent.exists()
+
+
+def test_a_data_set_that_is_missing_is_named_with_all_that_need_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", "table1", "--data-dir", "nowhere"]) == 2
+    said = capsys.readouterr()
+    for dataset, line in zip(("cifar10", "cifar100"), said.err.splitlines(), strict=True):
+        names = [name for name, one in studies()["table1"].runs.items() if one.dataset == dataset]
+        assert f"20 of 40 need {dataset}: {', '.join(names)}. nowhere" in line and "Download it from" in line
+    assert said.out == "" and not folder.parent.exists()
+
+
+def test_what_needs_no_data_is_done_and_the_rest_is_skipped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = list[Job]()
+    monkeypatch.setattr(work, "perform", lambda job, tick: done.append(job) or work.Done(job))
+    assert main(["reproduce", "all", "--data-dir", "nowhere"]) == 1
+    said = capsys.readouterr()
+    assert [job.name for job in done] == ["synthetic"]
+    left = len(jobs(chosen(["all"]), Reproduce()))
+    assert said.err.endswith(f"{left - 1} of {left} skipped: no cifar10 and no cifar100 in nowhere.\n")
+    assert "Table 1: accuracy of the global model\nNot run.\n" in said.out
+
+
+def test_tables_that_exist_are_shown_where_data_are_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_run(folder / "one", 75.0, "fedavg-cifar10-2", rounds=0)
+    words = ["table1", "--only", "^fedavg-cifar10-", "--data-dir", "nowhere", "--out", str(folder)]
+    assert main(["reproduce", *words]) == 1
+    said = capsys.readouterr()
+    assert "1 of 1 need cifar10: fedavg-cifar10-5. nowhere" in said.err and "1 of 2 run" in said.out
 
 
 # ---- work

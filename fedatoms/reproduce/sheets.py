@@ -28,6 +28,8 @@ from fedatoms.reproduce.plan import Job, taken
 
 QUICK = "Quick: digits and a few rounds stand in for the paper's setting; compare no number with it."
 
+NOT_RUN = "Not run."
+
 
 class Sheet(NamedTuple):
     """A table for the terminal; None is a number that is not there."""
@@ -65,7 +67,7 @@ def _table(study: Study, asked: Collection[str], groups: Sequence[Group], *, qui
         return _beside(study, asked, match(groups))
     shown = groups_of(study.name, groups, quick_ones=quick)
     rows = [(typed, *_score(group)) for typed, group in shown.items() if typed in asked]
-    return Sheet(study.title, "" if rows else "Not run.", ("run", "model", "accuracy", "seeds"), rows)
+    return Sheet(study.title, "" if rows else NOT_RUN, ("run", "model", "accuracy", "seeds"), rows)
 
 
 def _beside(study: Study, asked: Collection[str], ours: Ours) -> Sheet:
@@ -77,6 +79,8 @@ def _beside(study: Study, asked: Collection[str], ours: Ours) -> Sheet:
     mean = f", mean difference {sum(known) / len(known):+.2f} points" if known else ""
     run = {place(cell): ours[place(cell)] for cell in shown if place(cell) in ours}
     said = [f"{len(known)} of {len(counted)} run{mean}.", atoms_beside(number, run), *reasons(counted)]
+    if not run:
+        return Sheet(study.title, NOT_RUN)
     heads = ("row", "data", "paper", "ours", "less\npaper", "seeds")
     return Sheet(study.title, " ".join(filter(None, said)), heads, [_row(cell, ours) for cell in shown])
 
