@@ -12,13 +12,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from results import a_run
+from results import SOURCE, VALUES, a_run
 from rich.console import Console
 
 from fedatoms import compare
 from fedatoms.cli import main, parse
 from fedatoms.display import sheet
 from fedatoms.experiment import Experiment, check, identity
+from fedatoms.measures import MEASURES
+from fedatoms.measures.base import as_json
+from fedatoms.measures.files import Measure, write_measure
 from fedatoms.paper.studies import Study, distinct, quick, studies
 from fedatoms.paper.tables import cells
 from fedatoms.presets import preset
@@ -305,6 +308,20 @@ def test_table_1_says_with_which_atoms_and_seeds_ours_were_run_and_what_nobody_c
 def test_a_part_of_table_1_is_counted_alone(tmp_path: Path) -> None:
     a_run(tmp_path / "one", 75.0, "fedavg-cifar10-2", rounds=0)
     assert the_sheet(tmp_path, "^fedavg-cifar").note == "1 of 4 run, mean difference -0.57 points."
+
+
+@pytest.mark.parametrize("quickly", [False, True])
+def test_the_papers_round_of_lower_loss_stands_beside_ours_but_not_beside_a_quick_one(
+    quickly: bool, tmp_path: Path
+) -> None:
+    wanted = chosen(["training-loss"])
+    (job,) = jobs(wanted, Reproduce(quick=quickly))
+    kind = MEASURES["training_loss"]
+    asked = as_json(kind.quick if quickly else kind.settings)
+    write_measure(tmp_path, Measure("training_loss", job.experiments, asked, VALUES["training_loss"], SOURCE))
+    (shown,) = sheets(wanted, [job], find([tmp_path]), quick=quickly)
+    assert "is the lower one from round 1 on." in shown.note
+    assert ("on. The paper: lower from about round 20 on." in shown.note) != quickly
 
 
 def test_table_1_fits_80_columns() -> None:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from fedatoms.compare import Spread
 from fedatoms.paper.studies import Study
 from fedatoms.paper.tables import COMPARED, Cell, cells
+from fedatoms.report.claims.measures import LOWER_FROM
 from fedatoms.report.find import Found
 from fedatoms.report.groups import (
     Group,
@@ -29,6 +30,7 @@ from fedatoms.reproduce.plan import Job, taken
 QUICK = "Quick: digits and a few rounds stand in for the paper's setting; compare no number with it."
 
 NOT_RUN = "Not run."
+PAPER = {"training-loss": f"The paper: lower from about round {LOWER_FROM} on."}  # the only measure with a number
 
 
 class Sheet(NamedTuple):
@@ -47,15 +49,18 @@ def sheets(wanted: Sequence[Study], jobs: Sequence[Job], found: Found, *, quick:
     made = []
     for study in wanted:
         if study.measure and study.name in asked:
-            made.append(_measured(study, taken(asked[study.name], found)))
+            made.append(_measured(study, taken(asked[study.name], found), quick=quick))
         elif not asked.keys().isdisjoint(study.runs):
             figure = drawn.get(study.name)
             made.append(_drawn(study, figure) if figure else _table(study, asked.keys(), groups, quick=quick))
     return [sheet._replace(note=f"{sheet.note} {QUICK * quick}".strip()) for sheet in made]
 
 
-def _measured(study: Study, found: Sequence[Measured]) -> Sheet:
-    return Sheet(study.title, found[-1].drawing.sentence if found else "Not measured.")
+def _measured(study: Study, found: Sequence[Measured], *, quick: bool) -> Sheet:
+    if not found:
+        return Sheet(study.title, "Not measured.")
+    paper = "" if quick else PAPER.get(study.name, "")
+    return Sheet(study.title, f"{found[-1].drawing.sentence} {paper}".strip())
 
 
 def _drawn(study: Study, figure: Studied) -> Sheet:
