@@ -28,7 +28,6 @@ from fedatoms.report.studied import Studied, figures
 from fedatoms.reproduce.plan import Job, taken
 
 QUICK = "Quick: digits and a few rounds stand in for the paper's setting; compare no number with it."
-
 NOT_RUN = "Not run."
 PAPER = {"training-loss": f"The paper: lower from about round {LOWER_FROM} on."}  # the only measure with a number
 
@@ -72,7 +71,7 @@ def _table(study: Study, asked: Collection[str], groups: Sequence[Group], *, qui
         return _beside(study, asked, match(groups))
     shown = groups_of(study.name, groups, quick_ones=quick)
     rows = [(typed, *_score(group)) for typed, group in shown.items() if typed in asked]
-    return Sheet(study.title, "" if rows else NOT_RUN, ("run", "model", "accuracy", "seeds"), rows)
+    return Sheet(study.title, "", ("run", "model", "accuracy", "seeds"), rows) if rows else Sheet(study.title, NOT_RUN)
 
 
 def _beside(study: Study, asked: Collection[str], ours: Ours) -> Sheet:
