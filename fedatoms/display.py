@@ -105,8 +105,9 @@ def overall(console: Console, jobs: dict[str, float]) -> Iterator[Callable[[str,
 def sheet(made: Sheet) -> Table | str:
     """Makes a table of what was reproduced, or a sentence where it is no table."""
     if not made.heads:
-        return f"{made.title}\n{made.note}\n"
+        return f"{made.title}\n{made.note}"
     table = _titled(made.title, made.note)
+    table.show_edge = table.pad_edge = False  # so that Table 1 fits 80 columns
     for n, head in enumerate(made.heads):
         table.add_column(head, justify="left" if n == 0 else "right", overflow="fold")
     for row in made.rows:

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import pytest
 from playwright.sync_api import Page, sync_playwright
-from results import VALUES, a_measure, a_run, an_explanation, page_of
+from results import VALUES, a_measure, a_run, a_stand_in, an_explanation, page_of
 
 from fedatoms.cli import main
 from fedatoms.experiment import Experiment
 from fedatoms.measures import MEASURES
 from fedatoms.measures.files import FILE, Measure, write_measure
 from fedatoms.paper.tables import pairs
-from fedatoms.report.figures import curves
+from fedatoms.report.figures import curves, sent, splits
 from fedatoms.report.find import find
 from fedatoms.report.groups import group
 from fedatoms.report.page import PLOTLY, report
@@ -68,7 +68,40 @@ def test_a_gain_beside_the_papers_comes_from_the_files(tmp_path: Path) -> None:
         f"{pair.gain:+.2f}",
         "+1.50",
     ]
+    assert "rounds, in %. Ours: 25 atoms; the paper: 9</span>" in page
     assert "1 of its 30 pairs" in page and page.count(">not run<") > 50
+
+
+def test_quick_stand_ins_are_called_so_wherever_they_are_shown(tmp_path: Path) -> None:
+    a_stand_in(tmp_path / "runs" / "quickly", "fedavg-cifar10-2")
+    a_run(tmp_path / "runs" / "slowly")
+    page = page_of(tmp_path / "runs")
+    rows = re.findall("<tr>.*?</tr>", page)
+    for table in range(3):  # other runs, bytes, provenance
+        assert "quick stand-in" in [row for row in rows if "quickly" in row][table]
+        assert "quick stand-in" not in [row for row in rows if "slowly" in row][table]
+    assert "2 finished, of 2 experiments (seeds aside); 1 quick stand-in<" in page
+    with (tmp_path / "report.csv").open() as file:
+        lines = {Path(line["folder"]).name: line["quick"] for line in csv.DictReader(file)}
+    assert lines == {"quickly": "yes", "slowly": ""}
+
+
+def test_quick_stand_ins_are_a_setting_of_their_own(tmp_path: Path) -> None:
+    a_stand_in(tmp_path / "quickly", "fedavg-cifar10-2")
+    a_stand_in(tmp_path / "another", "fedavg-cifar10-5")
+    a_run(tmp_path / "slowly")
+    found = find([tmp_path])
+    two, five = (f"digits, 20 clients with {classes} classes each" for classes in (2, 5))
+    for figure in (curves, sent):
+        settings = [each["setting"] for each in figure(group(found.runs))]
+        assert settings == [two, f"{two}, quick stand-in", f"{five}, quick stand-in"]
+    shared, alone = splits(found.runs, None)[0]
+    assert shared["name"] == f"{two}, seed 0" and alone["name"] == f"{five}, seed 0, quick stand-in"
+
+
+def test_the_heading_of_other_runs_is_true_of_short_ones(tmp_path: Path) -> None:
+    a_run(tmp_path / "runs" / "one", rounds=3)
+    assert "mean over the last 100 rounds, or all if there are fewer, ±" in page_of(tmp_path / "runs")
 
 
 def test_seeds_are_one_experiment_with_a_deviation(tmp_path: Path) -> None:

@@ -5,35 +5,43 @@ import json
 import re
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from results import SOURCE, VALUES, a_run
+from rich.console import Console
 
 from fedatoms import compare
 from fedatoms.cli import main, parse
+from fedatoms.display import sheet
 from fedatoms.experiment import Experiment, check, identity
+from fedatoms.measures import MEASURES
+from fedatoms.measures.base import as_json
+from fedatoms.measures.files import Measure, write_measure
 from fedatoms.paper.studies import Study, distinct, quick, studies
 from fedatoms.paper.tables import cells
 from fedatoms.presets import preset
 from fedatoms.report.find import find
-from fedatoms.report.groups import group, groups_of
+from fedatoms.report.groups import _stand_ins, group, groups_of
 from fedatoms.report.spending import spent
 from fedatoms.report.studied import figures, section
 from fedatoms.reproduce import work
 from fedatoms.reproduce.plan import Job, Reproduce, chosen, jobs, missing
+from fedatoms.reproduce.sheets import Sheet, sheets
 from fedatoms.runs import Result
 from fedatoms.train import Watch
 
+RESULTS = Path(__file__).parent.parent / "paper-results"
 ALL = list(studies().values())
 TINY = ["--quick", "--only", "^fedavg-(atoms-)?cifar10-5 --partition iid"]
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Makes stand-ins as small as they can be."""
 
     def least(experiment: Experiment) -> Experiment:
@@ -41,6 +49,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("fedatoms.reproduce.plan.quick", least)
     monkeypatch.setattr("fedatoms.report.groups.quick", least)
+    _stand_ins.cache_clear()
+    yield
+    _stand_ins.cache_clear()
 
 
 @pytest.fixture
@@ -127,11 +138,10 @@ def test_every_run_comes_once_for_each_seed() -> None:
         (["table1", "--only", "("], r"--only \( is not a regular expression: missing \)"),
         (["iid", "--quick", "--device", "cuda:77"], "--device cuda:77 cannot be used here"),
         (
-            ["table1", "--only", "cifar10-2", "--data-dir", "nowhere"],
-            "10 of 10 need cifar10 .*Download it from .* --quick",
+            ["table1", "--only", "cifar10-2", "--data-dir", "nowhere", "--seeds", "0,1"],
+            "20 of 20 need cifar10: fedavg-cifar10-2, .*, feddc-atoms-cifar10-2. nowhere.*Download it from .* --quick",
         ),
-        (["figure-variance", "--data-dir", "nowhere"], "1 of 1 need cifar10"),
-        (["table1", "--data-dir", "nowhere"], "20 of 40 need cifar10 .* 20 of 40 need cifar100 "),
+        (["figure-variance", "--data-dir", "nowhere"], "1 of 1 need cifar10: figure-variance. nowhere"),
         (["iid", "--on", "moon"], "moon"),
     ],
 )
@@ -140,6 +150,38 @@ def test_bad_input_gets_a_line(words: list[str], said: str, folder: Path, capsys
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and re.search(said, error)
     assert not folder.parent.exists()
+
+
+def test_a_data_set_that_is_missing_is_named_with_all_that_need_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", "table1", "--data-dir", "nowhere"]) == 2
+    said = capsys.readouterr()
+    for dataset, line in zip(("cifar10", "cifar100"), said.err.splitlines(), strict=True):
+        names = [name for name, one in studies()["table1"].runs.items() if one.dataset == dataset]
+        assert f"20 of 40 need {dataset}: {', '.join(names)}. nowhere" in line and "Download it from" in line
+    assert said.out == "" and not folder.parent.exists()
+
+
+def test_what_needs_no_data_is_done_and_the_rest_is_skipped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = list[Job]()
+    monkeypatch.setattr(work, "perform", lambda job, tick: done.append(job) or work.Done(job))
+    assert main(["reproduce", "all", "--data-dir", "nowhere"]) == 1
+    said = capsys.readouterr()
+    assert [job.name for job in done] == ["synthetic"]
+    left = len(jobs(chosen(["all"]), Reproduce()))
+    assert said.err.endswith(f"{left - 1} of {left} skipped: no cifar10 and no cifar100 in nowhere.\n")
+    assert "Table 1: accuracy of the global model\nNot run.\n" in said.out
+
+
+def test_tables_that_exist_are_shown_where_data_are_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_run(folder / "one", 75.0, "fedavg-cifar10-2", rounds=0)
+    words = ["table1", "--only", "^fedavg-cifar10-", "--data-dir", "nowhere", "--out", str(folder)]
+    assert main(["reproduce", *words]) == 1
+    said = capsys.readouterr()
+    assert "1 of 1 need cifar10: fedavg-cifar10-5. nowhere" in said.err and "1 of 2 run" in said.out
 
 
 # ---- work
@@ -245,6 +287,48 @@ def test_only_what_was_asked_for_is_shown(folder: Path, capsys: pytest.CaptureFi
     said = capsys.readouterr().out
     assert "Clients with data alike" in said
     assert not any(title in said for title in ("Figure (d)", "Two Gaussians", "Table 1"))
+
+
+def the_sheet(folder: Path, only: str = "") -> Sheet:
+    """Table 1 of what a folder holds."""
+    settings, wanted = Reproduce(only=only), chosen(["table1"])
+    return sheets(wanted, jobs(wanted, settings), find([folder]), quick=False)[0]
+
+
+def test_table_1_says_with_which_atoms_and_seeds_ours_were_run_and_what_nobody_can_run(tmp_path: Path) -> None:
+    for seed in (2, 0):
+        a_run(tmp_path / str(seed), 78.0 + seed, "fedavg-atoms-cifar10-2", seed, rounds=0)
+    whole = the_sheet(tmp_path)
+    (row,) = [row for row in whole.rows if row[3] is not None]
+    assert row[0] == "FedAvg + Decomposition" and row[4:] == ("+1.33", "0 2")
+    assert whole.note.startswith("1 of 60 run, mean difference +1.33 points. Ours: 25 atoms; the paper: 9. tiny-imagen")
+    assert whole.note.count("pre-trained weights") == 1
+
+
+def test_a_part_of_table_1_is_counted_alone(tmp_path: Path) -> None:
+    a_run(tmp_path / "one", 75.0, "fedavg-cifar10-2", rounds=0)
+    assert the_sheet(tmp_path, "^fedavg-cifar").note == "1 of 4 run, mean difference -0.57 points."
+
+
+@pytest.mark.parametrize("quickly", [False, True])
+def test_the_papers_round_of_lower_loss_stands_beside_ours_but_not_beside_a_quick_one(
+    quickly: bool, tmp_path: Path
+) -> None:
+    wanted = chosen(["training-loss"])
+    (job,) = jobs(wanted, Reproduce(quick=quickly))
+    kind = MEASURES["training_loss"]
+    asked = as_json(kind.quick if quickly else kind.settings)
+    write_measure(tmp_path, Measure("training_loss", job.experiments, asked, VALUES["training_loss"], SOURCE))
+    (shown,) = sheets(wanted, [job], find([tmp_path]), quick=quickly)
+    assert "is the lower one from round 1 on." in shown.note
+    assert ("on. The paper: lower from about round 20 on." in shown.note) != quickly
+
+
+def test_table_1_fits_80_columns() -> None:
+    console = Console(width=80)
+    with console.capture() as said:
+        console.print(sheet(the_sheet(RESULTS)))
+    assert sum("Decomposition" in line and "cifar" in line for line in said.get().splitlines()) == 20
 
 
 def test_a_measure_is_taken_once_and_again_if_its_file_is_damaged(
@@ -375,7 +459,7 @@ def test_what_was_never_reached_is_called_so_and_one_curve_stands_for_all_seeds(
 
 def shown(text: str) -> list[str]:
     """The lines of the tables, without the times."""
-    return [line for line in text.splitlines() if re.match(r"\s+fedavg", line)]
+    return [line for line in text.splitlines() if re.match("fedavg", line)]
 
 
 @pytest.mark.parametrize("study", ALL, ids=lambda study: study.name)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def command(words: list[str]) -> int:
     """Runs what is missing of some studies, then shows the paper's numbers beside ours."""
-    from fedatoms.reproduce.plan import Reproduce, check_jobs, chosen, jobs, missing, out_of
+    from fedatoms.reproduce.plan import Reproduce, check_jobs, chosen, jobs, lacking, missing, out_of
 
     if not words or "-h" in words or "--help" in words:
         _help()
@@ -34,11 +34,19 @@ def command(words: list[str]) -> int:
             say(f"{note.path}: {note.reason}")
     left = missing(asked, found)
     check_jobs(left, settings)
+    lacks = lacking(left, settings)
+    for line in lacks.values():
+        say(line)
+    ready = [job for job in left if lacks.keys().isdisjoint(job.datasets)]
+    if lacks and not (ready or found.runs or found.measures):
+        return 2
     how = " (quick: digits stand in, a few rounds)" if settings.quick else ""
     console.print(f"{len(left)} of {len(asked)} to do{how}, results in {out}", highlight=False)
-    failed = _do(left, settings, console)
+    failed = _do(ready, settings, console)
     _show(wanted, asked, settings, console)
-    return 1 if failed else 0
+    if lacks:
+        say(f"{len(left) - len(ready)} of {len(left)} skipped: no {' and no '.join(lacks)} in {settings.data_dir}.")
+    return 1 if failed or lacks else 0
 
 
 def _help() -> None:
@@ -80,6 +88,7 @@ def _show(wanted: Sequence[Study], asked: Sequence["Job"], settings: "Reproduce"
     found = _find(out)
     for made in sheets(wanted, asked, found, quick=settings.quick):
         console.print(sheet(made))
+        console.print()
     if found.runs or found.measures:
         page = report([out], out / "report.html", data_dir if data_dir.is_dir() else None).page
         console.print(f"page: {page}", highlight=False, soft_wrap=True)

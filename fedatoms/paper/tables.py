@@ -74,6 +74,7 @@ COMPARED = {
     3: Compared("personal", "after the last pass"),
 }
 DECOMPOSED = " + Decomposition"
+ATOMS = {1: 9, 2: 9}  # "9 atoms in each experiment" (``readings.READINGS["atoms"]``); rows of Table 3 name their own
 # The row, the beginning of our presets' names, and the numbers as they are printed: * the best (bold in the paper),
 # _ the second (underlined).
 PRINTED = {

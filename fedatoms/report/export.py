@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fedatoms.paper.tables import cells_of
 from fedatoms.report.find import Run
-from fedatoms.report.groups import column_name, row_name
+from fedatoms.report.groups import column_name, is_stand_in, row_name
 from fedatoms.runs import described
 
 
@@ -34,6 +34,7 @@ def _line(run: Run) -> dict[str, object]:
     ]
     return {
         "folder": run.name,
+        "quick": "yes" if is_stand_in(result.experiment) else "",
         **described(result.experiment),
         **{f"{model} {name}": value for model, summary in accuracy.items() for name, value in summary.items()},
         **_named("personal", result.personal or {}),

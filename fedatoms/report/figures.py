@@ -13,7 +13,7 @@ from fedatoms.names import one_line
 from fedatoms.paper.tables import cells_of
 from fedatoms.plots import COLOURS
 from fedatoms.report.find import Run
-from fedatoms.report.groups import Group, places
+from fedatoms.report.groups import Group, marked, places
 from fedatoms.report.names import setting, told_apart
 from fedatoms.runs import accuracy_curves
 
@@ -43,12 +43,12 @@ def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list
     """Makes, for each split of data over clients, how many images of each class a client has; and what is left out."""
     read = _reader(data_dir)
     pictures, left_out = [], dict[str, None]()
-    for experiment in {_split_key(run.result.experiment): None for run in runs}:
+    for experiment, mark in _marks([run.result.experiment for run in runs]).items():
         if experiment.dataset != "digits" and data_dir is None:
             left_out[f"{experiment.dataset}: its labels are not here; give its folder with --data-dir."] = None
             continue
         try:
-            pictures.append(_picture(experiment, read(experiment.dataset)))
+            pictures.append(_picture(experiment, read(experiment.dataset), mark))
         except (ValueError, OSError) as error:
             left_out[f"{setting(experiment)}: {one_line(error)}"] = None
     return sorted(pictures, key=lambda picture: str(picture["name"])), list(left_out)
@@ -120,6 +120,15 @@ def _split_key(experiment: Experiment) -> Experiment:
     return replace(Experiment(), **{name: getattr(experiment, name) for name in names})
 
 
+def _marks(experiments: Sequence[Experiment]) -> dict[Experiment, str]:
+    """Finds the splits, each with a mark if it is of quick stand-ins alone."""
+    marks = dict[Experiment, str]()
+    for one in experiments:
+        key = _split_key(one)
+        marks[key] = marks.get(key, marked(one)) and marked(one)
+    return marks
+
+
 def _reader(data_dir: Path | None) -> Callable[[str], Images]:
     known: dict[str, Images] = {}
 
@@ -131,9 +140,9 @@ def _reader(data_dir: Path | None) -> Callable[[str], Images]:
     return read
 
 
-def _picture(experiment: Experiment, images: Images) -> Json:
+def _picture(experiment: Experiment, images: Images, mark: str) -> Json:
     images = hold_out(images, experiment.holdout, experiment.seed)
     parts = split_of(experiment, images).train
     counts = [images.y[part].bincount(minlength=images.classes).tolist() for part in parts[:SHOWN]]
     more = f"; the first {SHOWN} of {len(parts)} clients" if len(parts) > SHOWN else ""
-    return {"name": f"{setting(experiment)}, seed {experiment.seed}{more}", "counts": counts}
+    return {"name": f"{setting(experiment)}, seed {experiment.seed}{mark}{more}", "counts": counts}

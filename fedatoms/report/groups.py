@@ -3,13 +3,14 @@
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from fedatoms.compare import Spread
 from fedatoms.experiment import Experiment, identity
-from fedatoms.paper.studies import quick, study
-from fedatoms.paper.tables import Cell, Compared, Pair, cells_of
+from fedatoms.paper.studies import quick, studies, study
+from fedatoms.paper.tables import ATOMS, Cell, Compared, Pair, cells_of
 from fedatoms.report.find import Run
-from fedatoms.report.names import setting
+from fedatoms.report.names import atoms_of, setting
 from fedatoms.runs import Result
 
 
@@ -55,6 +56,7 @@ class Group:
         return statistics.mean(sum(run.result.bytes_down.values()) for run in self.runs)
 
 
+STAND_IN = "quick stand-in"
 Ours = dict[tuple[int, str, object], Group]  # by table, row and column of the paper
 
 
@@ -65,6 +67,15 @@ def key_of(experiment: Experiment) -> str:
     True
     """
     return identity(experiment, without=("seed",))
+
+
+def is_stand_in(experiment: Experiment) -> bool:
+    """Says whether an experiment is what ``fedatoms reproduce --quick`` puts in the place of a run of the paper.
+
+    >>> is_stand_in(Experiment()), is_stand_in(quick(study("iid").runs["fedavg-cifar10-5 --partition iid"]))
+    (False, True)
+    """
+    return key_of(experiment) in _stand_ins()
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
@@ -108,7 +119,7 @@ def by_clients(groups: Iterable[Group]) -> dict[str, dict[int, Group]]:
 
 
 def places(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Sorts groups by setting; personalised methods, whose regime is another, stand apart.
+    """Sorts groups by setting; personalised methods, whose regime is another, and quick stand-ins are apart.
 
     >>> places([])
     {}
@@ -116,8 +127,17 @@ def places(groups: Sequence[Group]) -> dict[str, list[Group]]:
     found: dict[str, list[Group]] = {}
     for each in groups:
         own = "" if each.experiment.personal == "none" else ", personalised"
-        found.setdefault(setting(each.experiment) + own, []).append(each)
+        found.setdefault(setting(each.experiment) + own + marked(each.experiment), []).append(each)
     return dict(sorted(found.items()))
+
+
+def marked(experiment: Experiment) -> str:
+    """Returns what the name of a quick stand-in ends with; nothing for other experiments.
+
+    >>> marked(Experiment())
+    ''
+    """
+    return f", {STAND_IN}" if is_stand_in(experiment) else ""
 
 
 def score(group: Group, compared: Compared) -> Spread | None:
@@ -158,6 +178,30 @@ def ours_of(cell: Cell, ours: Ours) -> Spread | None:
     return None if found is None else score(found, cell.compared)
 
 
+def atoms_beside(table: int, ours: Ours) -> str:
+    """Says with which atoms our runs of a table were made, and the paper's; nothing if there are none.
+
+    >>> atoms_beside(1, {})
+    ''
+    """
+    said = atoms_of(group.experiment for (number, *_), group in ours.items() if number == table)
+    return f"Ours: {said}; the paper: {ATOMS[table]}." if said and table in ATOMS else ""
+
+
+def reasons(printed: Sequence[Cell]) -> list[str]:
+    """Says why columns of a table cannot be run, each reason once.
+
+    >>> from fedatoms.paper.tables import cells
+    >>> reasons(cells(1))[0][:60]
+    'tiny-imagenet (20, 20), tiny-imagenet (20, 50): no preset ye'
+    """
+    columns: dict[str, dict[str, None]] = {}
+    for cell in printed:
+        if cell.missing:
+            columns.setdefault(cell.missing, {})[column_name(cell)] = None
+    return [f"{', '.join(names)}: {reason}." for reason, names in columns.items()]
+
+
 def both_of(one: Cell, other: Cell, ours: Ours) -> list[Group]:
     """Returns what we have for two cells, with the seeds of both; no group if one was not run with any of them."""
     found = [ours[place(cell)] for cell in (one, other) if place(cell) in ours]
@@ -194,6 +238,11 @@ def column_name(cell: Cell) -> str:
     'cifar10 (100, 2)'
     """
     return f"{cell.column.dataset} ({cell.column.clients}, {cell.column.classes})"
+
+
+@cache
+def _stand_ins() -> frozenset[str]:
+    return frozenset(key_of(quick(one)) for study in studies().values() for one in study.runs.values())
 
 
 def _over_last(group: Group, model: str) -> tuple[str, Spread]:

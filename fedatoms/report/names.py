@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedatoms.experiment import HOW_NOT_WHAT, Experiment, period_of
 
@@ -91,6 +91,19 @@ def method(experiment: Experiment) -> str:
     layers = {"plain": "", "atoms": f" + {experiment.atoms} atoms"}.get(kind, f" + {kind}")
     own = "" if experiment.personal == "none" else f", {experiment.personal}"
     return f"{experiment.algorithm}{layers}{own}"
+
+
+def atoms_of(experiments: Iterable[Experiment]) -> str:
+    """Says with which atoms experiments run, and with which learning rate if it is not that of the other parameters.
+
+    >>> fast = Experiment(parametrisation="atoms", atoms=25, atoms_lr=2.0)
+    >>> atoms_of([fast, Experiment(parametrisation="atoms"), Experiment()])
+    '9 atoms or 25 atoms with 2 times the learning rate'
+    """
+    found = sorted({(one.atoms, one.atoms_lr) for one in experiments if one.parametrisation == "atoms"})
+    return " or ".join(
+        f"{number} atoms" + (f" with {rate:g} times the learning rate" if rate != 1 else "") for number, rate in found
+    )
 
 
 def _values(experiments: Sequence[Experiment], name: str) -> Counter[object]:

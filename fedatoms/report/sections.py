@@ -11,11 +11,27 @@ from fedatoms.paper.tables import Cell as Printed
 from fedatoms.report.claims.base import Claim
 from fedatoms.report.claims.tables import NEAR
 from fedatoms.report.find import Found, Note, Run
-from fedatoms.report.groups import Group, Ours, column_name, gain_of, headline, ours_of, place, places, row_name
+from fedatoms.report.groups import (
+    STAND_IN,
+    Group,
+    Ours,
+    atoms_beside,
+    column_name,
+    gain_of,
+    headline,
+    is_stand_in,
+    marked,
+    ours_of,
+    place,
+    places,
+    reasons,
+    row_name,
+)
 from fedatoms.report.names import labels, setting
 from fedatoms.report.table import Cell, change, number, spread, table, text
 from fedatoms.runs import WINDOW
 
+LAST = f"the last {WINDOW} rounds, or all if there are fewer"
 MISSING = "number quiet missing"  # page.css hides such rows on demand
 SCORED = {
     1: f"test accuracy of the mean of all clients' last models, mean over the last {WINDOW} rounds",
@@ -32,7 +48,7 @@ def summary(found: Found, groups: Sequence[Group], folders: Sequence[Path]) -> s
 
     times = known("time")
     facts = {
-        "runs": f"{len(found.runs)} finished, of {_count(len(groups), 'experiment')} (seeds aside)",
+        "runs": _finished(found.runs, groups),
         "below": listed(folder.as_posix() for folder in folders),
         "when": " to ".join(
             dict.fromkeys(time[:16].replace("T", " ") for time in (times or [""])[:: max(1, len(times) - 1)])
@@ -43,6 +59,13 @@ def summary(found: Found, groups: Sequence[Group], folders: Sequence[Path]) -> s
     lines = "".join(f"<div><dt>{name}</dt><dd>{escape(fact or 'not said')}</dd></div>" for name, fact in facts.items())
     left_out = _notes("left out", "Left out, and used nowhere below", found.left_out)
     return f"<dl>{lines}</dl>{left_out}{_notes('notes', 'To be read with care', found.notes)}"
+
+
+def _finished(runs: Sequence[Run], groups: Sequence[Group]) -> str:
+    """Counts runs and experiments, and says how many of the runs are quick stand-ins."""
+    number = sum(is_stand_in(run.result.experiment) for run in runs)
+    quick = f"; {_count(number, STAND_IN)}" if number else ""
+    return f"{len(runs)} finished, of {_count(len(groups), 'experiment')} (seeds aside){quick}"
 
 
 def _nameless(runs: Sequence[Run]) -> list[str]:
@@ -118,22 +141,14 @@ def paper_table(which: int, ours: Ours) -> str:
     run = sum(ours_of(cell, ours) is not None for cell in printed)
     gains = ("gain, paper", "gain, ours") if which == 1 else ()
     heads = ("method", "data", "paper", "ours", "difference", "seeds", *gains, "runs")
-    shown = table(f"table-{which}", f"{SCORED[which]}, in %", heads, [_paper_row(cell, ours) for cell in printed])
-    why = paragraphs(_reasons(printed)) if run else ""
+    caption = f"{SCORED[which]}, in %. {atoms_beside(which, ours)}".strip(" .")
+    shown = table(f"table-{which}", caption, heads, [_paper_row(cell, ours) for cell in printed])
+    why = paragraphs(reasons(printed)) if run else ""
     only = f'<label class="only"><input type="checkbox"> only the {run} that were run</label>' if run else ""
     return (
         f'<details class="paper"{" open" if run else ""}><summary><h3>Table {which}</h3> {run} of {len(printed)} cells '
         f"run</summary>{only}{shown}{why}</details>"
     )
-
-
-def _reasons(printed: Sequence[Printed]) -> list[str]:
-    """Says why columns of a table cannot be run, each reason once."""
-    reasons = dict.fromkeys(cell.missing for cell in printed if cell.missing)
-    columns = {
-        reason: dict.fromkeys(column_name(cell) for cell in printed if cell.missing == reason) for reason in reasons
-    }
-    return [f"{listed(names)}: {reason}." for reason, names in columns.items()]
 
 
 def _paper_row(cell: Printed, ours: Ours) -> list[Cell]:
@@ -165,9 +180,7 @@ def other_runs(groups: Sequence[Group], known: set[int]) -> str:
     heads = ("method", "setting", "accuracy", "final", "best", "model", "personal", *costs, "runs")
     names = _labels(groups)
     rows = [_other_row(each, names[id(each)]) for each in rest]
-    return table(
-        "others", f"Accuracy in %: mean over the last {WINDOW} rounds, ± standard deviation over seeds", heads, rows
-    )
+    return table("others", f"Accuracy in %: mean over {LAST}, ± standard deviation over seeds", heads, rows)
 
 
 def _other_row(each: Group, name: str) -> list[Cell]:
@@ -177,7 +190,7 @@ def _other_row(each: Group, name: str) -> list[Cell]:
     personal = [value for value in own if value is not None]
     return [
         text(name)._replace(kind="wide"),
-        text(setting(each.experiment))._replace(kind="wide"),
+        text(setting(each.experiment) + marked(each.experiment))._replace(kind="wide"),
         spread(accuracy),
         number(statistics.mean(summary.final for summary in last)),
         number(statistics.mean(summary.best for summary in last)),
@@ -206,7 +219,7 @@ def sent_bytes(runs: Sequence[Run]) -> str:
     heads = ("run", *(f"{name}, {way}" for way in ("up", "down") for name in used))
     rows = [
         [
-            text(run.name),
+            _run(run),
             *(
                 number(way.get(name, 0) / 1e6, ",.1f")
                 for way in (run.result.bytes_up, run.result.bytes_down)
@@ -218,6 +231,10 @@ def sent_bytes(runs: Sequence[Run]) -> str:
     return table("sent", "Bytes of all clients in all rounds, in MB", heads, rows)
 
 
+def _run(run: Run) -> Cell:
+    return text(run.name + marked(run.result.experiment))
+
+
 def origins(runs: Sequence[Run]) -> str:
     """Shows where each run comes from."""
     shown = ("time", "commit", "fedatoms", "device", "cores", "torch", "cuda", "numpy", "python", "system")
@@ -226,7 +243,7 @@ def origins(runs: Sequence[Run]) -> str:
     for run in runs:
         source = [text(run.result.provenance.get(name)) for name in shown]
         costs = [number(run.result.seconds, ",.1f"), number(run.result.parameters, ",d")]
-        rows.append([text(run.name), number(run.result.experiment.seed, "d"), *source, *costs])
+        rows.append([_run(run), number(run.result.experiment.seed, "d"), *source, *costs])
     return table("origin", "What was run where, when and at which commit", heads, rows)
 
 

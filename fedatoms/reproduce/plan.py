@@ -54,6 +54,11 @@ class Job(NamedTuple):
         return self.experiments[0].seed if self.experiments else 0
 
     @property
+    def datasets(self) -> set[str]:
+        """The data sets that it needs."""
+        return {one.dataset for one in self.experiments}
+
+    @property
     def name(self) -> str:
         """What tells it from other jobs."""
         return f"{self.typed} --seed {self.seed}" if self.seed and not self.measure else self.typed
@@ -122,25 +127,32 @@ def taken(job: Job, found: Found) -> list[Measured]:
 
 
 def check_jobs(wanted: Sequence[Job], settings: Reproduce) -> None:
-    """Refuses to begin what cannot end: a device that is not here, or a data set; says which jobs need it."""
+    """Refuses to begin what cannot end: settings that contradict each other, or a device that is not here."""
     experiments = [one for job in wanted for one in job.experiments]
     for one in experiments:
         check(one)
     if experiments and settings.on == "here":
         device_of(experiments[0])
-    lacking = [_lacking(name, wanted, settings) for name in dict.fromkeys(one.dataset for one in experiments)]
-    if any(lacking):
-        raise ValueError(" ".join([*filter(None, lacking), "Or use --quick."]))
+
+
+def lacking(wanted: Sequence[Job], settings: Reproduce) -> dict[str, str]:
+    """Finds the data sets that cannot be read, and says of each which jobs need it and how to get it.
+
+    >>> lacking([Job("synthetic", ()), Job("mine", (Experiment(dataset="digits"),))], Reproduce())
+    {}
+    """
+    names = dict.fromkeys(name for job in wanted for name in sorted(job.datasets))
+    said = {name: _lacking(name, wanted, settings) for name in names}
+    return {name: why for name, why in said.items() if why}
 
 
 def _lacking(dataset: str, wanted: Sequence[Job], settings: Reproduce) -> str:
-    """Says which jobs need a data set that cannot be read, and how to get it; nothing if it can."""
     try:
         load(dataset, Path(settings.data_dir))
     except (OSError, ValueError) as error:
-        need = [job.name for job in wanted if dataset in {one.dataset for one in job.experiments}]
-        named = f"{', '.join(need[:3])}{', ...' * (len(need) > 3)}"
-        return f"{len(need)} of {len(wanted)} need {dataset} ({named}): {error}"
+        need = [job.typed for job in wanted if dataset in job.datasets]
+        named = ", ".join(dict.fromkeys(need))  # each once, whatever its seeds
+        return f"{len(need)} of {len(wanted)} need {dataset}: {named}. {error} Or use --quick."
     return ""
 
 

@@ -6,13 +6,30 @@ from typing import NamedTuple
 from fedatoms.compare import Spread
 from fedatoms.paper.studies import Study
 from fedatoms.paper.tables import COMPARED, Cell, cells
+from fedatoms.report.claims.measures import LOWER_FROM
 from fedatoms.report.find import Found
-from fedatoms.report.groups import Group, Ours, column_name, group, groups_of, headline, match, ours_of, row_name, score
+from fedatoms.report.groups import (
+    Group,
+    Ours,
+    atoms_beside,
+    column_name,
+    group,
+    groups_of,
+    headline,
+    match,
+    ours_of,
+    place,
+    reasons,
+    row_name,
+    score,
+)
 from fedatoms.report.measured import Measured
 from fedatoms.report.studied import Studied, figures
 from fedatoms.reproduce.plan import Job, taken
 
 QUICK = "Quick: digits and a few rounds stand in for the paper's setting; compare no number with it."
+NOT_RUN = "Not run."
+PAPER = {"training-loss": f"The paper: lower from about round {LOWER_FROM} on."}  # the only measure with a number
 
 
 class Sheet(NamedTuple):
@@ -31,15 +48,18 @@ def sheets(wanted: Sequence[Study], jobs: Sequence[Job], found: Found, *, quick:
     made = []
     for study in wanted:
         if study.measure and study.name in asked:
-            made.append(_measured(study, taken(asked[study.name], found)))
+            made.append(_measured(study, taken(asked[study.name], found), quick=quick))
         elif not asked.keys().isdisjoint(study.runs):
             figure = drawn.get(study.name)
             made.append(_drawn(study, figure) if figure else _table(study, asked.keys(), groups, quick=quick))
     return [sheet._replace(note=f"{sheet.note} {QUICK * quick}".strip()) for sheet in made]
 
 
-def _measured(study: Study, found: Sequence[Measured]) -> Sheet:
-    return Sheet(study.title, found[-1].drawing.sentence if found else "Not measured.")
+def _measured(study: Study, found: Sequence[Measured], *, quick: bool) -> Sheet:
+    if not found:
+        return Sheet(study.title, "Not measured.")
+    paper = "" if quick else PAPER.get(study.name, "")
+    return Sheet(study.title, f"{found[-1].drawing.sentence} {paper}".strip())
 
 
 def _drawn(study: Study, figure: Studied) -> Sheet:
@@ -51,24 +71,35 @@ def _table(study: Study, asked: Collection[str], groups: Sequence[Group], *, qui
         return _beside(study, asked, match(groups))
     shown = groups_of(study.name, groups, quick_ones=quick)
     rows = [(typed, *_score(group)) for typed, group in shown.items() if typed in asked]
-    return Sheet(study.title, "" if rows else "Not run.", ("run", "model", "accuracy", "seeds"), rows)
+    return Sheet(study.title, "", ("run", "model", "accuracy", "seeds"), rows) if rows else Sheet(study.title, NOT_RUN)
 
 
 def _beside(study: Study, asked: Collection[str], ours: Ours) -> Sheet:
-    printed = [cell for cell in cells(int(study.name.removeprefix("table"))) if cell.typed in asked]
-    found = [(cell, ours_of(cell, ours)) for cell in printed]
-    known = [mine.mean - cell.value for cell, mine in found if mine is not None]
+    """Puts the cells that were asked for beside ours; those that nobody can run yet count if all were asked for."""
+    number = int(study.name.removeprefix("table"))
+    shown = [cell for cell in cells(number) if cell.typed in asked]
+    counted = cells(number) if study.runs.keys() <= set(asked) else shown
+    known = [mine.mean - cell.value for cell in shown if (mine := ours_of(cell, ours)) is not None]
     mean = f", mean difference {sum(known) / len(known):+.2f} points" if known else ""
-    note = f"{len(known)} of {len(found)} run{mean}."
-    return Sheet(study.title, note, ("row", "data", "paper", "ours", "difference"), [_row(*each) for each in found])
+    run = {place(cell): ours[place(cell)] for cell in shown if place(cell) in ours}
+    said = [f"{len(known)} of {len(counted)} run{mean}.", atoms_beside(number, run), *reasons(counted)]
+    if not run:
+        return Sheet(study.title, NOT_RUN)
+    heads = ("row", "data", "paper", "ours", "less\npaper", "seeds")
+    return Sheet(study.title, " ".join(filter(None, said)), heads, [_row(cell, ours) for cell in shown])
 
 
-def _row(cell: Cell, mine: Spread | None) -> tuple[str | Spread | None, ...]:
+def _row(cell: Cell, ours: Ours) -> tuple[str | Spread | None, ...]:
+    mine, group = ours_of(cell, ours), ours.get(place(cell))
     difference = None if mine is None else f"{mine.mean - cell.value:+.2f}"
-    return row_name(cell), column_name(cell), cell.printed, mine, difference
+    return row_name(cell), column_name(cell), cell.printed, mine, difference, _seeds(group) if group else None
 
 
 def _score(group: Group) -> tuple[str, Spread, str]:
     own = score(group, COMPARED[2])
     model, mine = ("personal", own) if own else headline(group)
-    return model, mine, " ".join(map(str, group.seeds))
+    return model, mine, _seeds(group)
+
+
+def _seeds(group: Group) -> str:
+    return " ".join(map(str, group.seeds))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from fedatoms.experiment import Experiment
-from fedatoms.report.names import seeds
+from fedatoms.report.names import atoms_of, seeds
 
 Verdict = Literal["holds", "does not hold", "not run"]
 Numbers = tuple[float | None, float | None]  # the paper's, and ours
@@ -88,11 +88,7 @@ def conditions(ours: Sequence[tuple[Experiment, Sequence[int]]]) -> str:
     >>> conditions([(one, [0]), (one, [0]), (one, [0, 1]), (fast, [0, 2])])
     ' Ours: 9 atoms or 25 atoms with 2 times the learning rate; seed 0, but seeds 0, 1 in 1 and seeds 0, 2 in 1 of 4.'
     """
-    atoms = sorted({(one.atoms, one.atoms_lr) for one, _ in ours})
-    said = [
-        f"{number} atoms" + (f" with {rate:g} times the learning rate" if rate != 1 else "") for number, rate in atoms
-    ]
-    return f" Ours: {' or '.join(said)}; {_seeds([some for _, some in ours])}." if ours else ""
+    return f" Ours: {atoms_of(one for one, _ in ours)}; {_seeds([some for _, some in ours])}." if ours else ""
 
 
 def mean(values: Iterable[float | None]) -> float | None:

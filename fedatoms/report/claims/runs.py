@@ -5,9 +5,19 @@ from dataclasses import replace
 from itertools import pairwise
 
 from fedatoms.experiment import OF_ATOMS, Experiment, period_of
-from fedatoms.paper.studies import BETAS, SAMPLED, quick, studies
+from fedatoms.paper.studies import BETAS, SAMPLED
 from fedatoms.report.claims.base import CLEAR, Claim, Evidence, Unit, covered, judge, least, mean
-from fedatoms.report.groups import Group, Ours, by_clients, groups_of, headline, key_of, of_server, on_common_seeds
+from fedatoms.report.groups import (
+    Group,
+    Ours,
+    by_clients,
+    groups_of,
+    headline,
+    is_stand_in,
+    key_of,
+    of_server,
+    on_common_seeds,
+)
 from fedatoms.report.names import told_apart
 from fedatoms.report.spending import factors, last_of, never, share
 
@@ -73,9 +83,9 @@ def communication(groups: Sequence[Group]) -> Claim:
 def elsewhere(groups: Sequence[Group], ours: Ours) -> Claim:
     """Judges the decomposition by pairs that differ in nothing else and are no pair of the paper's."""
     cells = {each.key: each.experiment for each in ours.values()}
-    stand_ins = {key_of(quick(one)) for study in studies().values() for one in study.runs.values()}
-    known = {*cells, *stand_ins, *(each.key for each in groups_of(CLIENTS, groups, quick_ones=False).values())}
-    found = _pairs([each for each in groups if each.key not in known and not each.experiment.holdout], groups)
+    known = {*cells, *(each.key for each in groups_of(CLIENTS, groups, quick_ones=False).values())}
+    rest = [each for each in groups if each.key not in known and not is_stand_in(each.experiment)]
+    found = _pairs([each for each in rest if not each.experiment.holdout], groups)
     where, names = told_apart(
         [mine.experiment for mine, _ in found], [one for one in cells.values() if one.personal == "none"]
     )
