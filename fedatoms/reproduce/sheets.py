@@ -85,7 +85,7 @@ def _beside(study: Study, asked: Collection[str], ours: Ours) -> Sheet:
     said = [f"{len(known)} of {len(counted)} run{mean}.", atoms_beside(number, run), *reasons(counted)]
     if not run:
         return Sheet(study.title, NOT_RUN)
-    heads = ("row", "data", "paper", "ours", "differ-\nence", "seeds")
+    heads = ("row", "data", "paper", "ours", "diff.", "seeds")
     return Sheet(study.title, " ".join(filter(None, said)), heads, [_row(cell, ours) for cell in shown])
 
 
