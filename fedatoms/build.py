@@ -18,6 +18,7 @@ from fedatoms.decompose import GROUPS, Group, Init, decompose
 from fedatoms.exchange import Exchange, SlowLocal, every_round, fast_slow
 from fedatoms.experiment import Experiment, check, period_of, scored_models
 from fedatoms.fedpara import factorise
+from fedatoms.fixed import hold_fixed
 from fedatoms.local import Controls, Precision, Training
 from fedatoms.models import build, check_input
 from fedatoms.names import unknown
@@ -64,6 +65,8 @@ def assemble(experiment: Experiment, model: nn.Module, data: Federation, folder:
         folder=folder,
         head=experiment.head or None,
     )
+    if experiment.fixed:
+        sim = hold_fixed(sim, experiment.fixed)
     _ = sim.map_clients, learner_of(sim, 0), learner_of(sim, 1)
     return sim
 

@@ -111,6 +111,8 @@ def labels(experiments: Sequence[Experiment]) -> list[str]:
 
     >>> labels([Experiment(), Experiment(parametrisation="atoms")])
     ['plain', 'atoms']
+    >>> labels([Experiment(), Experiment(fixed="head")]), labels([Experiment(fixed="head")])
+    (['fixed=none', 'fixed=head'], ['fedavg plain fixed=head'])
     """
     names = [field.name for field in dataclasses.fields(Experiment) if field.name not in HOW_NOT_WHAT | {"seed"}]
     fields = [to_json(one) for one in experiments]
@@ -119,11 +121,14 @@ def labels(experiments: Sequence[Experiment]) -> list[str]:
 
 
 def _named(fields: Mapping[str, object]) -> list[str]:
-    return ["algorithm", "parametrisation", *([] if fields["personal"] == "none" else ["personal"])]
+    more = {"fixed": fields["fixed"] != "", "personal": fields["personal"] != "none"}
+    return ["algorithm", "parametrisation", *(name for name, shown in more.items() if shown)]
 
 
 def _show(name: str, value: object) -> str:
-    return value if isinstance(value, str) and name != "beta" else f"{name.replace('_', '-')}={value}"
+    if isinstance(value, str) and name not in ("beta", "fixed"):
+        return value
+    return f"{name.replace('_', '-')}={'none' if value == '' else value}"
 
 
 def _line(label: str, group: list[Result], target: float) -> Line:

@@ -28,6 +28,7 @@ MODELS_SCORED = (*GLOBAL_MODELS, "personal")
 HOW_NOT_WHAT = {"data_dir", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard"}
 HOW_NOT_WHAT |= {"name", "out"}
 OF_ATOMS = ("parametrisation", "atoms", "init", "where", "atoms_lr", "atoms_decay")  # what decomposing a network says
+LATER = {"fixed": ""}.items()  # fields that came after the first results, with the value that those had
 HOW_LONG = ("rounds", "eval_every")  # a resumed run may change these, and how it computes
 
 
@@ -114,6 +115,8 @@ class Experiment:
     """Groups that travel every round when beta < 1; the others are slow."""
     slow_local: str = "discard"
     """The slow part on a client in a fast round: discard what was trained, freeze it, or keep it."""
+    fixed: str = ""
+    """Groups that are never trained and never sent, of atoms,coefficients,head,rest; empty: none."""
     score: str = "auto"
     """Models to score, of server,selected,all,personal; auto takes what fits the method and the number of clients."""
     seed: int = 0
@@ -236,7 +239,7 @@ def identity(experiment: Experiment, *, without: tuple[str, ...] = ()) -> str:
     False
     """
     fields = {name: value for name, value in to_json(experiment).items() if name not in HOW_NOT_WHAT | set(without)}
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(dict(fields.items() - LATER), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def trajectory(experiment: Experiment) -> str:

@@ -327,6 +327,7 @@ def test_other_pairs_are_judged_by_their_mean_gain(gain: float, verdict: str, tm
     [
         ({}, {}, 1),
         ({}, {"slow_local": "freeze", "fast": "atoms"}, 1),  # they say nothing where all travels in each round
+        ({}, {"fixed": "atoms"}, 0),  # a control, not the decomposition
         ({"beta": "1/5", "fast": "head"}, {}, 0),
         ({}, {"beta": "1/5"}, 0),
         ({"lr": 0.2}, {}, 0),

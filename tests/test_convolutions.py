@@ -15,6 +15,7 @@ from fedatoms import graphs, products
 from fedatoms.compositions import LARGEST, compose, share
 from fedatoms.convolutions import convolve, convolve_pool, correlate
 from fedatoms.decompose import decompose
+from fedatoms.fixed import hold_fixed
 from fedatoms.products import Products
 from fedatoms.simulation import Simulation
 
@@ -257,12 +258,13 @@ def test_without_a_kernel_for_the_gpu_convolutions_stay(monkeypatch: pytest.Monk
     assert difference(play(sim, 2).server.params, found.server.params) < 1e-10
 
 
-@pytest.mark.parametrize("atoms", [None, 4])
-def test_a_round_of_products_is_a_round(atoms: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("atoms", "fixed"), [(None, ""), (4, ""), (4, "atoms"), (4, "coefficients")])
+def test_a_round_of_products_is_a_round(atoms: int | None, fixed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the compiled map, without the compiler."""
     monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
     net, clients = wide_net(), clients_of((3, 5, 4))
     sim = Simulation(net if atoms is None else decompose(net, atoms), clients)
+    sim = hold_fixed(sim, fixed) if fixed else sim
     called: set[str] = set()
     for name in ("pooled", "composed"):
         real = getattr(products, name)

@@ -57,6 +57,9 @@ CASES: dict[str, dict[str, object]] = {
         for name in ("scaffold", "feddc")
         for what in ("discard", "freeze", "keep")
     },
+    **{
+        f"{name}, fixed atoms": {"algorithm": name, "parametrisation": "atoms", "fixed": "atoms"} for name in ALGORITHMS
+    },
     "fedpara": {"parametrisation": "fedpara"},
     **{
         method: {

@@ -16,8 +16,10 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
 
     >>> differences(Experiment(lr=0.1), Experiment(lr=0.2, parametrisation="atoms", rounds=9))
     ['lr']
+    >>> differences(Experiment(), Experiment(parametrisation="atoms", fixed="atoms"))
+    []
     """
-    left, right = to_json(one), to_json(other)
+    left, right = ({**to_json(each), "fixed": _fixed_beside(each)} for each in (one, other))
     return [name for name in left if left[name] != right[name] and name not in BESIDE]
 
 
@@ -46,3 +48,9 @@ def plain_accuracies(plain: Opened, rounds: int, tick: Tick = lambda done, of: N
         state, _ = advance(plain.sim, state)
         found.append(score(plain.sim, scored_model(state, "selected", len(plain.sim.data.parts))).accuracy)
     return found
+
+
+def _fixed_beside(experiment: Experiment) -> list[str]:
+    """Lists the fixed groups that a plain network has too."""
+    named = {part.strip() for part in experiment.fixed.split(",")}
+    return sorted(named - {"", "atoms", "coefficients"})

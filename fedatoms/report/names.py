@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fedatoms.experiment import HOW_NOT_WHAT, Experiment, period_of
 
-_ALWAYS = {"algorithm", "parametrisation", "atoms", "personal", "seed", *HOW_NOT_WHAT}  # named already, or no matter
+_METHOD = {"algorithm", "parametrisation", "atoms", "fixed", "personal"}  # named always
+_NO_MATTER = {"seed", *HOW_NOT_WHAT}
 _ONLY_WITH_ATOMS = {"init", "atoms_lr", "atoms_decay", "where"}
 _SETTING = {"dataset", "holdout", "partition", "clients", "classes_per_client", "distinct", "dirichlet", "unbalanced"}
-_NAMED = [field.name for field in dataclasses.fields(Experiment) if field.name not in _ALWAYS | _SETTING]
+_NAMED = [field.name for field in dataclasses.fields(Experiment) if field.name not in _METHOD | _NO_MATTER | _SETTING]
 
 
 def setting(experiment: Experiment) -> str:
@@ -82,15 +83,18 @@ def natural(text: str) -> list[tuple[int, str]]:
 
 
 def method(experiment: Experiment) -> str:
-    """Names the algorithm, the parametrisation and the personalisation.
+    """Names the algorithm, the parametrisation, what is fixed of it, and the personalisation.
 
     >>> method(Experiment(parametrisation="atoms", personal="local-atoms"))
     'fedavg + 9 atoms, local-atoms'
+    >>> method(Experiment(parametrisation="atoms", fixed="atoms"))
+    'fedavg + 9 atoms, fixed atoms'
     """
     kind = experiment.parametrisation
     layers = {"plain": "", "atoms": f" + {experiment.atoms} atoms"}.get(kind, f" + {kind}")
+    fixed = f", fixed {experiment.fixed}" if experiment.fixed else ""
     own = "" if experiment.personal == "none" else f", {experiment.personal}"
-    return f"{experiment.algorithm}{layers}{own}"
+    return f"{experiment.algorithm}{layers}{fixed}{own}"
 
 
 def atoms_of(experiments: Iterable[Experiment]) -> str:
