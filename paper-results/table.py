@@ -11,6 +11,8 @@ from fedatoms.paper.studies import BETAS, PAIR, SAMPLED
 from fedatoms.paper.tables import CIFAR, Cell, Column, Pair
 from fedatoms.plots import accuracy_plot
 from fedatoms.presets import ALGORITHMS, TABLE1
+from fedatoms.report.claims import Claim
+from fedatoms.report.claims import claims as all_claims
 from fedatoms.report.find import find
 from fedatoms.report.groups import gain_of, group, match, place
 from fedatoms.runs import Result, accuracy_curves, read_result, read_rounds
@@ -20,7 +22,8 @@ NAMES = dict(zip(ALGORITHMS, ("FedAvg", "FedProx", "SCAFFOLD", "FedDyn", "FedDC"
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 CIFAR10 = [column for column in CIFAR if column.dataset == "cifar10"]
 PAPER = {cell.preset: cell for name in DATASETS for cell in tables.cells(1, name)}
-OURS = match(group(find([ROOT]).runs))  # as the page has it, over all seeds that there are
+FOUND = find([ROOT])
+OURS = match(group(FOUND.runs))  # as the page has it, over all seeds that there are
 
 
 def cells() -> str:
@@ -225,7 +228,20 @@ def _two(value: float) -> str:
     return f"{value:.2f}"
 
 
+def claims() -> str:
+    """Writes the paper's claims with the page's verdicts."""
+    groups, told = group(FOUND.runs), [each.explanation for each in FOUND.explained]
+    judged = all_claims(OURS, groups, [each.measure for each in FOUND.measures], told)
+    return table(("claim", "verdict", "paper", "ours"), [_claim(claim) for claim in judged], align="---")
+
+
+def _claim(claim: Claim) -> list[str]:
+    numbers = ["" if value is None else f"{value:{claim.unit.form}} {claim.unit.name}" for value in claim.numbers]
+    return [claim.text, claim.verdict, numbers[0], f"{'at least ' * claim.at_least}{numbers[1]}"]
+
+
 BLOCKS = {
+    "claims": claims,
     "cells": cells,
     "gains": gains,
     "controls": controls,

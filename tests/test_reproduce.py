@@ -139,9 +139,9 @@ def test_every_run_comes_once_for_each_seed() -> None:
         (["iid", "--quick", "--device", "cuda:77"], "--device cuda:77 cannot be used here"),
         (
             ["table1", "--only", "cifar10-2", "--data-dir", "nowhere", "--seeds", "0,1"],
-            "20 of 20 need cifar10: fedavg-cifar10-2, .*, feddc-atoms-cifar10-2. nowhere.*Download it from .* --quick",
+            "nowhere.*Download it from .* --quick. 20 of 20 need cifar10: fedavg-cifar10-2, .*, feddc-atoms-cifar10-2.",
         ),
-        (["figure-variance", "--data-dir", "nowhere"], "1 of 1 need cifar10: figure-variance. nowhere"),
+        (["figure-variance", "--data-dir", "nowhere"], "nowhere.*1 of 1 need cifar10: figure-variance."),
         (["iid", "--on", "moon"], "moon"),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_data_set_that_is_missing_is_named_with_all_that_need_it(
     said = capsys.readouterr()
     for dataset, line in zip(("cifar10", "cifar100"), said.err.splitlines(), strict=True):
         names = [name for name, one in studies()["table1"].runs.items() if one.dataset == dataset]
-        assert f"20 of 40 need {dataset}: {', '.join(names)}. nowhere" in line and "Download it from" in line
+        assert f"20 of 40 need {dataset}: {', '.join(names)}." in line and "Download it from" in line
     assert said.out == "" and not folder.parent.exists()
 
 
@@ -181,7 +181,7 @@ def test_tables_that_exist_are_shown_where_data_are_missing(folder: Path, capsys
     words = ["table1", "--only", "^fedavg-cifar10-", "--data-dir", "nowhere", "--out", str(folder)]
     assert main(["reproduce", *words]) == 1
     said = capsys.readouterr()
-    assert "1 of 1 need cifar10: fedavg-cifar10-5. nowhere" in said.err and "1 of 2 run" in said.out
+    assert "1 of 1 need cifar10: fedavg-cifar10-5." in said.err and "1 of 2 run" in said.out
 
 
 # ---- work

@@ -152,7 +152,7 @@ def _lacking(dataset: str, wanted: Sequence[Job], settings: Reproduce) -> str:
     except (OSError, ValueError) as error:
         need = [job.typed for job in wanted if dataset in job.datasets]
         named = ", ".join(dict.fromkeys(need))  # each once, whatever its seeds
-        return f"{len(need)} of {len(wanted)} need {dataset}: {named}. {error} Or use --quick."
+        return f"{error} Or use --quick. {len(need)} of {len(wanted)} need {dataset}: {named}."
     return ""
 
 

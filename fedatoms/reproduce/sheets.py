@@ -27,7 +27,7 @@ from fedatoms.report.measured import Measured
 from fedatoms.report.studied import Studied, figures
 from fedatoms.reproduce.plan import Job, taken
 
-QUICK = "Quick: digits and a few rounds stand in for the paper's setting; compare no number with it."
+QUICK = "Quick: less (digits, few rounds, few repeats) stands in for the paper's setting; compare no number with it."
 NOT_RUN = "Not run."
 PAPER = {"training-loss": f"The paper: lower from about round {LOWER_FROM} on."}  # the only measure with a number
 
