@@ -325,7 +325,8 @@ def test_a_number_that_changes_in_an_explanation_changes_on_the_page(tmp_path: P
     for old, new, shown in (
         ("58.75", "57.5", "(+2.75 points; one of the 400 images"),  # a sentence
         ("60.25", "59.5", ">59.50</td>"),  # the table of rounds
-        ("3.75", "9.875", ">9.8750</td>"),  # the table of latent clients
+        ("3.75", "9.875", ">9.8750</td>"),  # the table of latent clients' losses
+        ("50.0", "47.25", ">47.25</td>"),  # and of their accuracies
         ("3.5,", "7.125,", "[7.125,"),  # their figure
         ("0.0625", "0.03125", "[0.03125,0.03125]"),  # the figure of variances
         ("64.0", "63.5", ">63.50</td>"),  # the table of the fork

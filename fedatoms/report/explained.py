@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from fedatoms.explain.fork import Forked
 from fedatoms.explain.latent import Latent
+from fedatoms.explain.scores import Scores
 from fedatoms.explain.values import Explanation, Round
 from fedatoms.explain.words import findings, title
 from fedatoms.plots import COLOURS
@@ -78,20 +79,21 @@ def _crossed(explanation: Explanation) -> tuple[int, Latent] | None:
     return next(((each.round, each.latent) for each in explanation.rounds if each.latent), None)
 
 
-def _losses(latent: Latent) -> tuple[list[int], list[list[float]]]:
-    """Returns the crossed clients and their losses: a line for each one's coefficients, a column for its atoms."""
+def _scores(latent: Latent) -> tuple[list[int], list[list[Scores]]]:
+    """Returns the crossed clients and their scores: a line for each one's coefficients, a column for its atoms."""
     clients = [each.atoms for each in latent.real]
-    loss = {(each.coefficients, each.atoms): each.scores.loss for each in (*latent.real, *latent.latent)}
-    if loss.keys() != {(i, j) for i in clients for j in clients}:
+    found = {(each.coefficients, each.atoms): each.scores for each in (*latent.real, *latent.latent)}
+    if found.keys() != {(i, j) for i in clients for j in clients}:
         raise ValueError("its latent clients are not all products of its real ones")
-    return clients, [[loss[i, j] for j in clients] for i in clients]
+    return clients, [[found[i, j] for j in clients] for i in clients]
 
 
 def _matrix(t: int, latent: Latent) -> Plot:
-    clients, losses = _losses(latent)
+    clients, scores = _scores(latent)
     names = [str(client) for client in clients]
-    said = "coefficients of client %{y}, atoms of client %{x}: loss %{z:.4f}<extra></extra>"
-    heat: Json = {"type": "heatmap", "x": names, "y": names, "z": losses, "hovertemplate": said}
+    losses, accuracies = ([[getattr(one, kind) for one in line] for line in scores] for kind in ("loss", "accuracy"))
+    said = "coefficients of client %{y}, atoms of client %{x}: loss %{z:.4f}, accuracy %{text:.2f} %<extra></extra>"
+    heat: Json = {"type": "heatmap", "x": names, "y": names, "z": losses, "text": accuracies, "hovertemplate": said}
     size = max(3, min(16, 160 // len(names)))
     mark: Json = {"symbol": "circle-open", "size": size, "color": COLOURS[1], "line": {"width": 2.5}}
     real: Json = {"type": "scatter", "mode": "markers", "name": "real clients", "x": names, "y": names, "marker": mark}
@@ -118,7 +120,7 @@ def _variances(rounds: Sequence[Round]) -> Plot:
 def _accuracies(fork: Forked) -> Plot:
     rounds = _rounds_of(fork)
     on, off = curves(rounds, {"with latent clients": fork.accuracy_on, "without": fork.accuracy_off})
-    off |= {"mode": "lines", "line": {"color": COLOURS[1], "width": 2, "dash": "dash"}}  # often one lies on the other
+    off |= {"line": {"color": COLOURS[1], "width": 2, "dash": "dash"}}  # often one lies on the other
     plane = _by_round(rounds, "accuracy of the server, %")
     return Plot("Accuracy of the server with and without latent clients", [on, off], plane)
 
@@ -140,7 +142,8 @@ def _tables(name: str, explanation: Explanation) -> str:
     )
     shown = table(f"{name}-rounds", caption, ROUNDS, [_row(explanation, each) for each in explanation.rounds])
     if crossed := _crossed(explanation):
-        shown += _matrix_table(f"{name}-latent", *crossed)
+        shown += _matrix_table(f"{name}-latent", "loss", ".4f", *crossed)
+        shown += _matrix_table(f"{name}-latent-accuracy", "accuracy", ".2f", *crossed)
     if fork := explanation.fork:
         lines = zip(_rounds_of(fork), fork.accuracy_on, fork.accuracy_off, fork.loss_on, fork.loss_off, strict=True)
         rows = [[number(t, "d"), *map(number, line[:2]), *(number(x, ".4f") for x in line[2:])] for t, *line in lines]
@@ -164,11 +167,13 @@ def _row(explanation: Explanation, each: Round) -> list[Cell]:
     ]
 
 
-def _matrix_table(name: str, t: int, latent: Latent) -> str:
-    clients, losses = _losses(latent)
+def _matrix_table(name: str, kind: str, form: str, t: int, latent: Latent) -> str:
+    clients, scores = _scores(latent)
+    found = [[getattr(one, kind) for one in line] for line in scores]
     rows = [
-        [text(i), *(number(loss, ".4f", "real" if i == j else "") for j, loss in zip(clients, line, strict=True))]
-        for i, line in zip(clients, losses, strict=True)
+        [text(i), *(number(value, form, "real" if i == j else "") for j, value in zip(clients, line, strict=True))]
+        for i, line in zip(clients, found, strict=True)
     ]
     heads = ("coefficients of", *(f"atoms of {client}" for client in clients))
-    return table(name, f"Test loss in round {t}, by client; real clients in bold", heads, rows)
+    unit = ", %" if kind == "accuracy" else ""
+    return table(name, f"Test {kind} in round {t}{unit}, by client; real clients in bold", heads, rows)
