@@ -230,9 +230,7 @@ def _two(value: float) -> str:
 
 def claims() -> str:
     """Writes the paper's claims with the page's verdicts."""
-    groups, told = group(FOUND.runs), [each.explanation for each in FOUND.explained]
-    judged = all_claims(OURS, groups, [each.measure for each in FOUND.measures], told)
-    return table(("claim", "verdict", "paper", "ours"), [_claim(claim) for claim in judged], align="---")
+    return table(("claim", "verdict", "paper", "ours"), [_claim(claim) for claim in all_claims(FOUND)], align="---")
 
 
 def _claim(claim: Claim) -> list[str]:

@@ -21,6 +21,8 @@ from fedatoms.measures.base import as_json
 from fedatoms.measures.files import Measure, write_measure
 from fedatoms.paper.studies import quick
 from fedatoms.presets import PRESETS
+from fedatoms.report.claims import Claim, claims
+from fedatoms.report.find import find
 from fedatoms.report.page import report
 from fedatoms.runs import summarise
 
@@ -136,3 +138,16 @@ def an_explanation(
     folder.mkdir(parents=True)
     explanations.write(done, folder / explanations.FILE, findings(done))
     return folder / explanations.FILE
+
+
+def the_claim(folder: Path, words: str) -> Claim:
+    """Judges what lies in a folder, and returns the claim that has some words in it."""
+    (claim,) = [claim for claim in claims(find([folder])) if words in claim.text]
+    return claim
+
+
+def changed(folder: Path, file: str = "result.json", **fields: object) -> Path:
+    """Puts other values into a file."""
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return folder

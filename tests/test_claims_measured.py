@@ -1,12 +1,126 @@
-"""Claims that measures, explanations and steps between runs speak of hold or fall with the numbers in the files."""
+"""Claims that measures and explanations speak of hold or fall with the numbers in their files."""
 
+import json
 from pathlib import Path
 
 import pytest
-from results import VALUES, a_full_measure, a_run, an_explanation
-from test_claims import the_claim
+from results import VALUES, a_full_measure, a_measure, an_explanation, changed, page_of, the_claim
 
-from fedatoms.paper.studies import SAMPLED
+from fedatoms.measures import MEASURES
+from fedatoms.measures.files import FILE
+from fedatoms.report.find import find
+
+
+def variances(*ratios: float) -> dict[str, object]:
+    plain = {name: [0.5] * len(ratios) for name in ("raw", "by_norm", "by_move")}
+    atoms = {"raw": [0.5 * r for r in ratios], "by_norm": [r for r in ratios], "by_move": [2 * r for r in ratios]}
+    return {"rounds": list(range(len(ratios))), "lines": [plain, atoms]}
+
+
+def test_the_variance_is_judged_in_each_round(tmp_path: Path) -> None:
+    a_full_measure(tmp_path / "it", "variance", variances(0.5, 0.25))
+    claim = the_claim(tmp_path, "figure (b)")
+    assert claim.verdict == "holds" and [line.ours for line in claim.evidence] == [0.5, 0.25]
+    assert claim.evidence[0].about == "round 0 (by norm 1.00, by move 2.00)"
+    a_full_measure(tmp_path / "it", "variance", variances(0.5, 8.0))
+    claim = the_claim(tmp_path, "figure (b)")
+    assert claim.verdict == "does not hold" and claim.numbers == (None, 8.0)
+    assert [line.speaks_for for line in claim.evidence] == [True, False]
+
+
+def test_a_round_in_which_the_plain_filters_do_not_vary_speaks_against_it(tmp_path: Path) -> None:
+    values = variances(0.5, 0.5, 0.5)
+    plain, atoms = values["lines"]  # type: ignore[misc]
+    plain["by_move"][0] = plain["raw"][1] = 0.0
+    plain["raw"][2] = atoms["raw"][2] = 0.0
+    a_full_measure(tmp_path, "variance", values)
+    claim = the_claim(tmp_path, "figure (b)")
+    assert [(line.about, line.speaks_for) for line in claim.evidence] == [
+        ("round 0 (by norm 1.00)", True),
+        ("round 1 (by norm 1.00, by move 2.00)", False),
+    ]
+    assert "Ours: 25 atoms; seed 0." in claim.rule
+
+
+@pytest.mark.parametrize(
+    "since, verdict", [(20, "holds"), (0, "holds"), (21, "does not hold"), (None, "does not hold")]
+)
+def test_the_training_loss_is_lower_from_round_20_on(since: int | None, verdict: str, tmp_path: Path) -> None:
+    a_full_measure(tmp_path, "training_loss", {"lines": [[2.0, 1.5], [2.0, 1.25]], "lower_from": since})
+    claim = the_claim(tmp_path, "training loss")
+    assert claim.verdict == verdict and claim.numbers[0] == 20
+    assert claim.numbers[1] == (100 if since is None else since)
+    assert ("not lower in round 100" in claim.evidence[0].about) == (since is None)
+
+
+def test_of_many_seeds_the_latest_round_decides(tmp_path: Path) -> None:
+    for seed, since in enumerate((7, 25)):
+        values = {"lines": [[2.0, 1.5], [2.0, 1.25]], "lower_from": since}
+        a_full_measure(tmp_path / str(seed), "training_loss", values, seed)
+    claim = the_claim(tmp_path, "training loss")
+    assert claim.verdict == "does not hold" and claim.numbers == (20, 25)
+
+
+@pytest.mark.parametrize("since", ["7", 7.0, True])
+def test_a_round_that_is_none_is_damage(since: object, tmp_path: Path) -> None:
+    a_full_measure(tmp_path, "training_loss", {"lines": [[2.0, 1.5], [2.0, 1.25]], "lower_from": since})
+    found = find([tmp_path])
+    assert not found.measures and "neither a round nor null" in found.left_out[0].reason
+
+
+@pytest.mark.parametrize("name, words", [("variance", "figure (b)"), ("training_loss", "training loss")])
+def test_a_measure_of_another_size_is_no_evidence(name: str, words: str, tmp_path: Path) -> None:
+    quick = MEASURES[name].quick
+    a_measure(tmp_path / "other", name)
+    a_measure(tmp_path / "quick", name, **{key: getattr(quick, key) for key in quick.__dataclass_fields__})
+    assert the_claim(tmp_path, words).verdict == "not run"
+
+
+def test_measures_of_many_seeds_are_told_apart(tmp_path: Path) -> None:
+    for seed in (3, 4):
+        a_full_measure(tmp_path / str(seed), "variance", variances(0.5), seed)
+    assert [line.about[:15] for line in the_claim(tmp_path, "figure (b)").evidence] == [
+        "seed 3, round 0",
+        "seed 4, round 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    "with_latent, verdict", [(60.25, "holds"), (59.25, "holds"), (59.0, "does not hold"), (58.0, "does not hold")]
+)
+def test_latent_clients_are_worth_half_a_point(with_latent: float, verdict: str, tmp_path: Path) -> None:
+    an_explanation(tmp_path / "it", fork=0, with_latent=with_latent)  # 58.75 without
+    claim = the_claim(tmp_path, "with latent clients")
+    assert claim.verdict == verdict and claim.numbers == (None, with_latent - 58.75)
+    assert claim.evidence[0].about == "mine, rounds 7 to 8 replayed"
+
+
+def test_a_fork_is_a_line_of_its_own(tmp_path: Path) -> None:
+    an_explanation(tmp_path / "it", fork=2)  # 61 and 62 with latent clients, 60 and 64 without
+    replayed, forked = the_claim(tmp_path, "with latent clients").evidence
+    assert replayed.speaks_for and not forked.speaks_for
+    assert forked.about == "mine, fork, rounds 7 to 8" and forked.ours == -0.5
+
+
+def test_of_many_explanations_the_smallest_difference_decides(tmp_path: Path) -> None:
+    for n, accuracy in enumerate((60.25, 59.0)):
+        an_explanation(tmp_path / str(n), fork=0, name=str(n), crossed=2 + n, with_latent=accuracy)
+    claim = the_claim(tmp_path, "with latent clients")
+    assert claim.verdict == "does not hold" and claim.numbers == (None, 0.25)
+
+
+def test_of_copies_the_newest_counts_and_the_others_are_named(tmp_path: Path) -> None:
+    newer = {"time": "2026-02-03T04:05:06+00:00"}
+    for name in ("a", "b"):
+        a_full_measure(tmp_path / "measure" / name, "variance", variances(0.5 if name == "a" else 0.25))
+        an_explanation(tmp_path / "why" / name, fork=0, with_latent=60.0 if name == "a" else 61.0)
+    changed(tmp_path / "measure" / "b", FILE, provenance=newer)
+    changed(tmp_path / "why" / "a", "explain.json", provenance=newer)
+    found = find([tmp_path])
+    assert {note.path.parent.relative_to(tmp_path).as_posix() for note in found.left_out} == {"measure/a", "why/b"}
+    assert all("left out: " in note.reason and " and is used" in note.reason for note in found.left_out)
+    assert the_claim(tmp_path, "figure (b)").numbers == (None, 0.25)
+    assert the_claim(tmp_path, "with latent clients").numbers == (None, 1.25)
 
 
 @pytest.mark.parametrize("ends, verdict", [((2.0, 1.5), "holds"), ((2.0, 2.0), "does not hold")])
@@ -43,25 +157,13 @@ def test_without_latent_clients_nothing_speaks_of_their_bound(tmp_path: Path) ->
     assert the_claim(tmp_path, "is bounded by those of real clients").verdict == "not run"
 
 
-@pytest.mark.parametrize("gain, verdict", [(0.25, "holds"), (-0.25, "does not hold")])
-def test_the_most_atoms_are_compared_with_the_fewest(gain: float, verdict: str, tmp_path: Path) -> None:
-    for atoms, accuracy in ((3, 80.0), (6, 99.0), (12, 80.0 + gain)):
-        run = a_run(tmp_path / f"{atoms}", preset="local-atoms-personal-cifar10-5", rounds=0, atoms=atoms)
-        file = run / "result.json"
-        file.write_text(
-            file.read_text().replace('"personal": null', f'"personal": {{"after the last pass": {accuracy}}}')
-        )
-    claim = the_claim(tmp_path, "Table 3")
-    assert claim.verdict == verdict and claim.numbers == pytest.approx((87.08 - 81.66, gain))
-    assert "Run: 1 of 6 columns." in claim.rule
-
-
-@pytest.mark.parametrize("last, verdict", [(61.0, "holds"), (60.25, "does not hold")])
-def test_steps_to_more_clients_are_shown_and_their_sum_decides(last: float, verdict: str, tmp_path: Path) -> None:
-    accuracies = [60.0, 70.0, 69.0, last]
-    for count, accuracy in zip(SAMPLED, accuracies, strict=False):
-        a_run(tmp_path / f"{count}", accuracy, "fedavg-cifar10-5", rounds=200, fraction=count / 100)
-    claim = the_claim(tmp_path, "More clients in a round")
-    steps = [line for line in claim.evidence if line.about.startswith("plain")]
-    assert claim.verdict == verdict and claim.numbers == pytest.approx((None, last - 60.0))
-    assert [line.speaks_for for line in steps] == [True, False, False]
+def test_a_measure_or_explanation_that_changes_changes_its_card(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    file = a_full_measure(folder / "it", "variance", variances(0.5, 0.25)) / FILE
+    an_explanation(folder / "why", fork=0)
+    assert ">0.50 times the plain one&#x27;s<" in page_of(folder) and ">+1.50 points<" in page_of(folder)
+    fields = json.loads(file.read_text())
+    fields["values"]["lines"][1]["raw"] = [0.25, 2.0]
+    file.write_text(json.dumps(fields))
+    card = next(card for card in page_of(folder).split("<article")[1:] if "figure (b)" in card)
+    assert ">does not hold<" in card and "4.00 times" in card and "1 of 2 speak for it" in card

@@ -53,7 +53,6 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
     groups = group(found.runs)
     ours, of_runs = match(groups), studied.figures(groups)
     pictures, left_out = figures.splits(found.runs, data_dir)
-    measures, explanations = [each.measure for each in found.measures], [each.explanation for each in found.explained]
     data = {
         "curves": figures.curves(groups),
         "measures": explained.plots(found.explained) + studied.plots(of_runs) + measured.plots(found.measures),
@@ -68,7 +67,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         csv=escape(quote(csv)),
         summary=sections.summary(found, groups, folders),
-        claims=sections.claim_cards(claims(ours, groups, measures, explanations)),
+        claims=sections.claim_cards(claims(found)),
         tables="\n".join(sections.paper_table(number, ours) for number in sections.SCORED),
         others=sections.other_runs(groups, {id(each) for each in ours.values()}),
         explained=explained.section(found.explained),

@@ -1,24 +1,22 @@
 """The paper's claims, each judged by a rule that is stated: by its tables, by other runs, and by what was measured."""
 
-from collections.abc import Sequence
-
-from fedatoms.explain.values import Explanation
-from fedatoms.measures.files import Measure
 from fedatoms.report.claims import measures, runs, tables
 from fedatoms.report.claims.base import Claim
-from fedatoms.report.groups import Group, Ours
+from fedatoms.report.find import Found
+from fedatoms.report.groups import group, match
 
 __all__ = ["Claim", "claims"]
 
 
-def claims(
-    ours: Ours, groups: Sequence[Group], measured: Sequence[Measure], explained: Sequence[Explanation]
-) -> list[Claim]:
+def claims(found: Found) -> list[Claim]:
     """Judges the paper's claims by all that was found, tables first, then figures.
 
-    >>> {claim.verdict for claim in claims({}, [], [], [])}
+    >>> {claim.verdict for claim in claims(Found([], [], [], [], []))}
     {'not run'}
     """
+    groups = group(found.runs)
+    ours, measured = match(groups), [each.measure for each in found.measures]
+    explained = [each.explanation for each in found.explained]
     return [
         tables.mean_gain(ours),
         tables.every_algorithm(ours),

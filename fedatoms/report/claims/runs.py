@@ -68,10 +68,8 @@ def communication(groups: Sequence[Group]) -> Claim:
     lines = [line for name, pair in zip(names, found, strict=True) for line in _bytes(name, *pair)]
     text = "With slow groups every 1/beta rounds a share beta of the bytes is enough (figure (d), furthest above beta)."
     rule = "Bytes up until the server has the plain one's mean accuracy of the last rounds are at most beta of those "
-    rule += (
-        "that the plain run sends until then. A run that never gets there needs more than all its bytes, and speaks "
-    )
-    rule += "against it."
+    rule += "that the plain run sends until then. A run that never gets there needs more than all its bytes, and "
+    rule += "speaks against it."
     rule += f"{_on(where)}{covered(len(lines), len(BETAS), 'values of beta')}"
     worst = max(lines, key=lambda line: line.ours / (line.paper or 1), default=None)
     numbers = (worst.paper, worst.ours) if worst else (None, None)
