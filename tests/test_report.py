@@ -1,10 +1,9 @@
-"""The report: every number on the page is a file's or the paper's, and a real browser shows it."""
+"""The report: every number on the page is a file's or the paper's, and what is damaged is named."""
 
 import csv
 import gzip
 import json
 import re
-import shutil
 from html import escape
 from pathlib import Path
 
@@ -24,9 +23,6 @@ from fedatoms.runs import read_result
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "paper-results"
 NAME = "<script>document.title='broken'</script>"
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
 
 
 def change(folder: Path, old: str, new: str) -> None:
