@@ -6,7 +6,7 @@ theta[o, i] = sum over q of coefficients[o, i, q] * atoms[q], with coefficients 
 import copy
 import math
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral
 from typing import Literal, get_args
 
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from fedatoms import names, randomness
+from fedatoms import bases, names, randomness
 from fedatoms.modules import Conv, Factored, convolve, describe, plain_convolution, precisely, require_own_weights, swap
 
 Where = Callable[[str, nn.Module], bool]
-Init = Literal["orthonormal", "kaiming", "svd"]
+Init = Literal["orthonormal", "dct", "fourier-bessel", "kaiming", "svd"]
+Start = Callable[[Tensor, int, torch.Generator], tuple[Tensor, Tensor]]  # weight, atoms -> atoms (M, N), coefficients
 Group = Literal["atoms", "coefficients", "head", "rest", "statistics"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
@@ -144,9 +145,10 @@ def decompose(
 
     ``where(name, module)`` chooses among the convolutions; by default those with a spatial kernel (1x1 are left alone).
     Subclasses of torch's convolutions, parametrized ones included, are always left alone.
-    ``init`` is "orthonormal" (fresh, the variance of torch's own filters), "kaiming" (fresh, Kaiming normal for both
-    factors), or "svd" (from the present weights: exact with enough atoms, otherwise the best of that rank, and a
-    warning). The bias is kept. All draws come from ``generator``.
+    ``init`` is "orthonormal" (fresh, the variance of torch's own filters), "dct" or "fourier-bessel" (the same
+    coefficients on smooth atoms, see ``bases``), "kaiming" (fresh, Kaiming normal for both factors), or "svd" (from the
+    present weights: exact with enough atoms, otherwise the best of that rank, and a warning). The bias is kept. All
+    draws come from ``generator``.
 
     >>> decompose(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 1)))
     Sequential(
@@ -284,7 +286,7 @@ def _is_spatial(name: str, module: nn.Module) -> bool:
 
 def _factors(weight: Tensor, atoms: int, init: Init, generator: torch.Generator) -> tuple[nn.Parameter, nn.Parameter]:
     """Draws or computes the factors in float64 on the CPU, so that every dtype and device gets the same ones."""
-    D, A = _INITS[init](weight.flatten(2), atoms, generator)
+    D, A = _INITS[init](weight, atoms, generator)
     D, A = D.reshape(atoms, *weight.shape[2:]).to(weight), A.to(weight)
     return nn.Parameter(D, weight.requires_grad), nn.Parameter(A, weight.requires_grad)
 
@@ -296,28 +298,40 @@ def _orthonormal(weight: Tensor, M: int, generator: torch.Generator) -> tuple[Te
     An entry of the filter has variance var(A) * M / N on average over the kernel, and var(A) = 1 / (3 I M) makes that
     1 / (3 I N) = 1 / (3 fan_in), torch's default.
     """
-    O, I, N = weight.shape  # noqa: E741
+    N = math.prod(weight.shape[2:])
     sets = torch.linalg.qr(_normal(generator, math.ceil(M / N), N, min(M, N))).Q
-    return sets.mT.reshape(-1, N)[:M], _normal(generator, O, I, M) * (3 * I * M) ** -0.5
+    return sets.mT.reshape(-1, N)[:M], _coefficients(weight, M, generator)
+
+
+def _on(basis: Callable[[Sequence[int], int], Tensor]) -> Start:
+    """Puts the coefficients of ``_orthonormal`` on the first atoms of a basis; their squares sum to M there too."""
+    return lambda weight, M, generator: (basis(weight.shape[2:], M), _coefficients(weight, M, generator))
+
+
+def _coefficients(weight: Tensor, M: int, generator: torch.Generator) -> Tensor:
+    O, I = weight.shape[:2]  # noqa: E741
+    return _normal(generator, O, I, M) * math.pow(3 * I * M, -0.5)
 
 
 def _kaiming(weight: Tensor, M: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draws both factors as CLA does (models/Conv_DCFE.py): the variance of the filter is 4 / M over fan_in."""
-    O, I, N = weight.shape  # noqa: E741
+    O, I, N = weight.flatten(2).shape  # noqa: E741
     return _normal(generator, M, N) * (2 / (M * N)) ** 0.5, _normal(generator, O, I, M) * (2 / (I * M)) ** 0.5
 
 
 def _svd(weight: Tensor, M: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Takes the M first right singular vectors as atoms; beyond the rank, random unit atoms that nothing uses yet."""
-    O, I, N = weight.shape  # noqa: E741
+    O, I, N = weight.flatten(2).shape  # noqa: E741
     U, S, Vh = torch.linalg.svd(_precise(weight).reshape(O * I, N), full_matrices=False)
     unused = max(0, M - len(S))
     spare = functional.normalize(_normal(generator, unused, N), dim=1)
     return torch.cat([Vh[:M], spare]), functional.pad((U * S)[:, :M], (0, unused)).reshape(O, I, M)
 
 
-_INITS: dict[str, Callable[[Tensor, int, torch.Generator], tuple[Tensor, Tensor]]] = {
+_INITS: dict[str, Start] = {
     "orthonormal": _orthonormal,
+    "dct": _on(bases.dct),
+    "fourier-bessel": _on(bases.fourier_bessel),
     "kaiming": _kaiming,
     "svd": _svd,
 }

@@ -13,7 +13,7 @@ from fedatoms.names import unknown
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "parametrisation": ("plain", "atoms", "fedpara", "pfedpara"),
-    "init": ("orthonormal", "kaiming", "svd"),
+    "init": ("orthonormal", "dct", "fourier-bessel", "kaiming", "svd"),
     "augment": ("feddc", "fedrep", "none"),
     "partition": ("iid", "shards", "dirichlet"),
     "slow_local": ("discard", "freeze", "keep"),
@@ -65,7 +65,8 @@ class Experiment:
     atoms: int = 9
     """Atoms per layer (parametrisation atoms)."""
     init: str = "orthonormal"
-    """Initial atoms and coefficients: orthonormal, kaiming, or svd (of the model's own weights)."""
+    """Initial atoms and coefficients: orthonormal (random), dct or fourier-bessel (the lowest frequencies), kaiming, or
+    svd (of the model's own weights)."""
     where: str = ""
     """Regular expression: replace only the layers whose name it matches; empty takes all that are suitable."""
     gamma: float = 0.4

@@ -3,6 +3,7 @@
 import copy
 import math
 import warnings
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional
 from torch.nn.utils import prune
 
-from fedatoms.decompose import GROUPS, AtomConv, Conv, decompose, fuse, groups, is_decomposed
+from fedatoms.decompose import GROUPS, AtomConv, Conv, Init, decompose, fuse, groups, is_decomposed
 from fedatoms.randomness import generator
 
 few = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -128,15 +129,15 @@ def test_svd_keeps_every_dtype(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("split", [1, 4])
 @pytest.mark.parametrize("atoms", [1, 4, 9, 13, 27])
-@pytest.mark.parametrize("init", ["orthonormal", "kaiming"])
+@pytest.mark.parametrize("init", ["orthonormal", "dct", "fourier-bessel", "kaiming"])
 def test_fresh_filters_have_the_stated_variance(init: str, atoms: int, split: int) -> None:
     conv = nn.Conv2d(64, 32, 3, groups=split)
     draws = [
         decompose(conv, atoms, init=init, generator=generator(i)).filter()
-        for i in range(20 if init == "orthonormal" else 100)
+        for i in range(100 if init == "kaiming" else 20)
     ]
     measured = torch.stack(draws).square().mean().item() * conv.weight[0].numel()
-    assert measured == pytest.approx({"orthonormal": 1 / 3, "kaiming": 4 / atoms}[init], rel=0.1)
+    assert measured == pytest.approx(4 / atoms if init == "kaiming" else 1 / 3, rel=0.1)
 
 
 def test_plain_torch_has_the_variance_that_orthonormal_aims_at() -> None:
@@ -144,9 +145,10 @@ def test_plain_torch_has_the_variance_that_orthonormal_aims_at() -> None:
     assert nn.Conv2d(64, 64, 3).weight.square().mean().item() * 64 * 9 == pytest.approx(1 / 3, rel=0.03)
 
 
+@pytest.mark.parametrize("init", ["orthonormal", "dct"])
 @pytest.mark.parametrize("atoms", [1, 5, 9, 22])
-def test_orthonormal_atoms_are_stacks_of_orthonormal_sets(atoms: int) -> None:
-    rows = decompose(nn.Conv2d(2, 2, 3, dtype=torch.float64), atoms).atoms.flatten(1)
+def test_orthonormal_atoms_are_stacks_of_orthonormal_sets(atoms: int, init: Init) -> None:
+    rows = decompose(nn.Conv2d(2, 2, 3, dtype=torch.float64), atoms, init=init).atoms.flatten(1)
     for start in range(0, atoms, 9):
         part = rows[start : start + 9]
         close(part @ part.T, torch.eye(len(part), dtype=torch.float64))
@@ -230,7 +232,7 @@ def test_the_same_generator_gives_the_same_factors() -> None:
     assert torch.allclose(one.float()[0].atoms, decompose(net().float(), generator=generator(1))[0].atoms)
 
 
-@pytest.mark.parametrize("init", ["orthonormal", "kaiming", "svd"])
+@pytest.mark.parametrize("init", get_args(Init))
 def test_the_bias_is_copied(init: str) -> None:
     model = net()
     layered = decompose(model, 15, init=init)
