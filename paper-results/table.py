@@ -62,7 +62,7 @@ def feddyn() -> str:
     """Writes how FedDyn goes on (100, 2) of CIFAR-10, for three seeds and for the paper's 9 atoms."""
     rounds = (60, 120, 300, 450, 600)
     heads = ("folder", *(f"round {t}" for t in rounds), "best", "ours")
-    folders = ["feddyn-cifar10-2", "feddyn-atoms-cifar10-2"]
+    folders = ["feddyn-cifar10-2", "feddyn-atoms25-cifar10-2", "orthonormal/feddyn-atoms-cifar10-2"]
     others = sorted((ROOT / "feddyn").iterdir(), key=lambda path: path.name)
     return table(heads, [_course(name, rounds) for name in (*folders, *(f"feddyn/{path.name}" for path in others))])
 
@@ -74,8 +74,8 @@ def _course(folder: str, rounds: tuple[int, ...]) -> list[str]:
 
 def communication() -> str:
     """Writes what the runs of figure (d) have at their end, and what they sent."""
-    names = [f"communication/fedavg-atoms-cifar100-20-beta-{beta.removeprefix('1/')}" for beta in BETAS]
-    names = ["fedavg-cifar100-20", "fedavg-atoms-cifar100-20", *names, "communication/fedavg-fedpara-cifar100-20"]
+    names = [f"communication/fedavg-atoms25-cifar100-20-beta-{beta.removeprefix('1/')}" for beta in BETAS]
+    names = ["fedavg-cifar100-20", "fedavg-atoms25-cifar100-20", *names, "communication/fedavg-fedpara-cifar100-20"]
     return table(("folder", "server", "all", "GB up", "GB down"), [_sent(name) for name in names])
 
 
@@ -216,7 +216,7 @@ def rates() -> str:
 
 def _at_both_rates(name: str, column: Column) -> tuple[float, float]:
     cell = f"{column.dataset}-{column.classes}"
-    plain, decomposed = _all(_read(f"{name}-{cell}")), f"{name}-atoms-{cell}"
+    plain, decomposed = _all(_read(f"{name}-{cell}")), f"{name}-atoms25-{cell}"
     return _all(_read(decomposed)) - plain, _all(_read(f"atoms-lr-2/{decomposed}")) - plain
 
 
@@ -261,7 +261,7 @@ def report(page: Path = ROOT / "README.md", picture: Path = ROOT.parent / "docs"
     """Fills the page's blocks and draws FedAvg's curves."""
     for name, block in BLOCKS.items():
         page.write_text(fill(page.read_text(), block(), name, MAKER))
-    lines = compare([_read("fedavg-cifar10-5"), _read("fedavg-atoms-cifar10-5")])
+    lines = compare([_read("fedavg-cifar10-5"), _read("fedavg-atoms25-cifar10-5")])
     named = [line._replace(label=label) for line, label in zip(lines, ("plain", "with atoms"), strict=True)]
     accuracy_plot(named, picture, "FedAvg on CIFAR-10, 100 clients with 5 classes each")
 

@@ -81,7 +81,7 @@ def test_only_the_same_seeds_are_compared_and_the_rule_names_them(tmp_path: Path
 
 def test_runs_without_a_common_seed_are_no_pair(tmp_path: Path) -> None:
     a_run(tmp_path / "plain", 50.0, "fedavg-cifar10-5", seed=0, rounds=0)
-    a_run(tmp_path / "atoms", 52.0, "fedavg-atoms-cifar10-5", seed=1, rounds=0)
+    a_run(tmp_path / "atoms", 52.0, "fedavg-atoms25-cifar10-5", seed=1, rounds=0)
     assert the_claim(tmp_path, "mean gain over its pairs").verdict == "not run"
     assert the_claim(tmp_path, "Fewer rounds").verdict == "not run"
 
@@ -117,7 +117,7 @@ def test_baselines_are_near_at_the_two_decimals_that_are_printed(off: float, ver
 def test_a_hundredth_more_bytes_is_no_extra_cost(more: float, verdict: str, tmp_path: Path) -> None:
     a_pair(tmp_path)
     changed(tmp_path / "fedavg-cifar10-5-s0", bytes_up={"rest": 1_000_000})
-    changed(tmp_path / "fedavg-atoms-cifar10-5-s0", bytes_up={"rest": round(1_000_000 * (1 + more))})
+    changed(tmp_path / "fedavg-atoms25-cifar10-5-s0", bytes_up={"rest": round(1_000_000 * (1 + more))})
     claim = the_claim(tmp_path, "cost no extra bytes")
     assert claim.verdict == verdict and claim.numbers[1] == pytest.approx(100 * more)
 
@@ -186,7 +186,7 @@ def test_each_seed_has_its_own_target_and_its_own_ratio(tmp_path: Path) -> None:
     (line,) = the_claim(tmp_path, "Fewer rounds").evidence
     assert line.ours == pytest.approx((0.25 + 0.5 + 1.5) / 3) and line.speaks_for
     assert line.about == "FedAvg, cifar10 (100, 5): 300 rounds (1 of 3 seeds never), plain 400"
-    cut(tmp_path / "fedavg-atoms-cifar10-5-1")
+    cut(tmp_path / "fedavg-atoms25-cifar10-5-1")
     assert the_claim(tmp_path, "Fewer rounds").verdict == "not run"
 
 
@@ -234,7 +234,7 @@ def with_beta(folder: Path, server: list[float], clients: list[float]) -> Path:
     """Writes a plain run that has 50 % from round 300 on, and one with slow groups."""
     a_run(folder / "plain", preset="fedavg-cifar100-20", rounds=0, curves=both(rising(300, FULL)))
     slow = {"server": server, "all": clients}
-    a_run(folder / "slow", preset="fedavg-atoms-cifar100-20", rounds=0, curves=slow, beta="1/5")
+    a_run(folder / "slow", preset="fedavg-atoms25-cifar100-20", rounds=0, curves=slow, beta="1/5")
     return folder
 
 
@@ -265,7 +265,7 @@ def test_the_card_shows_the_line_that_is_furthest_above_its_beta(tmp_path: Path)
     for beta, since in (("1/2", FULL), ("1/10", 240)):  # 46.2 % for 50 %, 18.5 % for 10 %
         a_run(
             tmp_path / beta[2:],
-            preset="fedavg-atoms-cifar100-20",
+            preset="fedavg-atoms25-cifar100-20",
             rounds=0,
             curves=both(rising(since, FULL)),
             beta=beta,
@@ -363,7 +363,7 @@ def test_quick_stand_ins_say_nothing_of_the_paper(tmp_path: Path) -> None:
 
 def test_without_a_score_of_the_server_the_headline_decides(tmp_path: Path) -> None:
     for name, since, more in (("plain", 300, {}), ("slow", 150, {"beta": "1/5"})):
-        preset = "fedavg-cifar100-20" if name == "plain" else "fedavg-atoms-cifar100-20"
+        preset = "fedavg-cifar100-20" if name == "plain" else "fedavg-atoms25-cifar100-20"
         a_run(tmp_path / name, preset=preset, rounds=0, curves={"all": rising(since, FULL)}, **more)
     (line,) = the_claim(tmp_path, "slow groups").evidence
     assert "0.50 times the rounds" in line.about

@@ -94,10 +94,11 @@ def test_experiments_are_what_their_cells_say() -> None:
             assert f"m_a={one.atoms}" == cell.row
 
 
-def test_all_presets_on_cifar_are_cells_and_the_others_are_none() -> None:
+def test_all_presets_on_cifar_are_cells_but_for_other_readings_of_a_row() -> None:
     for name, experiment in PRESETS.items():
         found = cells_of(experiment)
-        assert bool(found) == experiment.dataset.startswith("cifar"), name
+        other = re.search("-atoms-cifar|local-atoms-and-head-", name)
+        assert bool(found) == (experiment.dataset.startswith("cifar") and not other), name
         assert all(cell.preset == name for cell in found)
 
 

@@ -245,7 +245,7 @@ def test_a_measure_alone_makes_a_page_with_its_numbers(name: str, said: str, tmp
 
 def test_lines_of_the_papers_tables_come_first_and_are_shown_alone(tmp_path: Path) -> None:
     for n, rate in enumerate((1.0, 3.0)):
-        a_run(tmp_path / f"{n}", preset="fedavg-atoms-cifar10-5", rounds=0, atoms_lr=rate)
+        a_run(tmp_path / f"{n}", preset="fedavg-atoms25-cifar10-5", rounds=0, atoms_lr=rate)
         a_run(tmp_path / f"digits-{n}", atoms_lr=rate, lr=rate)
     shown = {
         each["setting"]: [line["shown"] for line in each["lines"]] for each in curves(group(find([tmp_path]).runs))

@@ -102,7 +102,7 @@ def test_a_pattern_chooses_and_one_that_matches_nothing_says_what_there_is() -> 
     wanted = chosen(["table1"])
     assert [job.name for job in jobs(wanted, Reproduce(only="scaffold-cifar10-2"))] == ["scaffold-cifar10-2"]
     with pytest.raises(
-        ValueError, match=r"--only nothing matches none of: fedavg-cifar10-2, .*feddc-atoms-cifar100-20"
+        ValueError, match=r"--only nothing matches none of: fedavg-cifar10-2, .*feddc-atoms25-cifar100-20"
     ):
         jobs(wanted, Reproduce(only="nothing"))
 
@@ -139,7 +139,7 @@ def test_every_run_comes_once_for_each_seed() -> None:
         (["iid", "--quick", "--device", "cuda:77"], "--device cuda:77 cannot be used here"),
         (
             ["table1", "--only", "cifar10-2", "--data-dir", "nowhere", "--seeds", "0,1"],
-            "nowhere.*Download it from .* --quick. 20 of 20 need cifar10: fedavg-cifar10-2, .*, feddc-atoms-cifar10-2.",
+            "nowhere.*Download it from .* --quick. 20 of 20 need cifar10: fedavg-cifar10-2, .*feddc-atoms25-cifar10-2.",
         ),
         (["figure-variance", "--data-dir", "nowhere"], "nowhere.*1 of 1 need cifar10: figure-variance."),
         (["iid", "--on", "moon"], "moon"),
@@ -241,7 +241,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_done(
     assert main(["reproduce", "iid", *TINY]) == 1
     said = capsys.readouterr()
     assert "fedavg-cifar10-5 --partition iid failed: loss is nan" in said.err
-    assert len(list(folder.rglob("result.json"))) == 1 and "fedavg-atoms-cifar10-5" in said.out
+    assert len(list(folder.rglob("result.json"))) == 1 and "fedavg-atoms25-cifar10-5" in said.out
 
 
 def test_if_all_fail_their_reasons_are_said(
@@ -297,7 +297,7 @@ def the_sheet(folder: Path, only: str = "") -> Sheet:
 
 def test_table_1_says_with_which_atoms_and_seeds_ours_were_run_and_what_nobody_can_run(tmp_path: Path) -> None:
     for seed in (2, 0):
-        a_run(tmp_path / str(seed), 78.0 + seed, "fedavg-atoms-cifar10-2", seed, rounds=0)
+        a_run(tmp_path / str(seed), 78.0 + seed, "fedavg-atoms25-cifar10-2", seed, rounds=0)
     whole = the_sheet(tmp_path)
     (row,) = [row for row in whole.rows if row[3] is not None]
     assert row[0] == "FedAvg + Decomposition" and row[4:] == ("+1.33", "0 2")
@@ -399,7 +399,7 @@ def test_a_worker_needs_not_live_where_the_command_was_typed_and_one_that_dies_i
     monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
     assert main(["reproduce", "iid", *TINY, "--on", "ray"]) == 1
     said = capsys.readouterr()
-    assert "fedavg-atoms-cifar10-5 --partition iid failed: the node is gone" in said.err
+    assert "fedavg-atoms25-cifar10-5 --partition iid failed: the node is gone" in said.err
     assert len(list(folder.rglob("result.json"))) == 1 and len(shown(said.out)) == 1
 
 

@@ -12,7 +12,7 @@ from fedatoms.measures.training_loss import Rounds, training_loss
 from fedatoms.measures.variance import Repeats, variance
 from fedatoms.presets import preset
 
-FULL: Experiments = (preset("fedavg-cifar10-5"), preset("fedavg-atoms-cifar10-5"))
+FULL: Experiments = (preset("fedavg-cifar10-5"), preset("fedavg-atoms25-cifar10-5"))
 QUICK: Experiments = (replace(preset("fedavg"), epochs=2), replace(preset("fedavg-atoms"), epochs=2))
 
 MEASURES: dict[str, Kind] = {

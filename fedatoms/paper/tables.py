@@ -79,16 +79,16 @@ ATOMS = {1: 9, 2: 9}  # "9 atoms in each experiment" (``readings.READINGS["atoms
 # _ the second (underlined).
 PRINTED = {
     1: """
-FedAvg                   | fedavg         | 75.57 79.44 39.72 42.14 33.47 38.67
-FedAvg + Decomposition   | fedavg-atoms   | 77.67 81.05 42.54 44.47 34.91 41.05
-FedProx                  | fedprox        | 75.83 79.35 39.74 41.97 34.29 39.81
-FedProx + Decomposition  | fedprox-atoms  | 76.98 80.93 41.77 44.13 36.17 42
-Scaffold                 | scaffold       | 74.96 81.74 42.48 47.49 37.27 42.98
-Scaffold + Decomposition | scaffold-atoms | 77.11 83.3  45.31 50.83 39.64 44.22
-FedDyn                   | feddyn         | 77.04 81.81 43.48 48.8  36.77 41.98
-FedDyn + Decomposition   | feddyn-atoms   | 77.88 82.82 43.57 51.05 36.7  43.56
-FedDC                    | feddc          | 77.2  82.49 43.95 50.54 36.1  41.53
-FedDC + Decomposition    | feddc-atoms    | 77.89 83.45 43.9  52.32 37.74 43.2
+FedAvg                   | fedavg           | 75.57 79.44 39.72 42.14 33.47 38.67
+FedAvg + Decomposition   | fedavg-atoms25   | 77.67 81.05 42.54 44.47 34.91 41.05
+FedProx                  | fedprox          | 75.83 79.35 39.74 41.97 34.29 39.81
+FedProx + Decomposition  | fedprox-atoms25  | 76.98 80.93 41.77 44.13 36.17 42
+Scaffold                 | scaffold         | 74.96 81.74 42.48 47.49 37.27 42.98
+Scaffold + Decomposition | scaffold-atoms25 | 77.11 83.3  45.31 50.83 39.64 44.22
+FedDyn                   | feddyn           | 77.04 81.81 43.48 48.8  36.77 41.98
+FedDyn + Decomposition   | feddyn-atoms25   | 77.88 82.82 43.57 51.05 36.7  43.56
+FedDC                    | feddc            | 77.2  82.49 43.95 50.54 36.1  41.53
+FedDC + Decomposition    | feddc-atoms25    | 77.89 83.45 43.9  52.32 37.74 43.2
 """,
     2: """
 Local        | local-personal            |  88.00  76.00  76.10  41.90  12.89   6.13
