@@ -1,5 +1,7 @@
 """A client that joins later: only its part moves, its file is small and knows its model, and mistakes cost a line."""
 
+import ast
+import copy
 import shutil
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 import fedatoms
 from fedatoms.cli import main
 from fedatoms.data import load
-from fedatoms.data.pictures import Wanted, read_pictures
+from fedatoms.data.pictures import FORMATS, Wanted, read_pictures
 from fedatoms.decompose import decompose, groups, is_decomposed
 from fedatoms.models import build
 from fedatoms.newcomer import Newcomer, join, prepare
@@ -261,6 +263,49 @@ def test_folders_of_image_files_are_labelled_by_number_or_by_sorted_name(
     picture_folders([f"kind-{letter}" for letter in "abcdefghij"])
     assert main([*words, "--out", "b.safetensors"]) == 0
     assert "kind-a = 0, kind-b = 1" in capsys.readouterr().out
+
+
+EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
+%%BoundingBox: 0 0 8 8
+%%EndComments
+(run) print
+showpage
+%%EOF
+"""
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.eps", "a"])
+def test_a_picture_reaches_no_other_interpreter(
+    name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = pytest.importorskip("PIL.EpsImagePlugin")
+    Path("gs").write_text("#!/bin/sh\ntouch reached\nexit 1\n")
+    Path("gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(here), prepend=":")
+    monkeypatch.setattr(plugin, "gs_binary", None)  # look for it again
+    Path("pictures/1").mkdir(parents=True)
+    Path("elsewhere").write_bytes(EPS)
+    Path("pictures/1", name).symlink_to(here / "elsewhere")
+    words = ["runs/mine", "--images", "pictures", "--out", "new.safetensors"]
+    line = mistake(words, capsys)
+    assert f"pictures/1/{name} is not a readable image" in line and not Path("reached").exists()
+    assert "none of PNG, JPEG, BMP, GIF, WEBP, TIFF, PPM. Convert it to PNG" in line
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_pictures_are_told_by_what_they_hold(kind: str, here: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    Path("pictures/1").mkdir(parents=True)
+    image.new("L", (8, 8), 200).save("pictures/1/a.xyz", kind)
+    x = read_pictures(Path("pictures"), Wanted((1, 8, 8), 255, classes=2)).x
+    assert x.shape == (1, 1, 8, 8) and int((x.int() - 200).abs().max()) < 5  # some are lossy
+
+
+def test_images_are_opened_by_format_everywhere() -> None:
+    for path in Path(fedatoms.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("Image.open"):
+                assert "formats" in [word.arg for word in call.keywords], path
 
 
 def mistake(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
