@@ -23,6 +23,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "map": ("auto", "one_by_one", "vectorised"),
     "client_state": ("device", "host", "disk"),
 }
+LISTS = {"fast", "fixed", "score"}  # fields whose value is words with commas between them
 GLOBAL_MODELS = ("server", "selected", "all")
 MODELS_SCORED = (*GLOBAL_MODELS, "personal")
 HOW_NOT_WHAT = {"data_dir", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard"}
