@@ -257,6 +257,11 @@ def _misfit(model: nn.Module, own: Params) -> str:
 
 
 def _check_clients(folder: Path, experiment: Experiment) -> None:
+    if (folder / "nodes").is_dir():
+        raise ValueError(
+            f"{folder} is a run on nodes, which hold their own parts. Load a node's personal.safetensors there with "
+            "fedatoms.flower.trained(task, folder, own=file)."
+        )
     found = {path.name for path in (folder / "personal").glob("*.safetensors")}
     wanted = {f"{client:06d}.safetensors" for client in range(experiment.clients)}
     if found != wanted:

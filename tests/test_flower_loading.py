@@ -44,25 +44,29 @@ def mistake(call: Callable[[], object]) -> str:
 
 def test_the_servers_model_and_a_nodes_own_are_loaded_whole_or_not_at_all(tmp_path: Path) -> None:
     on_flower(OWN_ATOMS, tmp_path)
-    run, task, file = tmp_path / "runs" / "it", task_of(OWN_ATOMS), node_folder(tmp_path, WHO) / "personal.safetensors"
-    path, tree, own = run / "model.safetensors", load_file(run / "model.safetensors"), load_file(file)
-    assert read_result(run).model_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    shared, x = trained(task, run).eval(), torch.rand(3, 1, 6, 6)
-    assert torch.equal(trained(task, run, own=file).eval()(x), with_params(shared, own, own)(x))
+    folder, task, file = (
+        tmp_path / "runs" / "it",
+        task_of(OWN_ATOMS),
+        node_folder(tmp_path, WHO) / "personal.safetensors",
+    )
+    path, tree, own = folder / "model.safetensors", load_file(folder / "model.safetensors"), load_file(file)
+    assert read_result(folder).model_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    shared, x = trained(task, folder).eval(), torch.rand(3, 1, 6, 6)
+    assert torch.equal(trained(task, folder, own=file).eval()(x), with_params(shared, own, own)(x))
     save_file({name: leaf for name, leaf in own.items() if name != "conv1.atoms"}, file)
-    assert "missing: conv1.atoms)" in mistake(lambda: trained(task, run, own=file))
+    assert "missing: conv1.atoms)" in mistake(lambda: trained(task, folder, own=file))
     for meddled, word in (
         ({}, "missing: "),
         ({**tree, "fc2.bias": torch.ones(1)}, "misshapen: fc2.bias is float32 (1,)"),
     ):
         save_file(meddled, path, metadata={"images": '{"classes": 3, "shape": [1, 6, 6]}'})
-        line = mistake(lambda: trained(task, run))
+        line = mistake(lambda: trained(task, folder))
         assert str(path) in line and word in line and "`flwr run` and resume=true" in line
     on_flower(OWN_ATOMS, tmp_path, resume=True)  # what the line says to do
     assert identical(load_file(path), tree) and identical(load_file(file), own)
-    trained(task, run, own=file)
+    trained(task, folder, own=file)
     path.unlink()
-    assert "is missing" in mistake(lambda: trained(task, run))
+    assert "is missing" in mistake(lambda: trained(task, folder))
 
 
 def gone(after: int) -> Callable[..., Message | None]:
@@ -70,20 +74,20 @@ def gone(after: int) -> Callable[..., Message | None]:
 
 
 def test_the_model_so_far_needs_no_result_and_an_older_result_does_not_speak_for_it(tmp_path: Path) -> None:
-    run, task = tmp_path / "runs" / "it", task_of(SMALL)
+    folder, task = tmp_path / "runs" / "it", task_of(SMALL)
     with pytest.raises(TooFew):
         on_flower(SMALL, tmp_path, gone(2))
-    trained(task, run)
+    trained(task, folder)
     on_flower(SMALL, tmp_path, resume=True)
     with pytest.raises(TooFew):
         on_flower(replace(SMALL, rounds=6), tmp_path, gone(4), resume=True)
-    line = mistake(lambda: trained(task, run))
+    line = mistake(lambda: trained(task, folder))
     assert "`flwr run` and resume=true" in line and "remove result.json, which is of 3 rounds and not of 6" in line
-    (run / "result.json").rename(run / "old.json")
-    trained(task, run)
-    (run / "old.json").rename(run / "result.json")
+    (folder / "result.json").rename(folder / "old.json")
+    trained(task, folder)
+    (folder / "old.json").rename(folder / "result.json")
     on_flower(replace(SMALL, rounds=6), tmp_path, resume=True)
-    trained(task, run)
+    trained(task, folder)
 
 
 def of_the_server(kept: Kept) -> Kept:

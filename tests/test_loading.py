@@ -237,6 +237,11 @@ def test_there_is_one_file_for_each_client(folder: Path) -> None:
     assert "not one file for each of 5 clients" in line and "and 2 more" in line and "--resume" in line
 
 
+def test_a_client_of_a_run_on_nodes_is_looked_for_there(folder: Path) -> None:
+    (folder / "nodes").mkdir()
+    assert "trained(task, folder, own=file)" in mistake(lambda: fedatoms.personal_model(folder, 0))
+
+
 def test_a_clients_state_in_a_checkpoint_is_whole_or_refused(folder: Path) -> None:
     manifest = folder / "checkpoint" / "000002.json"
     fields = json.loads(manifest.read_text())
@@ -289,5 +294,5 @@ def test_a_model_is_filled_whole_or_with_the_part_that_is_named() -> None:
     assert bool((net[1].running_mean == 0).all())  # the model that was given stays
     without = {name: leaf for name, leaf in ones.items() if name != "1.num_batches_tracked"}
     assert "missing: 1.num_batches_tracked" in mistake(lambda: with_params(net, without))
-    assert "extra: 0.weight" in mistake(lambda: with_params(net, ones, {"1.weight"}))
+    assert "extra: 0.bias, 0.weight" in mistake(lambda: with_params(net, ones, {"1.weight"}))
     assert "missing: 0.weight" in mistake(lambda: with_params(net, {}, {"0.weight"}))
