@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from fedatoms.exchange import Exchange, every_round, fast_slow
     from fedatoms.experiment import Experiment
     from fedatoms.fedpara import factorise, personal_factors
+    from fedatoms.loading import load_model
     from fedatoms.local import Training
     from fedatoms.personalise import inputs_of, load_personal, personal_model, personalise, save_personal
     from fedatoms.presets import preset
-    from fedatoms.runs import Result, load_model, run
+    from fedatoms.runs import Result, run
     from fedatoms.simulation import Simulation
     from fedatoms.train import Trained, train
 
@@ -43,10 +44,11 @@ _HOMES = {
     "fedatoms.exchange": ("Exchange", "every_round", "fast_slow"),
     "fedatoms.experiment": ("Experiment",),
     "fedatoms.fedpara": ("factorise", "personal_factors"),
+    "fedatoms.loading": ("load_model",),
     "fedatoms.local": ("Training",),
     "fedatoms.personalise": ("inputs_of", "load_personal", "personal_model", "personalise", "save_personal"),
     "fedatoms.presets": ("preset",),
-    "fedatoms.runs": ("Result", "load_model", "run"),
+    "fedatoms.runs": ("Result", "run"),
     "fedatoms.simulation": ("Simulation",),
     "fedatoms.train": ("Trained", "train"),
 }

@@ -12,9 +12,9 @@ from safetensors.torch import load, save
 from fedatoms.algorithms.base import Server
 from fedatoms.clients import Client, Clients, flatten, unflatten
 from fedatoms.files import Stored, read_file, replace_file, write_file
-from fedatoms.simulate import begin
+from fedatoms.simulate import begin, misfit_of
 from fedatoms.simulation import Simulation, State
-from fedatoms.trees import Memory, Params
+from fedatoms.trees import Memory, Params, misfit
 
 KEPT = 2  # the last checkpoint, and one to fall back to
 
@@ -101,6 +101,8 @@ def _load(path: Path, sim: Simulation, trajectory: str, notes: list[str]) -> Loa
         if zlib.crc32(row.path.read_bytes()) != row.checksum:
             raise ValueError(f"{row.path.name} does not match its checksum")
     state = _unflatten({name: leaf.to(sim.device) for name, leaf in load(data).items()}, fresh)
+    for row in rows.values():
+        _check_fit(misfit_of(sim, unflatten(read_file(row))), f"{row.path.name}: its tensors")
     state = state._replace(
         round=manifest["round"],
         versions=manifest["versions"],
@@ -140,22 +142,22 @@ def _flatten(state: State) -> Params:
 
 
 def _unflatten(tree: Params, fresh: State) -> State:
-    """Reads a state with the shapes of a fresh one; a missing or misshapen leaf is an error."""
+    """Reads a state with the shapes of a fresh one; a missing, extra or misshapen leaf is an error."""
 
     def part(prefix: str, like: Params) -> Params:
-        if missing := [name for name in like if prefix + name not in tree]:
-            raise _OtherExperiment(f"the checkpoint lacks '{missing[0]}' of the model. Restore the model's code.")
-        found = {name: tree[prefix + name] for name in like}
-        if any(found[name].shape != leaf.shape or found[name].dtype != leaf.dtype for name, leaf in like.items()):
-            raise _OtherExperiment(
-                "the checkpoint's tensors have other shapes than the model's. Restore the model's code."
-            )
-        return found
+        found = {name.removeprefix(prefix): leaf for name, leaf in tree.items() if name.startswith(prefix)}
+        _check_fit(misfit(found, like), "the checkpoint's tensors")
+        return {name: found[name] for name in like}
 
+    params, common = part("params/", fresh.server.params), part("common/", fresh.common)
     memory: Memory = {kind: part(f"memory/{kind}/", like) for kind, like in fresh.server.memory.items()}
     last_sum = None if fresh.last_sum is None else part("sum/", fresh.last_sum)
-    server, common = Server(part("params/", fresh.server.params), memory), part("common/", fresh.common)
-    return fresh._replace(server=server, last_sum=last_sum, common=common)
+    return fresh._replace(server=Server(params, memory), last_sum=last_sum, common=common)
+
+
+def _check_fit(wrong: str, what: str) -> None:
+    if wrong:
+        raise _OtherExperiment(f"{what} do not fit the model ({wrong}). Restore the model's code.")
 
 
 def _tidy(folder: Path, live: set[str]) -> None:

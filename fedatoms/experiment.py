@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from fedatoms.names import unknown
+from fedatoms.names import one_line, some, unknown
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "parametrisation": ("plain", "atoms", "fedpara", "pfedpara"),
@@ -23,12 +23,16 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "map": ("auto", "one_by_one", "vectorised"),
     "client_state": ("device", "host", "disk"),
 }
+LISTS = {"fast", "fixed", "score"}  # fields whose value is words with commas between them
 GLOBAL_MODELS = ("server", "selected", "all")
 MODELS_SCORED = (*GLOBAL_MODELS, "personal")
 HOW_NOT_WHAT = {"data_dir", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard"}
 HOW_NOT_WHAT |= {"name", "out"}
 OF_ATOMS = ("parametrisation", "atoms", "init", "where", "atoms_lr", "atoms_decay")  # what decomposing a network says
 LATER = {"fixed": ""}.items()  # fields that came after the first results, with the value that those had
+ADDED = {"holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"}
+ADDED |= {"own_test", "precision", "fixed"}  # fields that files may lack: they came after the first results
+LOCAL = ("data_dir", "out")  # where things lie on this machine: no part of a result
 HOW_LONG = ("rounds", "eval_every")  # a resumed run may change these, and how it computes
 
 
@@ -271,15 +275,21 @@ def to_json(experiment: Experiment) -> dict[str, object]:
 
 
 def from_json(fields: Mapping[str, object]) -> Experiment:
-    """Inverts ``to_json``.
+    """Inverts ``to_json``: every field must be there, but for places on a machine and what older versions lack.
 
     >>> from_json(to_json(Experiment(beta=0.2))).beta
     '1/5'
+    >>> from_json({})
+    Traceback (most recent call last):
+    ...
+    ValueError: it lacks the fields dataset, augment, partition and 38 more
     """
     known = [field.name for field in dataclasses.fields(Experiment)]
     for name in fields:
         if name not in known:
             raise unknown(name, known, "field")
+    if missing := [name for name in known if name not in fields and name not in (*ADDED, *LOCAL)]:
+        raise ValueError(f"it lacks the field{'s' * (len(missing) > 1)} {some(missing)}")
     return Experiment(**fields)  # type: ignore[arg-type]
 
 
@@ -293,7 +303,8 @@ def load(path: Path) -> Experiment:
             raise ValueError("it is not a JSON object")
         return from_json(fields)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not an experiment file: {error} Write one with `fedatoms run`.") from error
+        said = one_line(error).rstrip(".")
+        raise ValueError(f"{path} is not a whole experiment file: {said}. Write one with `fedatoms run`.") from error
 
 
 def load_run(folder: Path) -> Experiment:

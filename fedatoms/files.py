@@ -1,11 +1,13 @@
 """Files that are never changed: written at once, named with a checksum, read as memory maps."""
 
+import hashlib
 import json
 import os
 import zlib
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from fedatoms.names import one_line
 from fedatoms.trees import Params
 
 
@@ -31,6 +33,28 @@ def read_file(stored: Stored) -> Params:
     from safetensors.torch import load_file
 
     return load_file(stored.path)
+
+
+class Written(NamedTuple):
+    """What a file of tensors holds: the tensors, its metadata, and the checksum of all its bytes."""
+
+    tree: Params
+    about: dict[str, str]
+    sha256: str
+
+
+def read_tensors(path: Path, remedy: str) -> Written:
+    """Reads a safetensors file whole; one that is none, or is cut off, is a mistake of one line with a ``remedy``."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        data = path.read_bytes()
+        tree, size = load(data), int.from_bytes(data[:8], "little")
+        about = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ValueError(f"{path} is not a safetensors file, or is cut off ({one_line(error)}). {remedy}") from None
+    return Written(tree, about, hashlib.sha256(data).hexdigest())
 
 
 def strict_json(text: str) -> object:

@@ -1,4 +1,4 @@
-"""Finding a name in a table, with the nearest valid one in the error; what an error says, on one line."""
+"""Finding a name in a table, with the nearest valid one in the error; names and errors on one line."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -28,6 +28,17 @@ def find(name: str, table: Mapping[str, T], kind: str) -> T:
     if name not in table:
         raise unknown(name, list(table), kind)
     return table[name]
+
+
+def some(names: Iterable[str], most: int = 3) -> str:
+    """Names the first few, and counts the others.
+
+    >>> some(["a", "b", "c", "d", "e"]), some(["a"])
+    ('a, b, c and 2 more', 'a')
+    """
+    listed = list(names)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
 
 
 def one_line(error: BaseException) -> str:

@@ -15,8 +15,8 @@ from fedatoms.data.partitions import Split
 from fedatoms.data.pictures import Wanted, read_pictures
 from fedatoms.decompose import groups
 from fedatoms.experiment import Experiment, check, load_run
+from fedatoms.loading import images_of
 from fedatoms.personalise import Base, base_of, fit, part_of, save_personal, simulation_of
-from fedatoms.runs import images_of
 from fedatoms.scoring import Score, score
 from fedatoms.simulate import begin
 from fedatoms.simulation import Simulation

@@ -3,28 +3,29 @@
 import hashlib
 import json
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
+from fedatoms.build import assemble
 from fedatoms.data.batches import normalise
 from fedatoms.data.datasets import Recipe, recipe_of
 from fedatoms.data.federation import Federation, Samples, federation
 from fedatoms.decompose import Group, fuse
-from fedatoms.experiment import identity, load_run
-from fedatoms.files import replace_file
+from fedatoms.experiment import Experiment, identity, load_run
+from fedatoms.files import read_tensors, replace_file
+from fedatoms.loading import ImagesOf, anew, fill, images_of, load_model
 from fedatoms.local import Training
-from fedatoms.names import unknown
+from fedatoms.names import some, unknown
 from fedatoms.personal.base import Part, Personal, Phase, groups
-from fedatoms.runs import images_of, load_model
-from fedatoms.simulate import begin, last_pass
+from fedatoms.simulate import begin, last_pass, own_at_the_end
 from fedatoms.simulation import Simulation
 from fedatoms.train import with_params
-from fedatoms.trees import Params, restrict
+from fedatoms.trees import Params, misfit, restrict
 
 PARTS = ("atoms", "head")
 _KEY = "fedatoms"  # one key of metadata: the order of several is random
@@ -94,8 +95,9 @@ def save_personal(path: Path | str, own: Params, *, of: Model) -> Path:
     Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1))
     """
     path, base = Path(path), base_of(of)
-    if not own or not _fits(base.model, own):
-        raise ValueError(f"own={list(own)} is not a part of the model. Pass what personalise(model, data) returned.")
+    wrong = _misfit(base.model, own) if own else "there is nothing in it"
+    if wrong:
+        raise ValueError(f"own is not a part of the model ({wrong}). Pass what personalise(model, data) returned.")
     about = {"frozen": fingerprint(base.model, own), "experiment": base.experiment}
     tensors = {name: leaf.detach().cpu().contiguous() for name, leaf in own.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,27 +112,55 @@ def load_personal(model: Model, path: Path | str) -> nn.Module:
     takes inputs as the model does: ``inputs_of`` makes them of a run's raw pixels.
     """
     base, (own, about) = base_of(model), _read(Path(path))
-    if not _fits(base.model, own) or about["frozen"] != fingerprint(base.model, own):
+    wrong = _misfit(base.model, own)
+    if wrong or about["frozen"] != fingerprint(base.model, own):
         whose = f" of experiment {about['experiment']}" if about["experiment"] else ""
         this = f" of experiment {base.experiment}" if base.experiment else ""
         raise ValueError(
-            f"{path} belongs to another model{whose}, not to this one{this}: own atoms only fit the coefficients that "
-            "they were trained with. Load it with that model, or fit new ones with `fedatoms personalize`."
+            f"{path} belongs to another model{whose}, not to this one{this}{wrong and f' ({wrong})'}: own atoms only "
+            "fit the coefficients that they were trained with. Load it with that model, or fit new ones with "
+            "`fedatoms personalize`."
         )
-    return _plain(base.model, own)
+    return fuse(with_params(base.model, own, own)).eval()
 
 
 def personal_model(folder: Path | str, client: int) -> nn.Module:
     """Returns the own model of a client that took part in a run with a personalised method, as one plain network."""
-    model, files = load_model(folder), sorted((Path(folder) / "personal").glob("*.safetensors"))
-    if not files:
+    folder = Path(folder)
+    model, experiment = load_model(folder), load_run(folder)
+    if experiment.personal == "none":
         raise ValueError(
             f"{folder} has no clients' own models: its method is not personalised. Run one with --personal "
             "local-atoms, or fit a client's part with `fedatoms personalize`."
         )
-    if not 0 <= client < len(files):
-        raise ValueError(f"client={client} is not a client of {folder}. Use 0 to {len(files) - 1}.")
-    return _plain(model, load_file(files[client]))
+    if not 0 <= client < experiment.clients:
+        raise ValueError(f"client={client} is not a client of {folder}. Use 0 to {experiment.clients - 1}.")
+    path = folder / "personal" / f"{client:06d}.safetensors"
+    _check_clients(folder, experiment)
+    return fuse(with_own(model, path, experiment, images_of(folder), anew(folder))).eval()
+
+
+def with_own(model: nn.Module, path: Path, experiment: Experiment, images: ImagesOf, remedy: str) -> nn.Module:
+    """Puts a client's own part, as a run of a personalised method wrote it, into the run's model."""
+    own = read_tensors(path, remedy).tree
+    part = own_part(experiment, model, images)
+    if not own and not experiment.last_epochs:  # it never took part, and there was no last pass
+        part = frozenset()
+    return fill(model, own, path, remedy, part)
+
+
+def own_part(experiment: Experiment, model: nn.Module, images: ImagesOf) -> frozenset[str]:
+    """Names what each client has of its own at the end of a run: the method's own part, or what a last pass trains.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2))
+    >>> sorted(own_part(Experiment(personal="fedper"), net, ImagesOf(2, (1, 3, 3))))
+    ['2.bias', '2.weight']
+    """
+    nothing, none = torch.zeros(0, dtype=torch.int64), torch.zeros(0, *images.shape)
+    data = Federation(none, nothing, [nothing], none, nothing, [nothing], images.classes, None)
+    here = replace(experiment, device="cpu", map="one_by_one", threads=0, client_state="device", score="server")
+    sim = assemble(here, model, data)
+    return (own_at_the_end(sim, experiment.last_epochs) if experiment.last_epochs else sim).own
 
 
 def inputs_of(folder: Path | str, x: Tensor) -> Tensor:
@@ -207,9 +237,10 @@ def fingerprint(model: nn.Module, own: Collection[str]) -> str:
     """Hashes all of a model's tensors but a client's own: these belong to whatever else has the same hash.
 
     >>> net = nn.Linear(1, 1)
-    >>> fingerprint(net, {"bias"}) == fingerprint(with_params(net, {"bias": torch.ones(1)}), {"bias"})
+    >>> fingerprint(net, {"bias"}) == fingerprint(with_params(net, {"bias": torch.ones(1)}, {"bias"}), {"bias"})
     True
-    >>> fingerprint(net, {"bias"}) == fingerprint(with_params(net, {"weight": 2 + net.weight}), {"bias"})
+    >>> other = with_params(net, {"weight": 2 + net.weight}, {"weight"})
+    >>> fingerprint(net, {"bias"}) == fingerprint(other, {"bias"})
     False
     """
     digest = hashlib.sha256()
@@ -220,26 +251,39 @@ def fingerprint(model: nn.Module, own: Collection[str]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _fits(model: nn.Module, own: Params) -> bool:
-    held = model.state_dict()
-    return all(name in held and held[name].shape == leaf.shape for name, leaf in own.items())
+def _misfit(model: nn.Module, own: Params) -> str:
+    """Says which of a client's own tensors the model does not have, or has in another shape or type."""
+    return misfit(own, restrict(dict(model.state_dict()), own))
 
 
-def _plain(model: nn.Module, own: Params) -> nn.Module:
-    return fuse(with_params(model, own)).eval()
+def _check_clients(folder: Path, experiment: Experiment) -> None:
+    if (folder / "nodes").is_dir():
+        raise ValueError(
+            f"{folder} is a run on nodes, which hold their own parts. Load a node's personal.safetensors there with "
+            "fedatoms.flower.trained(task, folder, own=file)."
+        )
+    found = {path.name for path in (folder / "personal").glob("*.safetensors")}
+    wanted = {f"{client:06d}.safetensors" for client in range(experiment.clients)}
+    if found != wanted:
+        lists = {"missing": wanted - found, "extra": found - wanted}
+        said = "; ".join(f"{what}: {some(sorted(names))}" for what, names in lists.items() if names)
+        raise ValueError(
+            f"{folder / 'personal'} has not one file for each of {experiment.clients} clients ({said}). {anew(folder)}"
+        )
 
 
 def _read(path: Path) -> tuple[Params, dict[str, str]]:
     if not path.exists():
         raise ValueError(f"{path} does not exist. Make it with `fedatoms personalize`, or with save_personal.")
-    try:
-        with safe_open(path, "pt") as file:
-            about = (file.metadata() or {}).get(_KEY)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a safetensors file ({error}). Make it with save_personal.") from None
+    own, metadata, _ = read_tensors(path, "Make it with save_personal.")
+    about = metadata.get(_KEY)
     if about is None:
         raise ValueError(
             f"{path} does not say which model it belongs to. Use personal_model(folder, client) for a client of a run, "
             "and files that save_personal wrote for others."
         )
-    return load_file(path), json.loads(about)
+    try:
+        known = json.loads(about)
+        return own, {name: str(known[name]) for name in ("frozen", "experiment")}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} is damaged: its metadata say {about[:40]!r}. Make it with save_personal.") from None

@@ -1,5 +1,6 @@
 """Runs on disk: an experiment in, a folder with its rounds, checkpoints, model and result out."""
 
+import hashlib
 import json
 import os
 import statistics
@@ -9,24 +10,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, NotRequired, TypedDict, cast
 
-from safetensors import safe_open
-from safetensors.torch import load_file, save
-from torch import nn
+from safetensors.torch import save
 
 from fedatoms import experiment as experiments
-from fedatoms.build import configure, network_of, simulation
+from fedatoms.build import configure, simulation
 from fedatoms.checkpoints import Loaded, load_checkpoint, save_checkpoint
 from fedatoms.events import check_tensorboard, tensorboard
-from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, run_name, trajectory
+from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, LOCAL, Experiment, run_name, trajectory
 from fedatoms.files import replace_file, write_file
 from fedatoms.provenance import provenance
 from fedatoms.scoring import Progress, Score, personal_score, rounds
 from fedatoms.simulate import begin, last_pass
 from fedatoms.simulation import Record, Simulation, State
-from fedatoms.train import Watch, with_params
+from fedatoms.train import Watch
 from fedatoms.trees import restrict
 
-LOCAL = ("data_dir", "out")  # where things lie on this machine: no part of a result
 _ON_FLOWER = Record._field_defaults
 WINDOW = 100  # the headline is the mean of the evaluations in the last so many rounds
 
@@ -69,6 +67,7 @@ class Result:
     folder: Path
     personal: dict[str, float] | None = None  # accuracies of clients' own models, see ``_personal``
     bytes_beside: dict[str, int] | None = None  # on Flower, see ``Record``
+    model_sha256: str | None = None  # of model.safetensors; older results have none
 
 
 Say = Callable[[str], None]
@@ -162,36 +161,6 @@ def read_result(folder: Path | str) -> Result:
     return Result(experiments.from_json(fields.pop("experiment")), accuracy, folder=folder, **fields)
 
 
-def load_model(folder: Path | str) -> nn.Module:
-    """Returns the trained model of a run, in the experiment\'s parametrisation; ``fuse`` makes it plain."""
-    experiment, images = experiments.load_run(Path(folder)), images_of(folder)
-    if experiment.dataset == "own":
-        raise ValueError(
-            f"{folder} is a run on Flower with a network of its own. Use fedatoms.flower.trained(task, ...)."
-        )
-    return with_params(network_of(experiment, *images), load_file(Path(folder) / "model.safetensors"))
-
-
-class ImagesOf(NamedTuple):
-    """What a run's model takes and gives: its number of classes, and the shape (C, H, W) of an image."""
-
-    classes: int
-    shape: tuple[int, ...]
-
-
-def images_of(folder: Path | str) -> ImagesOf:
-    """Reads which images a finished run's model is for."""
-    experiments.load_run(Path(folder))
-    path = Path(folder) / "model.safetensors"
-    if not path.exists():
-        raise ValueError(
-            f"{path} is missing: the run is not finished. Finish it with `fedatoms run --resume {folder}`."
-        )
-    with safe_open(path, "pt") as file:
-        images = json.loads(file.metadata()["images"])
-    return ImagesOf(images["classes"], tuple(images["shape"]))
-
-
 def described(experiment: Experiment) -> dict[str, object]:
     """Writes an experiment as plain values, without where things lie on this machine.
 
@@ -261,16 +230,16 @@ def _finish(
     if own is not None:
         beside = _sum([result.bytes_beside or {}, own.beside])
         result = replace(result, personal=own.accuracy, bytes_beside=beside or None)
-    write_model(folder, sim, state)
-    return _write(result)
+    return _write(replace(result, model_sha256=write_model(folder, sim, state)))
 
 
-def write_model(folder: Path, sim: Simulation, state: State) -> None:
-    """Writes the server's model of a run."""
+def write_model(folder: Path, sim: Simulation, state: State) -> str:
+    """Writes the server's model of a run, and returns its checksum."""
     images = json.dumps({"classes": sim.data.classes, "shape": list(sim.data.x.shape[1:])})
     tensors = {name: leaf.cpu().contiguous() for name, leaf in state.server.params.items()}  # tied ones once
     data = save(tensors, metadata={"images": images})  # one key: their order is random
     replace_file(folder / "model.safetensors", data)
+    return hashlib.sha256(data).hexdigest()
 
 
 def _result(experiment: Experiment, sim: Simulation, folder: Path, seconds: float, source: dict[str, object]) -> Result:

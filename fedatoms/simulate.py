@@ -12,7 +12,7 @@ from torch import Tensor
 from fedatoms import collaborate, trees
 from fedatoms import server as server_side
 from fedatoms.algorithms.base import Server
-from fedatoms.clients import Client, Clients
+from fedatoms.clients import Client, Clients, flatten
 from fedatoms.data.batches import normalise
 from fedatoms.decompose import Group
 from fedatoms.exchange import bytes_of
@@ -103,14 +103,19 @@ def last_pass(sim: Simulation, state: State, epochs: int, clients: list[int] | N
     ``clients`` are those to train, by default all. Returns the simulation in which that part is the clients' own, for
     scoring, and the state.
     """
-    phase = Phase("own", epochs=epochs)
-    own = sim.personal.final or sim.personal.own
-    last = sharing(replace(sim, personal=sim.personal._replace(own=own, phases=(phase,))), sim)
+    last = own_at_the_end(sim, epochs)
+    (phase,) = last.personal.phases
     everyone = list(range(len(sim.data.parts)))
     state, traces = train_own(last, state, everyone if clients is None else clients, phase, place=_LAST)
     for each in traces:
         check_finite(each, state.round)
     return last, state
+
+
+def own_at_the_end(sim: Simulation, epochs: int) -> Simulation:
+    """Returns the simulation in which what a last pass of so many epochs trains is the clients' own."""
+    own, phase = sim.personal.final or sim.personal.own, Phase("own", epochs=epochs)
+    return sharing(replace(sim, personal=sim.personal._replace(own=own, phases=(phase,))), sim)
 
 
 class Contribution(NamedTuple):
@@ -201,10 +206,22 @@ def _with_rows(state: State, rows: Mapping[int, Client | Stored]) -> State:
     return state._replace(clients=state.clients._replace(rows={**state.clients.rows, **rows}))
 
 
+def misfit_of(sim: Simulation, row: Client) -> str:
+    """Says what a client's state from a file lacks, has too much or in another shape; nothing if it fits."""
+    model = trees.restrict({**sim.network.parameters, **sim.network.statistics}, sim.labels)
+    kept = row.own.keys() if sim.exchange.slow_local == "keep" else frozenset[str]()  # the slow part, if there is one
+    own, last = trees.restrict(model, sim.own | kept), model if row.last else {}
+    return trees.misfit(flatten(row), flatten(Client(_first_memory(sim), own, last)))
+
+
 def _row(sim: Simulation, state: State, client: int) -> Client:
     row = state.clients.read(client)
+    return Client(_first_memory(sim), {}, {}) if row is None else row
+
+
+def _first_memory(sim: Simulation) -> Memory:
     shared = {name: leaf for name, leaf in sim.network.parameters.items() if name not in sim.private}
-    return Client(sim.algorithm.client_memory(shared), {}, {}) if row is None else row
+    return sim.algorithm.client_memory(shared)
 
 
 def lost_by(sim: Simulation, state: State, client: int) -> frozenset[Group]:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from fedatoms.names import some
+
 Params = dict[str, Tensor]
 Memory = dict[str, Params]  # named trees, for example {"control": ...}
 
@@ -91,3 +93,22 @@ def nbytes(tree: Mapping[str, Tensor]) -> int:
     20
     """
     return sum(leaf.numel() * leaf.element_size() for leaf in tree.values())
+
+
+def misfit(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    """Says what a tree lacks, has too much, or in another shape or type than expected; nothing if it fits.
+
+    >>> misfit({"w": torch.ones(1), "v": torch.ones(1)}, {"w": torch.ones(2, 3), "b": torch.ones(2)})
+    'missing: b; extra: v; misshapen: w is float32 (1,) instead of float32 (2, 3)'
+    """
+    both = {name: (_kind(found[name]), _kind(leaf)) for name, leaf in expected.items() if name in found}
+    lists = {
+        "missing": [name for name in expected if name not in found],
+        "extra": sorted(name for name in found if name not in expected),  # a file has no order
+        "misshapen": [f"{name} is {this} instead of {that}" for name, (this, that) in both.items() if this != that],
+    }
+    return "; ".join(f"{what}: {some(names)}" for what, names in lists.items() if names)
+
+
+def _kind(leaf: Tensor) -> str:
+    return f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}"

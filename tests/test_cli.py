@@ -1,10 +1,15 @@
 """The command line: what a user types and sees, and what a mistake costs: one line, exit status 2, nothing written."""
 
+import ast
+import inspect
+import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +18,7 @@ import pytest
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.cli import grid, main
 from fedatoms.data.datasets import DATASETS, Images
-from fedatoms.experiment import Experiment, check, identity
+from fedatoms.experiment import LISTS, Experiment, check, identity
 from fedatoms.models import MODELS
 from fedatoms.personal import METHODS
 from fedatoms.presets import PRESETS
@@ -319,6 +324,23 @@ def test_the_grid_is_the_product_of_its_axes() -> None:
     names, points = grid(["a", "b", "--atoms", "3,9", "--distinct", "--fast", "atoms,head", "--seeds=0,1"])
     assert names == ["a", "b"] and len(points) == 4
     assert points[0] == ["--atoms", "3", "--distinct", "--fast", "atoms,head", "--seed", "0"]
+
+
+def test_a_field_of_words_with_commas_is_one_value_of_the_grid() -> None:
+    for name in LISTS:
+        for words in ([f"--{name}", "atoms,head"], [f"--{name}=atoms,head"]):
+            assert grid([*words, "--seeds", "0,1"])[1] == [[f"--{name}", "atoms,head", "--seed", s] for s in "01"]
+    body = ast.parse(inspect.getsource(Experiment)).body[0].body  # type: ignore[attr-defined]
+    pairs = [pair for pair in pairwise(body) if isinstance(pair[0], ast.AnnAssign)]
+    said = {ast.unparse(field.target): ast.unparse([field, text]) for field, text in pairs}
+    assert {name for name, text in said.items() if re.search(r"[a-z],[a-z]", text)} == LISTS  # as its help shows it
+
+
+def test_a_comparison_holds_two_groups_fixed_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--parametrisation", "atoms", "--fixed", "atoms,coefficients", *QUICK]
+    assert main(words) == 0
+    (folder,) = Path("runs").iterdir()
+    assert json.loads((folder / "experiment.json").read_text())["fixed"] == "atoms,coefficients"
 
 
 def test_the_demo_measures_and_says_so_plainly(capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,7 +139,7 @@ def test_filters_are_those_of_the_plain_network() -> None:
     assert torch.equal(filters(net, dict(net.state_dict())), wanted)
     assert torch.equal(filters(plain, dict(plain.state_dict())), wanted)
     with pytest.raises(ValueError, match="no convolution"):
-        filters(torch.nn.Linear(2, 2), {})
+        filters(linear := torch.nn.Linear(2, 2), dict(linear.named_parameters()))
 
 
 @pytest.mark.parametrize("bad", [dict(rounds=()), dict(rounds=(2, 1)), dict(rounds=(-1,)), dict(repeats=0)])

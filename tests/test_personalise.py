@@ -1,5 +1,7 @@
 """A client that joins later: only its part moves, its file is small and knows its model, and mistakes cost a line."""
 
+import ast
+import copy
 import shutil
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 import fedatoms
 from fedatoms.cli import main
 from fedatoms.data import load
-from fedatoms.data.pictures import Wanted, read_pictures
+from fedatoms.data.pictures import FORMATS, Wanted, read_pictures
 from fedatoms.decompose import decompose, groups, is_decomposed
 from fedatoms.models import build
 from fedatoms.newcomer import Newcomer, join, prepare
@@ -68,7 +70,7 @@ def test_all_but_the_part_is_untouched_to_the_bit(part: str) -> None:
     assert identical(before, dict(net.state_dict()))
     assert own.keys() == {name for name, group in groups(net).items() if group in part.split(",")}
     assert not any(torch.equal(leaf, before[name]) for name, leaf in own.items())
-    with_own = with_params(net, own).state_dict()
+    with_own = with_params(net, own, own).state_dict()
     assert identical(
         {n: v for n, v in before.items() if n not in own}, {n: with_own[n] for n in before if n not in own}
     )
@@ -77,7 +79,8 @@ def test_all_but_the_part_is_untouched_to_the_bit(part: str) -> None:
 @pytest.mark.parametrize("part", ["atoms", "head", "atoms,head"])
 def test_the_fit_lowers_the_loss_on_the_clients_data(part: str) -> None:
     net, data = small_net(atoms=4), a_client()
-    assert loss(with_params(net, personalise(net, data, part=part)), data) < loss(net, data)
+    own = personalise(net, data, part=part)
+    assert loss(with_params(net, own, own), data) < loss(net, data)
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path: Path) -> None:
@@ -91,7 +94,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path: Path) 
 def test_it_is_the_hand_written_loop() -> None:
     net, (x, y) = small_net(atoms=4), a_client(n=10)
     own = personalise(net, (x, y), epochs=3, lr=0.05, momentum=0.9, batch_size=10)
-    mine = with_params(net, {})
+    mine = copy.deepcopy(net)
     atoms = [leaf for name, leaf in mine.named_parameters() if name.endswith("atoms")]
     optimiser = torch.optim.SGD(atoms, lr=0.05, momentum=0.9)
     for _ in range(3):  # one batch is the whole data, so its order does not matter
@@ -108,7 +111,7 @@ def test_the_loaded_network_is_plain_and_computes_the_same(part: str, tmp_path: 
     own = personalise(net, data, part=part)
     loaded = load_personal(net, save_personal(tmp_path / "ann.safetensors", own, of=net))
     assert not is_decomposed(loaded) and not loaded.training
-    assert torch.allclose(loaded(data[0]), with_params(net, own).eval()(data[0]), atol=1e-5)
+    assert torch.allclose(loaded(data[0]), with_params(net, own, own).eval()(data[0]), atol=1e-5)
     small_net(norm=True).load_state_dict(loaded.state_dict())  # the network before it was decomposed
 
 
@@ -133,11 +136,13 @@ def test_the_file_of_a_lenet_with_nine_atoms_holds_450_numbers_in_less_than_4_kb
 def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
     net, data = small_net(atoms=4), a_client()
     file = save_personal(tmp_path / "ann.safetensors", personalise(net, data), of=net)
-    nudged = with_params(net, {"fc2.bias": net.fc2.bias.detach() + 1e-9})
+    nudged = with_params(net, {"fc2.bias": net.fc2.bias.detach() + 1e-9}, ["fc2.bias"])
     for other in (small_net(atoms=4, seed=1), small_net(atoms=3), small_net(), nudged):
         with pytest.raises(ValueError, match="another model"):
             load_personal(other, file)
-    moved = with_params(net, {"conv1.atoms": torch.zeros(4, 3, 3)})  # its own part is not what it stands on
+    moved = with_params(
+        net, {"conv1.atoms": torch.zeros(4, 3, 3).double()}, ["conv1.atoms"]
+    )  # its own part is not what it stands on
     assert fingerprint(moved, load_file(file)) == fingerprint(net, load_file(file))
     load_personal(moved, file)
 
@@ -188,7 +193,7 @@ def test_clients_of_a_run_have_their_own_models(here: Path) -> None:
     assert not torch.equal(outputs[0], outputs[1])
     own = load_file("runs/mine/personal/000001.safetensors")
     assert own.keys() == {name for name, group in groups(shared).items() if group == "atoms"}
-    assert torch.allclose(outputs[1], with_params(shared, own).eval()(x), atol=1e-5)
+    assert torch.allclose(outputs[1], with_params(shared, own, own).eval()(x), atol=1e-5)
     with pytest.raises(ValueError, match="Use 0 to 4"):
         personal_model("runs/mine", client=5)
     with pytest.raises(ValueError, match="--personal local-atoms"):
@@ -261,6 +266,49 @@ def test_folders_of_image_files_are_labelled_by_number_or_by_sorted_name(
     picture_folders([f"kind-{letter}" for letter in "abcdefghij"])
     assert main([*words, "--out", "b.safetensors"]) == 0
     assert "kind-a = 0, kind-b = 1" in capsys.readouterr().out
+
+
+EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
+%%BoundingBox: 0 0 8 8
+%%EndComments
+(run) print
+showpage
+%%EOF
+"""
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.eps", "a"])
+def test_a_picture_reaches_no_other_interpreter(
+    name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = pytest.importorskip("PIL.EpsImagePlugin")
+    Path("gs").write_text("#!/bin/sh\ntouch reached\nexit 1\n")
+    Path("gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(here), prepend=":")
+    monkeypatch.setattr(plugin, "gs_binary", None)  # look for it again
+    Path("pictures/1").mkdir(parents=True)
+    Path("elsewhere").write_bytes(EPS)
+    Path("pictures/1", name).symlink_to(here / "elsewhere")
+    words = ["runs/mine", "--images", "pictures", "--out", "new.safetensors"]
+    line = mistake(words, capsys)
+    assert f"pictures/1/{name} is not a readable image" in line and not Path("reached").exists()
+    assert "none of PNG, JPEG, BMP, GIF, WEBP, TIFF, PPM. Convert it to PNG" in line
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_pictures_are_told_by_what_they_hold(kind: str, here: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    Path("pictures/1").mkdir(parents=True)
+    image.new("L", (8, 8), 200).save("pictures/1/a.xyz", kind)
+    x = read_pictures(Path("pictures"), Wanted((1, 8, 8), 255, classes=2)).x
+    assert x.shape == (1, 1, 8, 8) and int((x.int() - 200).abs().max()) < 5  # some are lossy
+
+
+def test_images_are_opened_by_format_everywhere() -> None:
+    for path in Path(fedatoms.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("Image.open"):
+                assert "formats" in [word.arg for word in call.keywords], path
 
 
 def mistake(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:

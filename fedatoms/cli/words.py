@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
+from fedatoms.experiment import LISTS
+
 Settings = TypeVar("Settings")
-LISTS = {"--fast", "--score"}  # flags whose values may hold commas of their own
 
 
 def parse(command: str, words: Sequence[str], default: Settings) -> Settings:
@@ -47,7 +48,7 @@ def grid(words: Sequence[str]) -> tuple[list[str], list[list[str]]]:
             axes.append([[word.replace("--seeds", "--seed")]])
         elif axes:
             flag = axes[-1][0]
-            values = [word] if flag[0] in LISTS else word.split(",")
+            values = [word] if flag[0].removeprefix("--") in LISTS else word.split(",")
             axes[-1] = [[*flag, value] for value in values]
     return names, [list(itertools.chain(*point)) for point in itertools.product(*axes)]
 

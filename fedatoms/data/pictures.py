@@ -1,5 +1,6 @@
 """A client's own pictures, from an npz file or a folder of image files, as pixels that a data set's recipe takes."""
 
+import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -9,6 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from fedatoms.names import one_line
+
+# What Pillow decodes by itself. Others it hands on: an EPS file is a program, which Ghostscript would run.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_DAMAGED = (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, struct.error)
 
 _Pixels = npt.NDArray[np.generic]
 
@@ -125,19 +132,22 @@ def _from_folder(path: Path, wanted: Wanted) -> tuple[_Pixels, _Pixels, str]:
 
 def _decode(path: Path, wanted: Wanted) -> _Pixels:
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise ValueError('Pillow reads image files, and is not here: pip install "fedatoms[images]"') from None
     channels, height, width = wanted.shape
     try:
-        with Image.open(path) as image:
-            if image.size != (width, height):
-                raise ValueError(
-                    f"{path} has {image.size[0]} x {image.size[1]} pixels, but the model takes {width} x {height}. "
-                    "Resize it."
-                )
-            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} is not a readable image ({error}). Take it out of the folder.") from None
+        with Image.open(path, formats=FORMATS) as image:
+            size = image.size
+            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB")) if size == (width, height) else None
+    except UnidentifiedImageError:
+        raise ValueError(
+            f"{path} is not a readable image: whatever its name says, it is none of {', '.join(FORMATS)}. Convert it "
+            "to PNG, or take it out of the folder."
+        ) from None
+    except (*_DAMAGED, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} is not a readable image ({one_line(error)}). Take it out of the folder.") from None
+    if pixels is None:
+        raise ValueError(f"{path} has {size[0]} x {size[1]} pixels, but the model takes {width} x {height}. Resize it.")
     first = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
     return first if wanted.white == 255 else first / np.float32(255)

@@ -8,11 +8,10 @@ from pathlib import Path
 from types import NoneType
 from typing import TypeVar, cast, get_args, get_origin, get_type_hints
 
-from fedatoms.experiment import Experiment, check, from_json, identity, to_json
+from fedatoms.experiment import LOCAL, Experiment, check, from_json, identity, to_json
 from fedatoms.explain.values import Explanation
 from fedatoms.files import replace_file, strict_json
 from fedatoms.names import one_line
-from fedatoms.runs import LOCAL
 
 FILE = "explain.json"  # in the run's folder, unless another is asked for
 NAMES: dict[type, str] = {

@@ -18,7 +18,7 @@ from fedatoms.clients import Clients
 from fedatoms.experiment import run_name, trajectory
 from fedatoms.files import write_file
 from fedatoms.flower import wire
-from fedatoms.flower.node import Kept, keep, kept_at
+from fedatoms.flower.node import Kept, fits, keep, kept_at
 from fedatoms.flower.task import Task, configured, node_simulation
 from fedatoms.flower.wire import Answer, Lacks, Order, Place, Tested
 from fedatoms.scoring import Score, personal_score
@@ -89,6 +89,8 @@ def _open(task: Task, message: Message, context: Context) -> _Opened | Lacks:
     if kept is None:
         return Lacks(order.round, sorted(order.versions), lost=True)
     sim = node_simulation(task, experiment, me)
+    if order.base and not fits(sim, kept):
+        return Lacks(order.round, sorted(order.versions), lost=True)
     return _lacks(sim, order, kept) or _Opened(order, sim, _state(sim, order, kept, me), me, folder)
 
 

@@ -13,7 +13,9 @@ from safetensors.torch import save
 from fedatoms.clients import Client, flatten, unflatten
 from fedatoms.decompose import Group
 from fedatoms.files import replace_file
-from fedatoms.trees import Params
+from fedatoms.simulate import misfit_of
+from fedatoms.simulation import Simulation
+from fedatoms.trees import Params, misfit, restrict
 
 
 class Kept(NamedTuple):
@@ -40,6 +42,12 @@ def keep(folder: Path, number: int, kept: Kept, *, before: int) -> None:
             path.unlink()
 
 
+def fits(sim: Simulation, kept: Kept) -> bool:
+    """Says whether a kept state is one of this network and method, with every tensor that it needs."""
+    model = restrict({**sim.network.parameters, **sim.network.statistics}, sim.labels)
+    return not misfit(kept.params, model) and (kept.row is None or not misfit_of(sim, kept.row))
+
+
 def kept_at(folder: Path, number: int) -> Kept | None:
     """Reads the state ``number``, or None if it is not there whole."""
     for path in _files(folder, number):
@@ -54,10 +62,11 @@ def _read(path: Path) -> Kept | None:
         with safe_open(path, "pt") as file:
             tree = {name: file.get_tensor(name) for name in file.keys()}
             versions = json.loads(file.metadata()["versions"])
+        params = {name.removeprefix("server/"): leaf for name, leaf in tree.items() if name.startswith("server/")}
+        row = unflatten({name: leaf for name, leaf in tree.items() if name[:7] != "server/"})
     except (SafetensorError, KeyError, ValueError):
         return None
-    params = {name.removeprefix("server/"): leaf for name, leaf in tree.items() if name.startswith("server/")}
-    return Kept(params, versions, unflatten({name: leaf for name, leaf in tree.items() if name[:7] != "server/"}))
+    return Kept(params, versions, row)
 
 
 def _files(folder: Path, number: int) -> list[Path]:

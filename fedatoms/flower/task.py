@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedatoms.build import assemble, data_of, parametrise
 from fedatoms.data.datasets import Images, Recipe, load
 from fedatoms.data.federation import Federation, hold_out, pair_up
 from fedatoms.experiment import Experiment, check, load_run
+from fedatoms.loading import ImagesOf
+from fedatoms.loading import trained as loaded
 from fedatoms.models import build
 from fedatoms.names import unknown
+from fedatoms.personalise import with_own
 from fedatoms.simulation import Simulation
-from fedatoms.train import with_params
 
 
 class Own(NamedTuple):
@@ -122,10 +123,18 @@ def _checked(settings: Settings) -> Settings:
     return settings
 
 
-def trained(task: Task, folder: Path | str) -> nn.Module:
-    """Returns the model of a run on Flower, in the experiment's parametrisation; ``fuse`` makes it plain."""
-    model = parametrise(load_run(Path(folder)), task.model())
-    return with_params(model, load_file(Path(folder) / "model.safetensors"))
+def trained(task: Task, folder: Path | str, own: Path | str | None = None) -> nn.Module:
+    """Returns the model of a run on Flower, in the experiment's parametrisation; ``fuse`` makes it plain.
+
+    ``own`` is a node's ``personal.safetensors``: with it, the model is that node's.
+    """
+    folder = Path(folder)
+    experiment = load_run(folder)
+    model = loaded(folder, lambda images: parametrise(experiment, task.model()))
+    if own is None:
+        return model
+    again = "Let the node write it again: `flwr run` and resume=true in its run config."
+    return with_own(model, Path(own), experiment, ImagesOf(task.classes, task.shape), again)
 
 
 def server_simulation(task: Task, experiment: Experiment) -> Simulation:
