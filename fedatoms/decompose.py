@@ -16,7 +16,17 @@ from torch.nn import functional
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedatoms import bases, names, randomness
-from fedatoms.modules import Conv, Factored, convolve, describe, plain_convolution, precisely, require_own_weights, swap
+from fedatoms.modules import (
+    Conv,
+    Factored,
+    MadeWeight,
+    convolve,
+    describe,
+    plain_convolution,
+    precisely,
+    require_own_weights,
+    swap,
+)
 
 Where = Callable[[str, nn.Module], bool]
 Init = Literal["orthonormal", "dct", "fourier-bessel", "kaiming", "svd"]
@@ -25,10 +35,11 @@ Group = Literal["atoms", "coefficients", "head", "rest", "statistics"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 
-class AtomConv(nn.Module):
+class AtomConv(MadeWeight):
     """A convolution with the filter ``coefficients`` x ``atoms``; use it as AtomConv1d, AtomConv2d or AtomConv3d.
 
-    Takes the arguments of torch's convolution of that dimension, and those of ``decompose``.
+    Takes the arguments of torch's convolution of that dimension, and those of ``decompose``. Its ``weight`` is the
+    filter, to be read only.
 
     >>> layer = AtomConv2d(3, 8, 5, padding="same", atoms=9)
     >>> layer

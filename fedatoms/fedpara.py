@@ -18,7 +18,16 @@ from torch.nn import functional
 
 from fedatoms import randomness
 from fedatoms.decompose import Where, groups
-from fedatoms.modules import Conv, convolve, describe, plain_convolution, precisely, require_own_weights, swap
+from fedatoms.modules import (
+    Conv,
+    MadeWeight,
+    convolve,
+    describe,
+    plain_convolution,
+    precisely,
+    require_own_weights,
+    swap,
+)
 
 
 class LowRank(nn.Module):
@@ -51,7 +60,7 @@ class LowRank(nn.Module):
         return ", ".join(f"{name}={tuple(factor.shape)}" for name, factor in self.named_parameters())
 
 
-class HadamardLinear(nn.Module):
+class HadamardLinear(MadeWeight):
     """A linear layer whose weight is the Hadamard product of ``first`` and ``second``; plus one, if ``personal``.
 
     >>> layer = factorise(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 10)))[0]
@@ -87,7 +96,7 @@ class HadamardLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, personal={self.personal}"
 
 
-class HadamardConv(nn.Module):
+class HadamardConv(MadeWeight):
     """A convolution in one, two or three dimensions, made as ``HadamardLinear``.
 
     >>> layer = factorise(nn.Conv2d(64, 64, 5, padding="same"))

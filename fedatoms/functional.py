@@ -133,7 +133,13 @@ class AddressedDropout(nn.Module):
 
 
 class MaskedBatchNorm(nn.Module):
-    """BatchNorm that leaves the rows out which the buffer ``real`` marks as padding."""
+    """BatchNorm of the rows that the buffer ``real`` marks; the others, padding, become copies of the first.
+
+    >>> norm = MaskedBatchNorm(nn.BatchNorm1d(1))
+    >>> norm.real = torch.tensor([True, True, False])
+    >>> norm(torch.tensor([[0.0], [2.0], [1e9]])).flatten()
+    tensor([-1.0000,  1.0000, -1.0000], grad_fn=<ViewBackward0>)
+    """
 
     real: Tensor
     running_mean: Tensor
@@ -146,12 +152,16 @@ class MaskedBatchNorm(nn.Module):
         self.tracks = plain.track_running_stats
         for name, buffer in plain.named_buffers():
             self.register_buffer(name, buffer)
-        self.register_buffer("real", torch.ones(1), persistent=False)
+        self.register_buffer("real", torch.ones(1, dtype=torch.bool), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         axes = [axis for axis in range(x.dim()) if axis != 1]
         column = (1, -1, *([1] * (x.dim() - 2)))
-        rows = self.real.to(x.dtype).reshape(-1, *([1] * (x.dim() - 1)))
+        real = self.real.reshape(-1, *([1] * (x.dim() - 1)))
+        # A few equal rows have next to no variance: what differs from them is scaled by up to 1 / sqrt(eps) = 316, and
+        # by as much in the next layer, until it overflows and 0 * inf enters the sums.
+        x = torch.where(real, x, x[:1].detach())
+        rows = real.to(x.dtype)
         count = (rows.sum() * math.prod(x.shape[2:])).clamp(min=1)
         mean = (x * rows).sum(axes) / count
         centred = x - mean.reshape(column)

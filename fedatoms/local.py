@@ -228,7 +228,7 @@ def traces_of(reply: Reply, clients: list[int]) -> Traces:
     """Reads off a block of replies what ``check_finite`` looks at, without waiting for it."""
     # a sum is finite only if all its terms are, and costs one pass
     leaves = (reply.upload["params"] or reply.params).values()  # where nothing travels, all there is
-    sums = [leaf.flatten(1).sum(1) for leaf in leaves if leaf.is_floating_point()]
+    sums = [leaf[..., None].flatten(1).sum(1) for leaf in leaves if leaf.is_floating_point()]
     values = torch.cat([reply.losses, torch.stack(sums).sum(0)[:, None]], 1)
     return Traces(clients, values, reply.steps.clone())  # a graph writes the next reply where this one is
 
@@ -292,7 +292,10 @@ def _cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def _mean(each: Tensor, batch: Batch) -> Tensor:
-    return each.mean() if batch.real is None else (each * batch.real).sum() / batch.real.sum().clamp(min=1)
+    if batch.real is None:
+        return each.mean()
+    # in a step that is all padding the network may overflow, and 0 * inf is no loss of 0
+    return torch.where(batch.real, each, 0.0).sum() / batch.real.sum().clamp(min=1)
 
 
 def _clip_scale(gradient: Params, largest: float) -> Tensor | None:

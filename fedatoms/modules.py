@@ -39,6 +39,36 @@ class Factored(Protocol):
     def fused(self, weight: nn.Parameter) -> nn.Module: ...
 
 
+class MadeWeight(nn.Module):
+    """A layer that has a ``weight`` to read, as a plain one has, and makes it of factors whenever it is read."""
+
+    def filter(self) -> Tensor:
+        """Returns the filter that the layer applies."""
+        raise NotImplementedError
+
+    @property
+    def weight(self) -> Tensor:
+        """The filter, for code that asks a layer for its weight; to change the layer, change its factors.
+
+        >>> class Twice(MadeWeight):
+        ...     def filter(self) -> Tensor:
+        ...         return torch.full((1, 2), 2.0)
+        >>> Twice().weight
+        tensor([[2., 2.]])
+        """
+        return self.filter()
+
+    def __setattr__(self, name: str, value: Tensor | nn.Module) -> None:
+        """Refuses a new weight, which torch would keep beside the factors or report as a name that is taken."""
+        if name == "weight":
+            kind = type(self).__name__
+            raise AttributeError(
+                f"{kind} makes its weight of factors and takes no other: change what named_parameters() lists, or use "
+                f"fuse(model), whose layers have a weight of their own"
+            )
+        super().__setattr__(name, value)
+
+
 class Settings(Protocol):
     """What a convolution is besides its filter, under the names of torch."""
 

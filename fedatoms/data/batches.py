@@ -15,7 +15,8 @@ from fedatoms.randomness import generator
 class Plan(NamedTuple):
     """What one client sees in one round, S steps of B samples; a client axis, if any, leads.
 
-    Padding repeats one of the client's samples and is never counted.
+    Padding repeats the first sample of its batch as it is, or in a step of nothing else the client's first, and is
+    never counted.
     """
 
     rows: Tensor  # int64 (S, B): indices into the pool
@@ -49,9 +50,9 @@ def plan(
     order = torch.stack([torch.randperm(len(part), generator=draws) for _ in range(epochs)])
     key = torch.randint(2**63 - 1, (), generator=draws)
     missing = -len(part) % batch_size
-    rows = pad_tensor(part[order], (0, missing), value=int(part[0])).view(-1, batch_size)
+    rows = pad_tensor(part[order], (0, missing)).view(-1, batch_size)
     real = pad_tensor(torch.ones_like(order, dtype=torch.bool), (0, missing)).view(-1, batch_size)
-    return Plan(rows, real, *_draw_augmentation(rows.shape, recipe, draws), key)
+    return _repeat_the_first(Plan(rows, real, *_draw_augmentation(rows.shape, recipe, draws), key))
 
 
 def pad_steps(plans: Sequence[Plan], steps: int = 0) -> Plan:
@@ -137,6 +138,12 @@ def _draw_augmentation(shape: Sequence[int], recipe: Recipe | None, draws: torch
         cropped = torch.rand(*shape, 1, generator=draws) < recipe.crop
         shift = torch.randint(-recipe.pad, recipe.pad + 1, (*shape, 2), generator=draws) * cropped
     return flip, shift
+
+
+def _repeat_the_first(one: Plan) -> Plan:
+    """Fills a batch up with its own first sample: what a network does with padding, it does with a row that counts."""
+    rows, flip = (torch.where(one.real, leaf, leaf[:, :1]) for leaf in (one.rows, one.flip))
+    return one._replace(rows=rows, flip=flip, shift=torch.where(one.real[..., None], one.shift, one.shift[:, :1]))
 
 
 def _lengthen(one: Plan, steps: int) -> Plan:
