@@ -37,8 +37,11 @@ def save_checkpoint(folder: Path, state: State, *, trajectory: str, seconds: flo
         _tidy(folder, live)
 
 
-def load_checkpoint(folder: Path, sim: Simulation, *, trajectory: str) -> Loaded:
-    """Reads the newest checkpoint that is whole, and says what was wrong with newer ones; without any, begins anew."""
+def load_checkpoint(folder: Path, sim: Simulation, *, trajectory: str, set_aside: bool = True) -> Loaded:
+    """Reads the newest checkpoint that is whole, and says what was wrong with newer ones; without any, begins anew.
+
+    ``set_aside`` renames damaged ones, out of the way of new ones: only for who holds the lock.
+    """
     notes: list[str] = []
     if not [*folder.glob("*.json"), *folder.glob("*.damaged")]:
         return Loaded(begin(sim), 0.0, notes)  # stopped before the first one
@@ -52,8 +55,9 @@ def load_checkpoint(folder: Path, sim: Simulation, *, trajectory: str) -> Loaded
             notes.append(f"checkpoint {path.stem} is damaged ({error})")
             damaged.append(path)
             continue
-        for each in damaged:  # out of the way of new ones, now that an older one is whole
-            each.replace(each.with_suffix(".damaged"))
+        for each in damaged:
+            if set_aside:  # now that an older one is whole
+                each.replace(each.with_suffix(".damaged"))
             loaded.notes.append(f"going on from checkpoint {path.stem} instead")
         return loaded
     tried = "; ".join(notes)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedatoms.experiment import HOW_NOT_WHAT, Experiment, identity, load_run, run_name, to_json
+from fedatoms.lock import check_free
 from fedatoms.runs import Result, Summary, accuracy_curves, read_result, read_rounds, resume, run
 from fedatoms.train import Watch
 
@@ -54,6 +55,9 @@ def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[R
                 f"{run_name(experiment)} comes twice: its values differ in nothing that matters. Leave one out."
             )
         known.add(identity(experiment))
+    for experiment in experiments:
+        if existing(experiment) is None:
+            check_free(folder_of(experiment))  # not after hours that the ones before it took
     results = []
     for number, experiment in enumerate(experiments, 1):
         found = existing(experiment)
@@ -67,17 +71,31 @@ def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[R
 
 def finish(experiment: Experiment, watch: Watch) -> Result:
     """Runs an experiment; goes on where it stopped if its folder holds a part of it."""
-    folder = Path(experiment.out) / run_name(experiment)
+    folder = folder_of(experiment)
+    seen = _version(folder / "result.json")
+
+    def finished_meanwhile() -> Result | None:
+        return None if _version(folder / "result.json") == seen else existing(experiment)
+
     if not (folder / "experiment.json").exists():
-        return run(experiment, watch=watch)
+        return run(experiment, watch=watch, unless=finished_meanwhile)
     if identity(load_run(folder)) != identity(experiment):
         raise ValueError(f"{folder} holds another experiment (resumed for more rounds?). Move it, or use --out.")
-    return resume(folder, {}, watch=watch)
+    return resume(folder, {}, watch=watch, unless=finished_meanwhile)
+
+
+def folder_of(experiment: Experiment) -> Path:
+    """Returns the folder of an experiment's run.
+
+    >>> folder_of(Experiment(name="mine")).as_posix()
+    'runs/mine'
+    """
+    return Path(experiment.out) / run_name(experiment)
 
 
 def existing(experiment: Experiment) -> Result | None:
     """Returns the result of an experiment if there is one in its folder."""
-    folder = Path(experiment.out) / run_name(experiment)
+    folder = folder_of(experiment)
     if not (folder / "result.json").exists():
         return None
     found = read_result(folder)
@@ -118,6 +136,11 @@ def labels(experiments: Sequence[Experiment]) -> list[str]:
     fields = [to_json(one) for one in experiments]
     varied = [name for name in names if len({str(one[name]) for one in fields}) > 1]
     return [" ".join(_show(name, one[name]) for name in varied or _named(one)) for one in fields]
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Tells a file from the one that replaces it."""
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
 
 
 def _named(fields: Mapping[str, object]) -> list[str]:

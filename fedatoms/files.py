@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import secrets
 import zlib
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -70,7 +71,7 @@ def strict_json(text: str) -> object:
 
 def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Puts ``data`` at ``path`` in one step; a failure leaves what was there and no rest."""
-    partial = path.with_name(f"{path.name}.partial")
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")  # another process may write the same file
     try:
         with partial.open("wb") as file:
             file.write(data)

@@ -11,6 +11,7 @@ from torch import nn
 from fedatoms.build import network_of
 from fedatoms.experiment import load_run
 from fedatoms.files import read_tensors
+from fedatoms.lock import writer
 from fedatoms.names import one_line
 from fedatoms.train import with_params
 from fedatoms.trees import Params
@@ -65,6 +66,8 @@ def anew(folder: Path, what: str = "it") -> str:
     >>> anew(Path("runs/mine"))
     'Write it anew with `fedatoms run --resume runs/mine`.'
     """
+    if by := writer(folder):
+        return f"It is running ({by}): wait for it."
     how = f"`fedatoms run --resume {folder}`"
     if (folder / "nodes").is_dir():
         how = "`flwr run` and resume=true in its run config"

@@ -18,6 +18,7 @@ from fedatoms.checkpoints import Loaded, load_checkpoint, save_checkpoint
 from fedatoms.events import check_tensorboard, tensorboard
 from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, LOCAL, Experiment, run_name, trajectory
 from fedatoms.files import replace_file, write_file
+from fedatoms.lock import WAY_OUT, locked
 from fedatoms.provenance import provenance
 from fedatoms.scoring import Progress, Score, personal_score, rounds
 from fedatoms.simulate import begin, last_pass
@@ -71,6 +72,7 @@ class Result:
 
 
 Say = Callable[[str], None]
+Unless = Callable[[], Result | None]
 
 
 class Ending(NamedTuple):
@@ -86,21 +88,32 @@ class Engine(NamedTuple):
     simulation: Callable[[Experiment, Path], Simulation] = simulation
     rounds: Callable[[Simulation, State, int, int], Iterator[Progress]] = rounds
     personal: Callable[[Experiment, Simulation, State, Path], Ending] | None = None
+    go_on: str = "Continue it with `fedatoms run --resume {folder}`, or use another --name."  # of a run that is there
+    way_out: str = WAY_OUT  # of a folder that another process writes
 
 
-def run(experiment: Experiment, *, watch: Watch | None = None, engine: Engine | None = None) -> Result:
-    """Runs an experiment into a new folder ``out/name``; ``watch`` sees every round."""
+def run(
+    experiment: Experiment,
+    *,
+    watch: Watch | None = None,
+    engine: Engine | None = None,
+    unless: Unless = lambda: None,
+) -> Result:
+    """Runs an experiment into a new folder ``out/name``, alone; ``watch`` sees every round.
+
+    ``unless`` is asked once nobody else writes the folder: a result that it knows is returned, and nothing is run.
+    """
     folder, engine = Path(experiment.out) / run_name(experiment), engine or Engine()
     check_tensorboard(experiment)
     sim = engine.simulation(experiment, folder / "checkpoint" / "clients")  # bad input fails here: nothing is written
-    if (folder / "experiment.json").exists():
-        raise ValueError(
-            f"{folder} already holds a run. Continue it with `fedatoms run --resume {folder}`, or use another --name."
-        )
-    configure(experiment)
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / "experiment.json", _json(experiments.to_json(experiment)))
-    return _finish(experiment, sim, Loaded(begin(sim), 0.0, []), folder, watch, engine)
+    with locked(folder, engine.way_out):
+        if (found := unless()) is not None:
+            return found
+        if (folder / "experiment.json").exists():
+            raise ValueError(f"{folder} already holds a run. {engine.go_on.format(folder=folder)}")
+        configure(experiment)
+        replace_file(folder / "experiment.json", _json(experiments.to_json(experiment)))
+        return _finish(experiment, sim, Loaded(begin(sim), 0.0, []), folder, watch, engine)
 
 
 def resume(
@@ -110,6 +123,7 @@ def resume(
     watch: Watch | None = None,
     say: Say = lambda line: None,
     engine: Engine | None = None,
+    unless: Unless = lambda: None,
 ) -> Result:
     """Continues a run from its last checkpoint, for more rounds or on another device if ``changes`` says so."""
     if engine is None and (folder / "nodes").is_dir():
@@ -125,26 +139,11 @@ def resume(
     if trajectory(new) != trajectory(old):
         raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run. Leave it out, or start a new run.")
     sim = engine.simulation(new, folder / "checkpoint" / "clients")
-    configure(new)
-    loaded = load_checkpoint(folder / "checkpoint", sim, trajectory=trajectory(new))
-    done = loaded.state.round
-    for note in loaded.notes:
-        say(note)
-    if done == 0 and (folder / "result.json").exists():
-        raise ValueError(f"{folder} has a result but no checkpoint to go on from. Start again with a new --name.")
-    if done == 0 and read_rounds(folder):
-        say(f"{folder} has no checkpoint yet: beginning again at round 0")
-    if done > new.rounds:
-        raise ValueError(f"--rounds {new.rounds}: {folder} has run {done} rounds already. Use {done} or more.")
-    if [row["round"] for row in read_rounds(folder)][:done] != list(range(done)):
-        raise ValueError(
-            f"{folder / 'rounds.jsonl'} lacks some of the {done} rounds of the checkpoint. Restore that file."
-        )
-    if done == new.rounds and (folder / "result.json").exists():
-        say(f"{folder} is complete after {done} rounds. Ask for more with --rounds.")
-    replace_file(folder / "experiment.json", _json(experiments.to_json(new)))
-    _forget_rounds(folder / "rounds.jsonl", done)
-    return _finish(new, sim, loaded, folder, watch, engine)
+    with locked(folder, engine.way_out):
+        if (found := unless()) is not None:
+            return found
+        configure(new)
+        return _finish(new, sim, _last_checkpoint(new, sim, folder, say), folder, watch, engine)
 
 
 def read_rounds(folder: Path) -> list[Row]:
@@ -197,6 +196,29 @@ def accuracy_curves(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
         for name, score in row["scores"].items():
             curves.setdefault(name, []).append((row["round"], score["accuracy"]))
     return curves
+
+
+def _last_checkpoint(new: Experiment, sim: Simulation, folder: Path, say: Say) -> Loaded:
+    """Loads what a run goes on from, and forgets the rounds after it."""
+    loaded = load_checkpoint(folder / "checkpoint", sim, trajectory=trajectory(new))
+    done = loaded.state.round
+    for note in loaded.notes:
+        say(note)
+    if done == 0 and (folder / "result.json").exists():
+        raise ValueError(f"{folder} has a result but no checkpoint to go on from. Start again with a new --name.")
+    if done == 0 and read_rounds(folder):
+        say(f"{folder} has no checkpoint yet: beginning again at round 0")
+    if done > new.rounds:
+        raise ValueError(f"--rounds {new.rounds}: {folder} has run {done} rounds already. Use {done} or more.")
+    if [row["round"] for row in read_rounds(folder)][:done] != list(range(done)):
+        raise ValueError(
+            f"{folder / 'rounds.jsonl'} lacks some of the {done} rounds of the checkpoint. Restore that file."
+        )
+    if done == new.rounds and (folder / "result.json").exists():
+        say(f"{folder} is complete after {done} rounds. Ask for more with --rounds.")
+    replace_file(folder / "experiment.json", _json(experiments.to_json(new)))
+    _forget_rounds(folder / "rounds.jsonl", done)
+    return loaded
 
 
 def _finish(

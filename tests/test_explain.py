@@ -1,6 +1,7 @@
 """What `fedatoms explain` measures is what it says: replays are the run, averages and variances are those of loops."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from fedatoms.explain.values import Explain
 from fedatoms.explain.variance import parts_of, variance_of
 from fedatoms.explain.words import findings
 from fedatoms.local import Training
+from fedatoms.lock import locked
 from fedatoms.personal import personal
 from fedatoms.randomness import generator
 from fedatoms.runs import resume, run
@@ -94,6 +96,26 @@ def test_a_replay_from_the_checkpoint_is_what_the_run_itself_had_next(folder: Pa
     assert identical(
         replay(opened.sim, opened.state).after.server.params, load_file(longer.folder / "model.safetensors")
     )
+
+
+def test_a_replay_only_reads_the_run_also_if_a_checkpoint_is_damaged(tmp_path: Path) -> None:
+    found = run(replace(TINY, out=str(tmp_path), name="run", checkpoint_every=1)).folder
+    (found / "checkpoint" / "000002.json").write_text("{")
+    before = sorted(found.rglob("*"))
+    opened = open_run(found, {}, tmp_path / "scratch")
+    assert opened.state.round == 1 and "checkpoint 000002 is damaged" in opened.notes[0]
+    assert sorted(found.rglob("*")) == before
+
+
+def test_a_run_that_is_running_is_not_resumed_for_its_first_checkpoint(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "atoms", tmp_path / "run", ignore=shutil.ignore_patterns("checkpoint", "result.json"))
+    with pytest.raises(ValueError, match=r"no checkpoint to replay from\. Go on with `fedatoms run --resume"):
+        open_run(tmp_path / "run", {}, tmp_path / "scratch")
+    with (
+        locked(tmp_path / "run"),
+        pytest.raises(ValueError, match=r"It is running \(process .*\): wait for its first\."),
+    ):
+        open_run(tmp_path / "run", {}, tmp_path / "scratch")
 
 
 @pytest.mark.parametrize("atoms", [4, 9, 12])

@@ -14,6 +14,7 @@ from fedatoms.build import configure, simulation
 from fedatoms.checkpoints import load_checkpoint
 from fedatoms.experiment import Experiment, load_run, trajectory
 from fedatoms.local import Job, Learner, Reply
+from fedatoms.lock import writer
 from fedatoms.simulate import advance
 from fedatoms.simulation import Record, Simulation, State, select, weights_of
 from fedatoms.trees import Params
@@ -50,7 +51,7 @@ def open_run(run: Path, changes: Mapping[str, object], scratch: Path) -> Opened:
     _check(run, experiment)
     configure(experiment)
     sim = simulation(replace(experiment, score="server"), scratch)  # others cost memory and change no parameter
-    loaded = load_checkpoint(run / "checkpoint", sim, trajectory=trajectory(experiment))
+    loaded = load_checkpoint(run / "checkpoint", sim, trajectory=trajectory(experiment), set_aside=False)
     return Opened(experiment, sim, loaded.state, loaded.notes)
 
 
@@ -87,5 +88,6 @@ def _check(run: Path, experiment: Experiment) -> None:
     if not any((run / "checkpoint").glob("*.json")):
         again = f"Make the run again: `fedatoms run {run / 'experiment.json'} --name again`"
         more = f"Go on with `fedatoms run --resume {run}`, which saves one in the end or at Ctrl-C"
-        way = again if (run / "result.json").exists() else more
+        by = writer(run)
+        way = f"It is running ({by}): wait for its first" if by else again if (run / "result.json").exists() else more
         raise ValueError(f"{run} has no checkpoint to replay from. {way}.")

@@ -3,7 +3,6 @@
 import logging
 import secrets
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, load_run, run_name, to_json, trajectory
 from fedatoms.flower.books import Books, load_books, save_books
-from fedatoms.flower.lock import locked
 from fedatoms.flower.roll import ask
 from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
@@ -34,6 +32,8 @@ from fedatoms.simulation import Record, Scored, Simulation, State
 
 log = logging.getLogger("flwr")
 SAME = HOW_NOT_WHAT | set(HOW_LONG)  # what a resumed run may change
+GO_ON = "Go on with it by --run-config 'resume=true', or use another name."
+WAY_OUT = "Wait for it, or end it (flwr list, flwr stop), or use another name."
 
 
 def server_app(task: Task) -> ServerApp:
@@ -62,18 +62,12 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
     experiment = replace(experiment, checkpoint_every=1, name=run_name(experiment))
     folder = Path(experiment.out) / experiment.name
     nodes = _Nodes(task, grid, experiment, settings)
-    engine = Engine(nodes.simulation, nodes.rounds, nodes.personal)
+    engine = Engine(nodes.simulation, nodes.rounds, nodes.personal, GO_ON, WAY_OUT)
     if settings.resume:
         _check_same(load_run(folder), experiment, folder)
-    elif (folder / "experiment.json").exists():
-        raise ValueError(
-            f"{folder} already holds a run. Go on with it by --run-config 'resume=true', or use another name."
-        )
-    with nodes.lock:
-        if settings.resume:
-            changes = {"rounds": experiment.rounds, "eval_every": experiment.eval_every}
-            return resume(folder, changes, engine=engine, say=lambda line: log.info("%s", line))
-        return run(experiment, engine=engine)
+        changes = {"rounds": experiment.rounds, "eval_every": experiment.eval_every}
+        return resume(folder, changes, engine=engine, say=lambda line: log.info("%s", line))
+    return run(experiment, engine=engine)
 
 
 def _check_same(old: Experiment, new: Experiment, folder: Path) -> None:
@@ -89,13 +83,10 @@ class _Nodes:
     def __init__(self, task: Task, grid: Grid, experiment: Experiment, settings: Settings) -> None:
         self.task, self.grid, self.experiment, self.settings = task, grid, experiment, settings
         self.folder = Path(experiment.out) / experiment.name
-        self.lock = ExitStack()  # on the folder, once there is something to write
         self.strategy: FedAtoms | None = None  # once the rounds have begun: it knows who is there
 
     def simulation(self, experiment: Experiment, _: Path) -> Simulation:
-        sim = server_simulation(self.task, experiment)  # bad input fails here: nothing is written, not even a lock
-        self.lock.enter_context(locked(self.folder))
-        return sim
+        return server_simulation(self.task, experiment)
 
     def rounds(self, sim: Simulation, state: State, until: int, eval_every: int) -> Iterator[Progress]:
         self.strategy = strategy = FedAtoms(sim, _open_books(self.folder, state, self.experiment), self.settings)

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from fedatoms.data.datasets import DATASETS
 from fedatoms.experiment import check, identity
 from fedatoms.explain import files as explanations
+from fedatoms.lock import writer
 from fedatoms.measures import files as measures
 from fedatoms.names import find as lookup
 from fedatoms.names import one_line
@@ -143,7 +144,9 @@ def _rounds(result: Result) -> tuple[list[Row], list[Note]]:
     if not rows:
         return [], [Note(path, "missing or empty: no curve")]
     if len(rows) != result.experiment.rounds:
-        return rows, [Note(path, f"has {len(rows)} of {result.experiment.rounds} rounds")]
+        by = writer(result.folder)
+        more = f": more are running ({by})" if by else ""
+        return rows, [Note(path, f"has {len(rows)} of {result.experiment.rounds} rounds{more}")]
     if said.keys() != result.accuracy.keys() or any(not _agree(said[n], result.accuracy[n]) for n in said):
         return rows, [Note(path, "does not give the accuracies of result.json beside it")]
     return rows, []
@@ -213,7 +216,12 @@ def _alike(runs: Sequence[Run]) -> tuple[list[Run], list[Note]]:
 
 def _unfinished(folders: Sequence[Path]) -> list[Note]:
     paths = [path for path in _files(folders, "experiment.json") if not (path.parent / "result.json").exists()]
-    return [Note(path, f"not finished: `fedatoms run --resume {path.parent}` goes on") for path in paths]
+    return [Note(path, _how_far(path.parent)) for path in paths]
+
+
+def _how_far(folder: Path) -> str:
+    by = writer(folder)
+    return f"running ({by})" if by else f"not finished: `fedatoms run --resume {folder}` goes on"
 
 
 def _reason(error: Exception) -> str:

@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 import torch
 
-from fedatoms.compare import finish
+from fedatoms.compare import finish, folder_of
+from fedatoms.lock import locked
 from fedatoms.measures import MEASURES
 from fedatoms.measures.files import write_measure
 from fedatoms.names import one_line
-from fedatoms.reproduce.plan import Job
+from fedatoms.report.find import find
+from fedatoms.reproduce.plan import Job, missing
 from fedatoms.scoring import Progress
 
 Tick = Callable[[float], None]  # the share of a job that is done
@@ -35,13 +37,12 @@ def perform(job: Job, tick: Tick = lambda share: None) -> Done:
     """Does a job and writes its result; what was begun goes on where it stopped."""
     try:
         if job.measure:
-            kind = MEASURES[job.measure]
-            settings = kind.quick if job.quick else kind.settings
-            measure = kind.measure(job.experiments, settings, lambda done, total, what: tick(done / total))
-            write_measure(job.folder, measure)
+            with locked(job.folder):
+                _measure(job, tick)
         else:
             (experiment,) = job.experiments
-            finish(experiment, lambda progress: tick(_share(progress, experiment.rounds)))
+            if not _is_done(job, folder_of(experiment)):
+                finish(experiment, lambda progress: tick(_share(progress, experiment.rounds)))
     except FAILURES as error:
         return Done(job, one_line(error))
     return Done(job)
@@ -92,6 +93,19 @@ def share_of_node(job: Job, cluster: Mapping[str, float]) -> dict[str, float]:
             f"--device {device}: the Ray cluster has no GPU. Use --device cpu, or add a node that has one."
         )
     return {"num_cpus": 1, "num_gpus": int(device != "cpu" and bool(cluster.get("GPU")))}
+
+
+def _measure(job: Job, tick: Tick) -> None:
+    if not _is_done(job, job.folder):
+        kind = MEASURES[job.measure]
+        settings = kind.quick if job.quick else kind.settings
+        measure = kind.measure(job.experiments, settings, lambda done, total, what: tick(done / total))
+        write_measure(job.folder, measure)
+
+
+def _is_done(job: Job, folder: Path) -> bool:
+    """Looks again, since another process may have done it after the jobs were listed."""
+    return folder.is_dir() and not missing([job], find([folder]))
 
 
 def _anywhere(job: Job) -> Job:
