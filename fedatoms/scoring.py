@@ -1,6 +1,7 @@
 """Scores on the test set: of three global models, and of every client's own model on its own part of it."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -156,4 +157,17 @@ def rounds(sim: Simulation, state: State, until: int, eval_every: int = 1) -> It
     while state.round < until:
         state, record = advance(sim, state)
         due = state.round % eval_every == 0 or state.round == until
-        yield Progress(state, record, evaluate(sim, state) if due else {})
+        scores = evaluate(sim, state) if due else {}
+        if what := lost(sim, scores):
+            raise FloatingPointError(
+                f"round {record.round}: {what}. Lower --lr, set --clip 10, or look at the test set."
+            )
+        yield Progress(state, record, scores)
+
+
+def lost(sim: Simulation, scores: Mapping[Scored, Score]) -> str | None:
+    """Says that the server's loss is no finite number; where a part is private, its model is not meant to be scored."""
+    score = scores.get("server")
+    if score is None or sim.private or math.isfinite(score.loss):
+        return None
+    return f"the server's loss is {score.loss}"

@@ -84,6 +84,41 @@ def settle(server: Server, algorithm: Algorithm, mean: Memory, participation: fl
     return Server(params, {name: {**tree, **new.memory[name]} for name, tree in server.memory.items()})
 
 
+def trace_of(server: Server) -> Tensor:
+    """Sums all that a server holds, without waiting for it: the sum is finite only if each of its numbers is.
+
+    >>> trace_of(Server({"w": torch.tensor([1.0, 2.0]), "steps": torch.tensor(3)}, {"h": {"w": torch.tensor(0.5)}}))
+    tensor(3.5000)
+    """
+    leaves = [leaf for leaf in _leaves(server).values() if leaf.is_floating_point()]
+    return torch.stack([leaf.sum() for leaf in leaves]).sum()
+
+
+def not_finite(before: Server, after: Server, trace: Tensor) -> str | None:
+    """Names what a round has made other than finite numbers; ``trace`` is that of the server after it.
+
+    A buffer that never was finite, as a mask of -inf, is none of it.
+
+    >>> before, after = (Server({"w": torch.tensor(w), "mask": torch.tensor(-torch.inf)}, {}) for w in (0.0, torch.nan))
+    >>> not_finite(before, before, trace_of(before))
+    >>> not_finite(before, after, trace_of(after))
+    'w'
+    """
+    if torch.isfinite(trace):
+        return None
+    old = _leaves(before)
+    return next((name for name, leaf in _leaves(after).items() if _broke(old[name], leaf)), None)
+
+
+def _leaves(server: Server) -> Params:
+    memory = {f"{kind}/{name}": leaf for kind, tree in server.memory.items() for name, leaf in tree.items()}
+    return {**server.params, **memory}
+
+
+def _broke(old: Tensor, new: Tensor) -> bool:
+    return new.is_floating_point() and not bool((torch.isfinite(new) | ~torch.isfinite(old)).all())
+
+
 def _plus(weights: list[float], on_device: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     def plus(total: Tensor, leaf: Tensor) -> Tensor:
         if len(weights) == 1:

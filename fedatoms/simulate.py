@@ -70,9 +70,15 @@ def advance(sim: Simulation, state: State) -> tuple[State, Record]:
     new = collaborate.settle(sim, new, told)
     up = _add(got.up, collaborate.bytes_up(sim, told))
     down = _add(_bytes_down(sim, state, chosen), collaborate.bytes_down(sim, state, chosen, told))
+    trace = server_side.trace_of(new.server)
     look_ahead(sim, state.round + 1)
     # But for a collaboration, nothing above waits for a GPU: it works on while the host does its part of the round.
     own, shared = ([mean for each in seen for mean in check_finite(each, state.round)] for seen in (traces, got.traces))
+    if what := server_side.not_finite(state.server, new.server, trace):  # there already: no further wait
+        raise FloatingPointError(
+            f"round {state.round}: the server's '{what}' is not finite, although its clients' models were. Lower --lr, "
+            f"set --clip 10, or use another --algorithm or --strength."
+        )
     losses = shared or own
     loss = sum(losses) / len(losses) if losses else float("nan")
     record = Record(state.round, loss, len(present), len(chosen) - len(present), up, down, 0.0)

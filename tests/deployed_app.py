@@ -35,7 +35,7 @@ def write_app(folder: Path, experiment: Experiment) -> Path:
     (folder / "federation" / "task.py").write_text(task)
     project = folder / "pyproject.toml"
     words = 'rounds = 3\nname = "it"\nout = "runs"\nmin-train-nodes = 1\ntimeout = 600.0\nresume = false\n'
-    words += 'wait = 60.0\nstate-dir = ""\n'
+    words += 'wait = 60.0\nfree = ""\nstate-dir = ""\n'
     project.write_text(re.sub(r"(?s)(\[tool.flwr.app.config\]\n).*", rf"\1{words}", project.read_text()))
     return folder
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,6 +91,32 @@ def test_too_few_nodes_end_a_run_in_peace_and_it_goes_on_when_they_are_back(tmp_
         deployment.start_node(2)
         deployment.run(app, {**config, "resume": True}, timeout=LONG)
     assert is_the_simulators(tmp_path / "runs" / "it", THREE)
+
+
+def test_a_registered_stranger_does_not_train_as_a_client_whose_node_is_away(tmp_path: Path) -> None:
+    experiment = replace(SMALL, clients=2)
+    app, config = write_app(tmp_path / "app", experiment), {"out": str(tmp_path / "runs"), "min-train-nodes": 2}
+    node, other = node_configs(tmp_path, 2)
+    deployment = Deployment(
+        tmp_path / "deployment", [node, other, other], tls=True, env={}
+    )  # the third is the stranger
+    with ExitStack() as ending:
+        ending.callback(deployment.end)
+        deployment.start_link()
+        deployment.register_nodes()
+        deployment.start_nodes([0, 1])
+        at = {"round 0: loss": lambda: deployment.end_node(1)}
+        lines = deployment.run(app, {**config, "wait": 30.0}, timeout=LONG, each_line=acting(at))
+        assert len([line for line in lines if "stopped in round 1" in line]) == 1
+        deployment.kill_link()
+        deployment.start_link()  # with its database
+        deployment.start_node(2)
+        lines = deployment.run(app, {**config, "wait": 60.0, "resume": True}, timeout=LONG)
+        assert len([line for line in lines if "says that it is client 1, which belongs to another key" in line]) == 1
+        assert len([line for line in lines if "stopped in round 1" in line]) == 1
+        deployment.start_node(1)
+        deployment.run(app, {**config, "resume": True}, timeout=LONG)
+    assert is_the_simulators(tmp_path / "runs" / "it", experiment)
 
 
 def while_training(deployment: Deployment, client: int, number: int, act: Callable[[], object]) -> Callable[[], object]:

@@ -20,6 +20,7 @@ from fedatoms.local import Training
 from fedatoms.models import build
 from fedatoms.simulate import advance, begin
 from fedatoms.simulation import Simulation, select
+from fedatoms.train import train
 
 EXCHANGES = {
     "every_round": Exchange(every_round()),
@@ -284,6 +285,50 @@ def test_nan_names_client_round_and_step() -> None:
 def test_a_model_that_runs_away_is_named_too() -> None:
     with pytest.raises(FloatingPointError, match=r"client \d, round \d, step \d"):
         play(simulation(training=Training(lr=1e300, batch_size=10)), 3)
+
+
+@pytest.mark.parametrize("part", ["params", "memory"])
+def test_a_server_that_runs_away_is_named_with_the_round_although_its_clients_do_not(part: str) -> None:
+    scaffold = algorithm("scaffold")
+
+    def overflow(old: server.Server, mean: trees.Memory, share: float) -> server.Server:
+        new = scaffold.aggregate(old, mean, share)
+        tree = new.params if part == "params" else new.memory["control"]
+        tree["fc2.weight"] = tree["fc2.weight"] / 0
+        return new
+
+    sim = simulation(algorithm=scaffold._replace(aggregate=overflow))
+    state, what = begin(sim), "fc2.weight" if part == "params" else "control/fc2.weight"
+    with pytest.raises(
+        FloatingPointError, match=rf"^round 0: the server's '{what}' is not finite, although its clients"
+    ):
+        advance(sim, state)
+
+
+def test_a_buffer_that_never_was_finite_stops_nobody() -> None:
+    net = small_net()
+    net.register_buffer("mask", torch.tensor([0.0, -torch.inf], dtype=torch.float64))
+    assert not torch.isfinite(play(simulation(model=net), 2).server.params["mask"]).all()
+
+
+class LostWhenScored(nn.Module):
+    """A network that trains, and gives no numbers when it is scored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small_net()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.net(x)
+        return logits if self.training else logits * torch.nan
+
+
+def test_a_server_whose_loss_is_not_finite_is_named_with_the_round() -> None:
+    sim = simulation(model=LostWhenScored())
+    with pytest.raises(FloatingPointError, match=r"^round 1: the server's loss is nan\. Lower --lr"):
+        train(sim, 3, eval_every=2)
+    private = dataclasses.replace(sim, exchange=EXCHANGES["personal head"], score=("server",))
+    assert len(train(private, 3).history) == 3  # nobody uses the server's model, of which the head is not trained
 
 
 def test_dropout_inside_forward_is_refused_by_the_vectorised_map_and_reproducible_in_the_loop() -> None:

@@ -111,6 +111,9 @@ def test_a_federation_with_tls_works_refuses_a_stranger_and_leaves_nothing(tmp_p
             deployment.run(app, {"number": -1}, timeout=60)
         assert any("flower-superexec" in command for command in living(folder))
     assert living(folder) == []
+    written = [*folder.glob("link.db*"), *(folder / "logs").iterdir(), *(folder / "flower").rglob("apps/**/*.py")]
+    assert [path for path in written if path.stat().st_mode & 0o077] == []
+    assert {path.name for path in written} >= {"link.db", "link.log", "node-0.log"}
 
 
 def test_an_interrupt_in_a_run_ends_all_that_was_started(tmp_path: Path) -> None:

@@ -57,6 +57,16 @@ def with_leaf(change: Callable[[np.ndarray], np.ndarray], kind: str = "") -> Cal
     return with_arrays(one)
 
 
+def with_variance(value: float) -> Callable[..., Message]:
+    """Makes a lie about a running variance."""
+
+    def one(arrays: dict[str, Array]) -> dict[str, Array]:
+        name = next(name for name in arrays if name.endswith(".running_var"))
+        return {**arrays, name: Array(spoilt(value)(arrays[name].numpy()))}
+
+    return with_arrays(one)
+
+
 def with_words(record: str, **words: object) -> Callable[[Message, Message], Message]:
     """Makes a lie about what an answer says of itself."""
 
@@ -112,7 +122,13 @@ LIES: dict[str, Callable[[Message, Message], Message | None]] = {
     "a wrong round": with_words("config", round=0),
     "no samples": with_words("metrics", num_examples=0),
     "not a number of samples": with_words("metrics", num_examples=float("nan")),
+    "half a sample": with_words("metrics", num_examples=11.5),
+    "one sample more than it has": with_words("metrics", num_examples=13),
+    "samples that outweigh all others": with_words("metrics", num_examples=10**12),
+    "a negative variance": with_variance(-1.0),
+    "a variance just below zero": with_variance(-1e-30),
     "a loss that is not a number": with_words("metrics", loss=float("nan")),
+    "a loss that no sum can hold": with_words("metrics", loss=1e308),
     "an update that is far too long": with_leaf(lambda leaf: leaf + 1000),
     "a control that is far too long": with_leaf(lambda leaf: leaf + 1e6, "control"),
     "statistics that are far away": with_leaf(lambda leaf: leaf + 1e6, "statistics"),
@@ -167,6 +183,41 @@ def test_a_bad_answer_is_left_out_with_a_line_as_if_the_client_had_not_taken_par
     assert [(row["clients"], row["failed"]) for row in rows] == [(4, 0), (4, 0), (3, 1), (4, 0)]
 
 
+REASONS = {
+    "a negative variance": "'statistics/norm1.running_var' is a variance and less than 0",
+    "samples that outweigh all others": "it says 1000000000000 samples, more than the 12 with which it joined",
+}
+
+
+@pytest.mark.parametrize(("name", "why"), REASONS.items(), ids=REASONS.keys())
+def test_a_lie_about_a_variance_or_a_weight_is_recorded_with_its_reason_and_bytes(
+    name: str, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = on_flower(SCAFFOLD, tmp_path, lying(LIES[name]))
+    assert f"round {WHEN}: refused the answer of client {WHO} (node {FIRST + WHO}): {why}" in caplog.messages
+    row = read_rounds(tmp_path / "runs" / "it")[WHEN]
+    lie = next(each.reply.content for each in grid.log if (each.client, each.round) == (WHO, WHEN))
+    assert row["refused"] == {str(WHO): f"node {FIRST + WHO}: {why}"}
+    assert row["beside"] == {"refused": wire.size_of(lie).arrays}
+
+
+def test_a_variance_of_minus_zero_is_a_variance(tmp_path: Path) -> None:
+    on_flower(SCAFFOLD, tmp_path, lying(with_variance(-0.0)))
+    assert [row["clients"] for row in read_rounds(tmp_path / "runs" / "it")] == [4, 4, 4, 4]
+
+
+def test_a_score_that_outweighs_all_others_is_refused_with_the_number_that_the_node_joined_with(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def meddle(client: int, message: Message, app: App) -> Message | None:
+        reply, lie = app(message), SCORES["more samples than it has"]
+        return lie(reply, message) if client == WHO and message.metadata.message_type == "evaluate" else reply
+
+    on_flower(replace(OWN_ATOMS, rounds=1), tmp_path, meddle)
+    why = "it says 1000000000000 samples, more than the 12 with which it joined"
+    assert f"round 1: refused the answer of client {WHO} (node {FIRST + WHO}): {why}" in caplog.messages
+
+
 def test_refused_answers_are_counted_apart_from_absent_ones_with_their_nodes_and_bytes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -216,6 +267,8 @@ SCORES: dict[str, Callable[[Message, Message], Message | None]] = {
     "too good": with_words("metrics", accuracy=1e9),
     "less than no samples": with_words("metrics", num_examples=-5),
     "a list": with_words("metrics", num_examples=[1, 2]),
+    "more samples than it has": with_words("metrics", num_examples=10**12),
+    "a loss that no sum can hold": with_words("metrics", loss=-1e308),
 }
 
 

@@ -31,6 +31,8 @@ CONFIGS: dict[str, tuple[dict[str, object], str]] = {
     "no count": ({"min-train-nodes": True}, "min-train-nodes=True in the run config is not like 1"),
     "no claim": ({"resume": 1}, "resume=1 in the run config is not like False"),
     "no nodes": ({"min-train-nodes": 0}, "min-train-nodes=0 in the run config is too small. Leave it out for 1"),
+    "no samples": ({"max-examples": 0}, "max-examples=0 in the run config is too small. Leave it out for 10000000"),
+    "half a sample": ({"max-examples": 0.5}, "max-examples=0.5 in the run config is not like 10000000"),
     "no experiment": ({"lr": -1.0}, "--lr -1.0 is not a positive number"),
 }
 
@@ -91,7 +93,7 @@ def test_a_node_without_training_samples_is_left_out_with_the_reason(
         return own._replace(x=own.x[:0], y=own.y[:0]) if partition == WHO else own
 
     on_flower(SMALL, tmp_path, task=task._replace(data=some))
-    line = next(line for line in caplog.messages if f"client {WHO} (node {FIRST + WHO})" in line)
+    line = next(line for line in caplog.messages if f"node {FIRST + WHO} cannot take part" in line)
     assert f"partition {WHO} has no training samples. Leave this node out" in line
 
 
@@ -145,9 +147,24 @@ def test_an_experiment_that_cannot_be_run_is_refused_before_anything_is_written(
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_unknown_aggregation_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="unknown aggregation 'medain'"):
-        on_flower(SMALL, tmp_path, aggregation="medain")
+SETTINGS: dict[str, tuple[dict[str, object], str]] = {
+    "an aggregation": ({"aggregation": "medain"}, "unknown aggregation 'medain'"),
+    "keys": ({"node_keys": "fix"}, "unknown node-keys 'fix'. Did you mean 'fixed'"),
+    "a client to free that is none": (
+        {"free": "4", "resume": True},
+        "free='4' in the run config: each must be one of 4 clients. Use free=\"0\"",
+    ),
+    "a node to free": ({"free": "node 2", "resume": True}, "free='node 2' in the run config: each must be one of"),
+    "a client to free in a new run": ({"free": "2"}, "free='2' without resume=true: a new run holds no client."),
+}
+
+
+@pytest.mark.parametrize(("settings", "reason"), SETTINGS.values(), ids=SETTINGS.keys())
+def test_settings_that_no_run_can_have_are_refused_before_anything_is_written(
+    settings: dict[str, object], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        on_flower(SMALL, tmp_path, **settings)
     assert not (tmp_path / "runs").exists()
 
 

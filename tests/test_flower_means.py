@@ -101,7 +101,9 @@ def masked(client: int, message: Message, arrays: Arrays, *, scale: float) -> Ar
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_server_that_sees_only_masked_uploads_gets_the_same_model(name: str, tmp_path: Path) -> None:
+def test_a_server_that_sees_only_masked_uploads_gets_the_same_model(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     experiment = replace(SIX, algorithm=name, parametrisation="atoms", beta="1/2")
     uniform = algorithm(name).weighting == "uniform"
 
@@ -109,6 +111,8 @@ def test_a_server_that_sees_only_masked_uploads_gets_the_same_model(name: str, t
         return masked(client, message, arrays, scale=1.0 if uniform else 1 / len(DATA.parts[client]))
 
     on_flower(experiment, tmp_path / "plain", task=in_float64(experiment))
+    # of a masked upload nobody can say whether its variances are less than 0
+    monkeypatch.setattr("fedatoms.flower.checks.variances", lambda model: frozenset())
     grid = on_flower(experiment, tmp_path / "masked", changed(mask), in_float64(experiment), far=0.0)
     assert difference(*(server_of(tmp_path / each) for each in ("plain", "masked"))) < 1e-9
     assert all(abs(array).max() > 1 for upload in uploads_in(grid, 0) for array in upload.values())

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from shutil import rmtree
 
+import numpy as np
 import pytest
 from conftest import identical
 
@@ -30,7 +31,7 @@ from flower_grid import (
     task_of,
     warnings_in,
 )
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -38,7 +39,7 @@ from fedatoms.experiment import Experiment
 from fedatoms.flower import client_app, server_app, wire
 from fedatoms.flower.books import Books, save_books
 from fedatoms.flower.node import keep, kept_at
-from fedatoms.flower.strategy import TooFew
+from fedatoms.flower.strategy import NotFinite, TooFew
 from fedatoms.lock import locked
 from fedatoms.runs import read_result, read_rounds, resume
 
@@ -282,3 +283,74 @@ def test_a_run_on_nodes_is_not_resumed_without_them(tmp_path: Path) -> None:
     on_flower(replace(SMALL, rounds=1), tmp_path)
     with pytest.raises(ValueError, match="is a run on nodes, which hold its clients' states"):
         resume(tmp_path / "runs" / "it", {"rounds": 2})
+
+
+def at_once(change: Callable[[np.ndarray], np.ndarray], number: int) -> Meddle:
+    """Lets all clients send other parameters in a round: finite ones, and none is far from the others."""
+
+    def meddle(client: int, message: Message, app: App) -> Message:
+        reply = app(message)
+        if round_of(message) != number:
+            return reply
+        arrays = dict(reply.content.array_records["arrays"])
+        arrays |= {name: Array(change(array.numpy())) for name, array in arrays.items() if name.startswith("/")}
+        return Message(RecordDict({**reply.content, "arrays": ArrayRecord(arrays)}), reply_to=message)
+
+    return meddle
+
+
+HUGE = {  # squared, or added to itself, it is infinite
+    ("fedadam", "mean"): 1e30,
+    ("fedadam", "median"): 1e30,
+    ("feddc", "mean"): 3e38,
+    ("feddc", "trimmed"): 3e38,
+    ("feddyn", "mean"): 3e38,
+    ("fedavg", "median"): 3e38,
+}
+
+
+@pytest.mark.parametrize(("name", "aggregation"), HUGE)
+def test_a_server_whose_own_model_is_not_finite_stops_and_goes_on_from_the_round_before(
+    name: str, aggregation: str, tmp_path: Path
+) -> None:
+    experiment = replace(SMALL, algorithm=name, rounds=3)
+    value = HUGE[name, aggregation]
+    huge = at_once(lambda leaf: np.where(leaf > 0, value, -value).astype(leaf.dtype), 1)
+    words = r"^round 1: the server's '(\S+)' is not finite, although all answers were\. The model so far is \S+it/model"
+    with pytest.raises(NotFinite, match=words):
+        on_flower(experiment, tmp_path / "cut", huge, aggregation=aggregation)
+    assert_as_after_round_0(tmp_path / "cut")
+    on_flower(experiment, tmp_path / "cut", aggregation=aggregation, resume=True)
+    on_flower(experiment, tmp_path / "whole", aggregation=aggregation)
+    assert identical(*(all_of(tmp_path / each, experiment) for each in ("cut", "whole")))
+
+
+def assert_as_after_round_0(folder: Path) -> None:
+    """Sees to it that a run has nothing of a later round, and its model is that of its checkpoint."""
+    run = folder / "runs" / "it"
+    assert [row["round"] for row in read_rounds(run)] == [0]
+    assert [path.stem for path in (run / "checkpoint").glob("*.safetensors")] == ["000001"]
+    model = load_file(run / "model.safetensors")
+    assert identical({f"params/{name}": leaf for name, leaf in model.items()}, params_of(server_of(folder)))
+    assert all(leaf.isfinite().all() for leaf in model.values())
+
+
+def test_a_server_whose_own_loss_is_not_finite_stops_with_a_line_and_goes_on_from_the_round_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task, experiment, run = task_of(SMALL), replace(SMALL, rounds=2, eval_every=1), tmp_path / "runs" / "it"
+    huge = at_once(lambda leaf: np.full_like(leaf, 1e38), 1)
+    grid = OneProcess(client_app(task), experiment, tmp_path / "nodes", huge)
+    config = {"rounds": 2, "eval-every": 1, "wait": 0.0, "timeout": 0.0, "out": str(run.parent), "name": "it"}
+    with in_a_test():
+        server_app(task)(grid, Context(1, 1, {}, RecordDict(), config))
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert lines == [
+        f"stopped in round 1: the server's loss is nan, although all answers were finite. The model so far is "
+        f"{run / 'model.safetensors'}. Nothing of the round is kept: go on with resume=true in the run config and "
+        f'aggregation="median", or begin anew with a lower lr.'
+    ]
+    assert_as_after_round_0(tmp_path)
+    on_flower(experiment, tmp_path, resume=True)
+    on_flower(experiment, tmp_path / "whole")
+    assert identical(*(all_of(each, experiment) for each in (tmp_path, tmp_path / "whole")))

@@ -10,12 +10,14 @@ import torch
 from fedatoms import server as server_side
 from fedatoms.exchange import bytes_of
 from fedatoms.files import replace_file
+from fedatoms.flower.roll import Holder
 from fedatoms.flower.wire import Answer, Lacks, Order
 from fedatoms.simulate import lost_by, message_to, settle
 from fedatoms.simulation import Bytes, Simulation, State
 from fedatoms.trees import Memory
 
 KEPT = 2  # as many as there are checkpoints
+HOLDERS = "holders.json"
 
 
 class Books(NamedTuple):
@@ -25,6 +27,7 @@ class Books(NamedTuple):
     run: str
     trajectory: str
     base: Mapping[int, int] = {}  # after its last answer that was taken in
+    holders: Mapping[int, Holder] = {}  # of each client that ever came, the key to which it belongs
 
 
 def order_for(sim: Simulation, books: Books, client: int, *, score: bool = False, last_epochs: int = 0) -> Order:
@@ -66,8 +69,21 @@ def save_books(folder: Path, books: Books) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     base = {str(client): number for client, number in books.base.items()}
     replace_file(_path(folder, books.state.round), json.dumps({"run": books.run, "base": base}).encode())
-    for old in sorted(folder.glob("*.json"))[: -KEPT - 1]:
+    for old in sorted(folder.glob("[0-9]*.json"))[: -KEPT - 1]:
         old.unlink()
+
+
+def save_holders(folder: Path, holders: Mapping[int, Holder]) -> None:
+    """Writes to which keys clients belong: as soon as it is known, and for all rounds, so that no kill undoes it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / HOLDERS, json.dumps({str(client): list(each) for client, each in holders.items()}).encode())
+
+
+def load_holders(folder: Path) -> dict[int, Holder]:
+    """Reads what ``save_holders`` wrote, if there is anything."""
+    if not (folder / HOLDERS).exists():
+        return {}
+    return {int(client): Holder(*each) for client, each in json.loads((folder / HOLDERS).read_text()).items()}
 
 
 def load_books(folder: Path, state: State, trajectory: str) -> Books:

@@ -1,9 +1,9 @@
 """What a server looks at before it averages: an answer that is broken, late or far from the others is refused."""
 
-import math
 from collections.abc import Mapping
 
 import torch
+from torch import nn
 
 from fedatoms import server as server_side
 from fedatoms import trees
@@ -13,32 +13,59 @@ from fedatoms.simulation import Simulation, State, travelling
 from fedatoms.trees import Memory, Params
 
 FEWEST = 3  # answers, for one of them to be far from the others
+LARGEST = torch.finfo(torch.float32).max  # of a loss: the sum of any number of them is finite
 
 
 class Refused(ValueError):
     """An answer that is not averaged, and why."""
 
 
-def check_answer(sim: Simulation, state: State, answer: Answer | Lacks) -> Answer:
-    """Returns an answer to the round that can be averaged, its leaves in the order of the model's."""
+def check_answer(sim: Simulation, state: State, answer: Answer | Lacks, *, most: int) -> Answer:
+    """Returns an answer to the round that can be averaged, its leaves in the order of the model's.
+
+    ``most`` is the number of samples that the node gave when it joined.
+    """
     if isinstance(answer, Lacks):
         raise Refused(f"it lacks {', '.join(answer.groups)} although it was sent all")
     if answer.round != state.round:
         raise Refused(f"it is about round {answer.round}")
-    if answer.samples < 1:
-        raise Refused(f"it says {answer.samples} samples")
-    if not math.isfinite(answer.loss):
+    _check_samples(answer.samples, least=1, most=most)
+    if not abs(answer.loss) <= LARGEST:
         raise Refused(f"its loss is {answer.loss}")
-    return answer._replace(upload=_ordered(_expected(sim, state), answer.upload))
+    upload = _ordered(_expected(sim, state), answer.upload)
+    for name in sorted(variances(sim.model) & upload["statistics"].keys()):
+        if (upload["statistics"][name] < 0).any():
+            raise Refused(f"'statistics/{name}' is a variance and less than 0")
+    return answer._replace(upload=upload)
 
 
-def check_score(tested: Tested | Lacks) -> Tested:
-    """Returns a score that can be averaged."""
+def check_score(tested: Tested | Lacks, *, most: int) -> Tested:
+    """Returns a score that can be averaged; ``most`` is the number of test images that the node gave when it joined."""
     if isinstance(tested, Lacks):
         raise Refused("it lacks what it was not sent")
-    if tested.samples < 0 or not (0 <= tested.score.accuracy <= 100 and math.isfinite(tested.score.loss)):
+    _check_samples(tested.samples, least=0, most=most)
+    if not (0 <= tested.score.accuracy <= 100 and abs(tested.score.loss) <= LARGEST):
         raise Refused(f"{tested} is no score")
     return tested
+
+
+def variances(model: nn.Module) -> frozenset[str]:
+    """Names the running variances of a model: those of its normalisation layers, and of layers that are built alike.
+
+    >>> sorted(variances(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.GroupNorm(1, 2))))
+    ['1.running_var']
+    """
+    layers = {name: dict(layer.named_buffers(recurse=False)) for name, layer in model.named_modules()}
+    both = {"running_mean", "running_var"}
+    return frozenset(f"{name}.running_var".lstrip(".") for name, buffers in layers.items() if both <= buffers.keys())
+
+
+def _check_samples(count: int, *, least: int, most: int) -> None:
+    """Refuses a weight that the node did not speak of: one with any could take over the mean."""
+    if count < least:
+        raise Refused(f"it says {count} samples")
+    if count > most:
+        raise Refused(f"it says {count} samples, more than the {most} with which it joined")
 
 
 def _expected(sim: Simulation, state: State) -> Memory:

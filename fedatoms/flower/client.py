@@ -19,7 +19,8 @@ from fedatoms.experiment import run_name, trajectory
 from fedatoms.files import write_file
 from fedatoms.flower import wire
 from fedatoms.flower.node import Kept, fits, keep, kept_at
-from fedatoms.flower.task import Task, configured, node_simulation
+from fedatoms.flower.private import private
+from fedatoms.flower.task import Task, configured, node_simulation, own_data
 from fedatoms.flower.wire import Answer, Lacks, Order, Place, Tested
 from fedatoms.scoring import Score, personal_score
 from fedatoms.simulate import last_pass, take_part
@@ -44,7 +45,8 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
         log.info("round %d: training as client %d on %d samples", order.round, me, len(sim.data.parts[me]))
         done = take_part(sim, state, me)
         after = Kept(trees.restrict(state.server.params, sim.labels), order.versions, done.row)
-        keep(folder, order.round + 1, after, before=order.base)
+        with private(folder.parent):
+            keep(folder, order.round + 1, after, before=order.base)
         answer = Answer(order.round, len(sim.data.parts[me]), done.loss, done.upload)
         return Message(wire.write_answer(answer), reply_to=message)
 
@@ -57,7 +59,8 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
         if order.last_epochs:
             sim, state = last_pass(sim, state, order.last_epochs, [me])
             row = state.clients.read(me)
-            write_file(folder / "personal.safetensors", {} if row is None else trees.restrict(row.own, sim.own))
+            with private(folder.parent):
+                write_file(folder / "personal.safetensors", {} if row is None else trees.restrict(row.own, sim.own))
         count = len(sim.data.test_parts[me])
         score = personal_score(sim, state) if count else Score(0.0, 0.0)  # which then weighs nothing
         return Message(wire.write_score(Tested(count, score)), reply_to=message)
@@ -65,7 +68,9 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
     @app.query()
     def query(message: Message, context: Context) -> Message:
         experiment, _ = configured(task, context.run_config)
-        place = Place(_partition(context, experiment.clients), trajectory(experiment))
+        me = _partition(context, experiment.clients)
+        own = own_data(task, experiment, me)
+        place = Place(me, trajectory(experiment), len(own.y), len(own.test_y))
         return Message(wire.write_place(place), reply_to=message)
 
     return app

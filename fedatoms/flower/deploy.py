@@ -25,6 +25,7 @@ from fedatoms.flower.commands import (
     program,
 )
 from fedatoms.flower.keys import NodeKey, certificates, node_key
+from fedatoms.flower.private import FILE, FOLDER, private, shut
 from fedatoms.flower.processes import PAUSE, end, hold, kill, let_go, start
 
 EachLine = Callable[[str], None]
@@ -78,7 +79,8 @@ class Deployment:
         self.logs = self.folder / "logs"
         if self.logs.exists():
             raise FileExistsError(f"{self.folder} has a deployment in it already. Use a new folder.")
-        self.logs.mkdir(parents=True)
+        with private(self.logs):
+            self.logs.mkdir(parents=True)
         link_port, *self._node_ports = free_ports(1 + len(nodes))
         self.address = f"{LOOPBACK}:{link_port}"
         self._configs = nodes
@@ -86,7 +88,7 @@ class Deployment:
         self._keys = [node_key(self.folder, f"node-{i}") if tls else None for i in range(len(nodes))]
         self._ca = self._server and self._server.ca
         home = self.folder / "flower"
-        home.mkdir()
+        home.mkdir(mode=FOLDER)
         (home / "config.toml").write_text(connection(self.address, self._ca))
         self._env = environment(home, env)
         self._token = uuid.uuid4().hex
@@ -124,7 +126,10 @@ class Deployment:
 
     def start_link(self) -> None:
         """Starts the SuperLink, at the same address and with the same database as before, and waits for it."""
-        self._start("link", link_command(self.address, self.folder / "link.db", self._server))
+        database = self.folder / "link.db"
+        for file in self.folder.glob(f"{database.name}*"):  # SQLite's journals too
+            shut(file)
+        self._start("link", link_command(self.address, database, self._server))
         self._wait("link", self._answers)
 
     def start_node(self, i: int) -> None:
@@ -236,7 +241,8 @@ class Deployment:
         if name in self._parts and self._parts[name].process.poll() is None:
             raise ValueError(f"{name} is running: kill it before it is started again")
         log = self.logs / f"{name}.log"
-        log.touch()
+        log.touch(FILE)
+        shut(log)
         begin = log.stat().st_size
         self._parts[name] = Part(self._launch(name, command, log), log, begin)
         return self._parts[name]

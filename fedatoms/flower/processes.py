@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedatoms.flower.private import FILE, UMASK
+
 MARK = "FEDATOMS_STARTED_AS"
 PROC = Path("/proc")
 PAUSE = 0.05  # seconds between two looks
@@ -19,10 +21,13 @@ PATIENCE = 6.0  # seconds from asking to killing; Flower gives itself 5
 def start(
     command: Sequence[str], mark: str, *, env: Mapping[str, str], cwd: Path, log: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Starts a command in a session of its own; what it prints is added to ``log``, or else goes into a pipe."""
+    """Starts a command in a session of its own; what it prints is added to ``log``, or else goes into a pipe.
+
+    What it writes, its log included, is for its owner only.
+    """
     if not (PROC / "self" / "environ").exists():
         raise OSError("processes are found by their environment in /proc, which is not here. Use Linux.")
-    output = subprocess.PIPE if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    output = subprocess.PIPE if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE)
     try:
         return subprocess.Popen(
             command,
@@ -31,6 +36,7 @@ def start(
             stderr=subprocess.STDOUT,
             env={**env, MARK: mark},
             cwd=cwd,
+            umask=UMASK,
             start_new_session=True,  # a Ctrl-C is for us: we end them in order
         )
     finally:

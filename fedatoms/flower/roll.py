@@ -1,5 +1,6 @@
 """Who is there: which node has which part of the data, and messages to them with an end to the waiting."""
 
+import hashlib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,80 +11,147 @@ import httpx
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedatoms.flower.wire import read_place
+from fedatoms.flower.wire import UNSAID, Place, read_place
 
 log = logging.getLogger("flwr")
 POLL = 0.2  # seconds between two looks
-QUESTION = 60.0  # seconds; then Flower says that a question is lost, and it is asked anew
+QUESTION = 60.0  # seconds at least; then Flower says that a question is lost, and it is asked anew
+NODE_KEYS: Mapping[str, bool | None] = {"auto": None, "fixed": True, "new": False}
+
+
+class Holder(NamedTuple):
+    """To whom a client belongs: the key of a node, as a checksum, and Flower's id of that node when it first came."""
+
+    key: str
+    node: int
 
 
 class Roll(NamedTuple):
     """The node of each client that is there, and the questions to nodes that have not said yet whose they are.
 
-    There are so many ``clients``, and the app of each must be that of the server, with the same ``trajectory``.
+    There are so many ``clients``, and the app of each must be that of the server, with the same ``trajectory``. None
+    may have more than ``most`` samples. A client belongs to its holder, if nodes have keys that stay theirs.
     """
 
     clients: int
     trajectory: str
+    most: int
+    node_keys: str = "auto"
+    holders: Mapping[int, Holder] = {}
     nodes: Mapping[int, int] = {}
+    places: Mapping[int, Place] = {}  # what the node of each client said of itself
     asked: Mapping[int, str] = {}  # node -> Flower's id of the question, empty once it has no client
 
 
 def meet(grid: Grid, roll: Roll, wanted: Iterable[int], wait: float) -> Roll:
     """Looks which clients are there; waits for those wanted, but no longer than ``wait`` seconds.
 
-    New nodes are asked for their ``partition-id``, since a node that is restarted may have another number; one that
-    does not answer holds nobody up.
+    New nodes are asked for their ``partition-id`` and how many samples they have, since a node that is restarted may
+    have another number; one that does not answer holds nobody up.
     """
     until, wanted = time.monotonic() + wait, set(wanted)
     roll = roll._replace(asked={node: question for node, question in roll.asked.items() if question})
     while True:
         with _patience():
-            roll = _look(grid, roll)
+            roll = _look(grid, roll, ttl=max(QUESTION, wait))  # to count samples, a node reads them
         if wanted <= roll.nodes.keys() or time.monotonic() > until:
             return roll
         time.sleep(POLL)
 
 
-def _look(grid: Grid, roll: Roll) -> Roll:
-    there = set(grid.get_node_ids())
+def keys_stay(grid: Grid, node_keys: str) -> bool:
+    """Says whether a node has the same key after a restart: it was registered with the SuperLink, as with TLS.
+
+    No field of a node tells a registered key from one that the node made for itself at its start. But a SuperLink
+    checks registered keys only with TLS, so that without it all are new. With TLS they are taken for registered.
+    """
+    known = NODE_KEYS[node_keys]
+    return getattr(grid, "_insecure", None) is False if known is None else known
+
+
+def _look(grid: Grid, roll: Roll, ttl: float) -> Roll:
+    there = _keys_of(grid) if keys_stay(grid, roll.node_keys) else dict.fromkeys(grid.get_node_ids(), None)
     nodes = {client: node for client, node in roll.nodes.items() if node in there}
     asked = {node: question for node, question in roll.asked.items() if node in there}
-    if strangers := sorted(there - asked.keys() - set(nodes.values())):
-        questions = [_question(node) for node in strangers]
+    if strangers := sorted(there.keys() - asked.keys() - set(nodes.values())):
+        questions = [_question(node, ttl) for node in strangers]
         asked |= dict(zip(strangers, grid.push_messages(questions), strict=False))  # none, if Flower cannot send
-    open_ones = [question for question in asked.values() if question]
-    replies = list(grid.pull_messages(open_ones)) if open_ones else []
+    questioned = {question: node for node, question in asked.items() if question}
+    replies = list(grid.pull_messages(list(questioned))) if questioned else []
     answered = {reply.metadata.reply_to_message_id for reply in replies}
     asked |= {node: "" for node, question in asked.items() if question in answered}
-    return _welcome(roll._replace(nodes=nodes, asked=asked), replies)
+    roll = roll._replace(nodes=nodes, asked=asked)
+    for node, reply in sorted(by_sender(replies, questioned).items()):
+        roll = _welcome(roll, node, reply, there[node])
+    return roll
 
 
-def _question(node: int) -> Message:
-    return Message(RecordDict({"config": ConfigRecord()}), node, MessageType.QUERY, ttl=QUESTION)
+def _keys_of(grid: Grid) -> dict[int, str | None]:
+    """Returns the nodes that are there, each with a checksum of its public key, whose owner signs all that it sends."""
+    return {info.node_id: hashlib.sha256(info.public_key).hexdigest()[:16] for info in grid.get_nodes()}
 
 
-def _welcome(roll: Roll, replies: list[Message]) -> Roll:
-    """Adds nodes that say which client they are; of two that say the same the first stays."""
-    known = dict(roll.nodes)
-    for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
-        node = reply.metadata.src_node_id
-        if not reply.has_content():
-            log.warning("node %d cannot take part: %s", node, reply.error.reason)
-            continue
-        try:
-            client, trajectory = read_place(reply.content)
-            if not 0 <= client < roll.clients:
-                raise ValueError(f"{client} is not one of {roll.clients} clients")
-        except (KeyError, ValueError) as error:
-            log.warning("node %d does not say which partition-id it has: %r", node, error)
-            continue
-        if trajectory != roll.trajectory:
-            log.warning("node %d runs another experiment than the server. Install the same app on both.", node)
-            continue
-        if (other := known.setdefault(client, node)) != node:
-            log.warning("node %d has the partition-id %d of node %d. Give each its own.", node, client, other)
-    return roll._replace(nodes=known)
+def _question(node: int, ttl: float) -> Message:
+    return Message(RecordDict({"config": ConfigRecord()}), node, MessageType.QUERY, ttl=ttl)
+
+
+def _welcome(roll: Roll, node: int, reply: Message, key: str | None) -> Roll:
+    """Adds a node that says which client it is, unless it cannot be that; then says why not."""
+    if not reply.has_content():
+        log.warning("node %d cannot take part: %s", node, reply.error.reason)
+        return roll
+    try:
+        place = read_place(reply.content)
+        if not 0 <= place.client < roll.clients:
+            raise ValueError(f"{place.client} is not one of {roll.clients} clients")
+    except (KeyError, ValueError) as error:
+        log.warning("node %d does not say which partition-id it has: %r", node, error)
+        return roll
+    if (why := _why_not(roll, node, place, key)) is not None:
+        log.warning("node %d %s", node, why)
+        return roll
+    counts, before = (place.samples, place.tests), roll.places.get(place.client, place)
+    log.info("client %d (node %d) joins with %d samples and %d test images", place.client, node, *counts)
+    if counts != (before.samples, before.tests):
+        words = "client %d (node %d) had %d samples and %d test images when it joined last, not %d and %d"
+        log.warning(words, place.client, node, before.samples, before.tests, *counts)
+    if key is not None and place.client not in roll.holders:
+        log.info("client %d belongs to the key %s of node %d from now on", place.client, key, node)
+        roll = roll._replace(holders={**roll.holders, place.client: Holder(key, node)})
+    return roll._replace(nodes={**roll.nodes, place.client: node}, places={**roll.places, place.client: place})
+
+
+def _why_not(roll: Roll, node: int, place: Place, key: str | None) -> str | None:
+    """Says why a node is not the client that it says; of two that may be the same, the first is."""
+    if place.trajectory != roll.trajectory:
+        return "runs another experiment than the server. Install the same app on both."
+    if UNSAID in (place.samples, place.tests):
+        return "does not say how many samples it has. Install the server's version of fedatoms on it."
+    if place.samples < 1 or place.tests < 0:
+        return f"says that it has {place.samples} samples and {place.tests} test images. Look at its data."
+    for count, what in ((place.samples, "samples"), (place.tests, "test images")):
+        if count > roll.most:
+            return f"says that it has {count} {what}, but max-examples is {roll.most}. If it is right, raise that."
+    holder = roll.holders.get(place.client)
+    if key is not None and holder is not None and holder.key != key:
+        return (
+            f"says that it is client {place.client}, which belongs to another key, {holder.key} of node {holder.node}. "
+            f'To let it be, go on with resume=true free="{place.client}" in the run config; if nodes have no '
+            f'registered keys, with node-keys="new".'
+        )
+    if (other := roll.nodes.get(place.client, node)) != node:
+        return f"has the partition-id {place.client} of node {other}. Give each its own."
+    return None
+
+
+def by_sender(replies: Iterable[Message], asked: Mapping[str, int]) -> dict[int, Message]:
+    """Returns the replies by those who were asked: message -> whom, by Flower's id of the message.
+
+    Only they know that id. The number of a sender, ``src_node_id``, is the sender's own word: Flower checks the one on
+    the envelope, and hands on the one inside.
+    """
+    known = [(asked.get(reply.metadata.reply_to_message_id), reply) for reply in replies]
+    return {who: reply for who, reply in known if who is not None}
 
 
 def ask(grid: Grid, messages: list[Message], timeout: float) -> list[Message]:

@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +10,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, load_run, run_name, to_json, trajectory
-from fedatoms.flower.books import Books, load_books, save_books
-from fedatoms.flower.roll import ask
-from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, TooFew
+from fedatoms.flower.books import Books, load_books, load_holders, save_books, save_holders
+from fedatoms.flower.private import private
+from fedatoms.flower.roll import NODE_KEYS, ask
+from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, NotFinite, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
 from fedatoms.names import find
 from fedatoms.runs import (
@@ -27,7 +28,7 @@ from fedatoms.runs import (
     run,
     write_model,
 )
-from fedatoms.scoring import Progress, Score, evaluate
+from fedatoms.scoring import Progress, Score, evaluate, lost
 from fedatoms.simulation import Record, Scored, Simulation, State
 
 log = logging.getLogger("flwr")
@@ -46,7 +47,7 @@ def server_app(task: Task) -> ServerApp:
         try:
             result = federate(task, grid, experiment, settings)
             log.info("complete after %d rounds: see %s", experiment.rounds, result.folder.resolve())
-        except TooFew as error:  # nothing is broken: Flower would call the run failed, and show where in our code
+        except (TooFew, NotFinite) as error:  # it can go on: Flower would call it failed, and show where in our code
             log.error("stopped in %s", error)
 
     return app
@@ -55,6 +56,8 @@ def server_app(task: Task) -> ServerApp:
 def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings) -> Result:
     """Runs an experiment on the nodes of a grid, or resumes it; every round ends with a checkpoint."""
     find(settings.aggregation, AGGREGATIONS, "aggregation")
+    find(settings.node_keys, NODE_KEYS, "node-keys")
+    _freed(settings, experiment)
     if settings.min_train_nodes > (most := max(round(experiment.fraction * experiment.clients), 1)):
         raise ValueError(
             f"min-train-nodes={settings.min_train_nodes}, but a round has {most} clients. Use {most} or less."
@@ -65,9 +68,11 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
     engine = Engine(nodes.simulation, nodes.rounds, nodes.personal, GO_ON, WAY_OUT)
     if settings.resume:
         _check_same(load_run(folder), experiment, folder)
-        changes = {"rounds": experiment.rounds, "eval_every": experiment.eval_every}
-        return resume(folder, changes, engine=engine, say=lambda line: log.info("%s", line))
-    return run(experiment, engine=engine)
+    with private(folder):
+        if settings.resume:
+            changes = {"rounds": experiment.rounds, "eval_every": experiment.eval_every}
+            return resume(folder, changes, engine=engine, say=lambda line: log.info("%s", line))
+        return run(experiment, engine=engine)
 
 
 def _check_same(old: Experiment, new: Experiment, folder: Path) -> None:
@@ -89,40 +94,72 @@ class _Nodes:
         return server_simulation(self.task, experiment)
 
     def rounds(self, sim: Simulation, state: State, until: int, eval_every: int) -> Iterator[Progress]:
-        self.strategy = strategy = FedAtoms(sim, _open_books(self.folder, state, self.experiment), self.settings)
+        self.strategy = strategy = FedAtoms(sim, self._open_books(state), self.settings)
         strategy.summary()
         try:
-            for progress in _rounds(strategy, self.grid, until, eval_every, own=self.experiment.personal != "none"):
+            for progress in _rounds(strategy, self.grid, until, eval_every, self._hold, own=self._personal):
                 save_books(self.folder / "nodes", strategy.books)
                 yield progress
-        except TooFew as error:
-            write_model(self.folder, sim, strategy.books.state)
-            raise TooFew(
-                f"{error}. The model so far is {self.folder / 'model.safetensors'}. Start the missing nodes, and go on "
-                f"with resume=true in the run config."
-            ) from None
+                state = progress.state
+        except (TooFew, NotFinite) as error:
+            write_model(self.folder, sim, state)
+            way = "Start the missing nodes, and go on with resume=true in the run config."
+            if isinstance(error, NotFinite):
+                way = (
+                    'Nothing of the round is kept: go on with resume=true in the run config and aggregation="median", '
+                    "or begin anew with a lower lr."
+                )
+            raise type(error)(f"{error}. The model so far is {self.folder / 'model.safetensors'}. {way}") from None
         finally:
             _say_refused(read_rounds(self.folder))
 
     def personal(self, experiment: Experiment, sim: Simulation, state: State, folder: Path) -> Ending:
         assert self.strategy is not None, "rounds come first"
-        score, size = _scores(self.strategy, self.grid, experiment.last_epochs)
+        score, size = _scores(self.strategy, self.grid, experiment.last_epochs, self._hold)
         own = {} if score is None else {**own_models_until(folder, experiment.rounds), **own_models_after(score)}
         return Ending(own, {"scores": size})
 
+    @property
+    def _personal(self) -> bool:
+        return self.experiment.personal != "none"
 
-def _rounds(strategy: FedAtoms, grid: Grid, until: int, eval_every: int, *, own: bool) -> Iterator[Progress]:
+    def _open_books(self, state: State) -> Books:
+        """Reads what is known of the run; clients that are freed belong to nobody from now on."""
+        folder, which = self.folder / "nodes", trajectory(self.experiment)
+        books = load_books(folder, state, which) if state.round else Books(state, secrets.token_hex(4), which)
+        held, freed = load_holders(folder), _freed(self.settings, self.experiment)
+        for client in sorted(freed & held.keys()):
+            log.info("client %d no longer belongs to the key %s of node %d", client, *held[client])
+        books = books._replace(holders={client: each for client, each in held.items() if client not in freed})
+        self._hold(books)
+        return books
+
+    def _hold(self, books: Books) -> None:
+        """Writes to which keys clients belong, before anything is sent to them."""
+        if books.holders != load_holders(self.folder / "nodes"):
+            save_holders(self.folder / "nodes", books.holders)
+
+
+Hold = Callable[[Books], None]
+
+
+def _rounds(
+    strategy: FedAtoms, grid: Grid, until: int, eval_every: int, hold: Hold, *, own: bool
+) -> Iterator[Progress]:
     nothing, sim = (ArrayRecord(), ConfigRecord()), strategy.sim
     while (number := strategy.books.state.round) < until:
         messages = strategy.configure_train(number + 1, *nothing, grid)
+        hold(strategy.books)
         _, metrics = strategy.aggregate_train(number + 1, ask(grid, [*messages], strategy.settings.timeout))
         state, record = strategy.books.state, strategy.record
         assert record is not None and metrics is not None, "a round leaves its record"
         scores: dict[Scored, Score] = {}
         if state.round % eval_every == 0 or state.round == until:
             scores = evaluate(sim, state) if len(sim.data.test_y) else {}
+            if what := lost(sim, scores):
+                raise NotFinite(f"round {number}: {what}, although all answers were finite")
             if own:
-                score, size = _scores(strategy, grid, 0)
+                score, size = _scores(strategy, grid, 0, hold)
                 scores |= {} if score is None else {"personal": score}
                 record = record._replace(beside={**record.beside, "scores": size})
         log.info("round %d: loss %.4f, %d clients, %s", number, record.loss, record.clients, _said(scores))
@@ -130,19 +167,27 @@ def _rounds(strategy: FedAtoms, grid: Grid, until: int, eval_every: int, *, own:
         yield Progress(state, record, scores)
 
 
-def _scores(strategy: FedAtoms, grid: Grid, last_epochs: int) -> tuple[Score | None, int]:
+def _scores(strategy: FedAtoms, grid: Grid, last_epochs: int, hold: Hold) -> tuple[Score | None, int]:
     """Asks for the scores of nodes' own models; returns the bytes of arrays that it took, too."""
     config = ConfigRecord({"last-epochs": last_epochs})
     messages = strategy.configure_evaluate(0, ArrayRecord(), config, grid)
+    hold(strategy.books)
     found = strategy.aggregate_evaluate(0, ask(grid, [*messages], strategy.settings.timeout))
     score = None if found is None else Score(**{name: float(str(value)) for name, value in found.items()})
     return score, strategy.for_scores
 
 
-def _open_books(folder: Path, state: State, experiment: Experiment) -> Books:
-    if state.round:
-        return load_books(folder / "nodes", state, trajectory(experiment))
-    return Books(state, secrets.token_hex(4), trajectory(experiment))
+def _freed(settings: Settings, experiment: Experiment) -> frozenset[int]:
+    """Reads which clients an operator frees."""
+    words = settings.free.replace(",", " ").split()
+    if not all(word.isdecimal() and int(word) < experiment.clients for word in words):
+        raise ValueError(
+            f'free={settings.free!r} in the run config: each must be one of {experiment.clients} clients. Use free="0" '
+            f'or free="0, 2".'
+        )
+    if words and not settings.resume:
+        raise ValueError(f"free={settings.free!r} without resume=true: a new run holds no client. Leave it out.")
+    return frozenset(int(word) for word in words)
 
 
 def _sizes(metrics: MetricRecord) -> str:

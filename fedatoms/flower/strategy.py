@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -13,11 +14,12 @@ from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Strategy
 from fedatoms.flower import wire
 from fedatoms.flower.books import Books, bytes_in, mend, order_for, take_in
 from fedatoms.flower.checks import Refused, check_answer, check_score, far_ones
-from fedatoms.flower.roll import Roll, ask, meet
+from fedatoms.flower.roll import Roll, ask, by_sender, meet
 from fedatoms.flower.task import Settings
-from fedatoms.flower.wire import Answer, Lacks, Order, Size
+from fedatoms.flower.wire import Answer, Lacks, Order, Size, Tested
 from fedatoms.names import find
 from fedatoms.scoring import over_clients
+from fedatoms.server import not_finite, trace_of
 from fedatoms.simulation import Record, Simulation, select
 from fedatoms.trees import Memory
 
@@ -31,6 +33,10 @@ class TooFew(RuntimeError):
     """A round with fewer good answers than it needs."""
 
 
+class NotFinite(RuntimeError):
+    """A round whose good answers make a server's model, or its loss, that is none."""
+
+
 class FedAtoms(Strategy):
     """Flower's hooks over the books of a run: any algorithm, schedule and personalised method of fedatoms."""
 
@@ -39,7 +45,9 @@ class FedAtoms(Strategy):
         self.record: Record | None = None  # of the last round
         self.for_scores = 0  # bytes of arrays in the last orders to score
         self._robust = find(settings.aggregation, AGGREGATIONS, "aggregation")
-        self._roll = Roll(len(sim.data.parts), books.trajectory)
+        most, keys = settings.max_examples, settings.node_keys
+        self._roll = Roll(len(sim.data.parts), books.trajectory, most, keys, books.holders)
+        self._orders: dict[int, Message] = {}  # to each client that was last asked
         self._sent: list[tuple[Order, Size]] = []
         self._heard: list[Size] = []
         self._refused: dict[int, str] = {}
@@ -52,20 +60,21 @@ class FedAtoms(Strategy):
         """Draws the clients of the round as the simulator does, and sends each what it lacks."""
         self._grid, self._began, self._sent, self._heard, self._refused = grid, time.perf_counter(), [], [], {}
         chosen, _ = select(self.sim, self.books.state.round)
-        self._roll = meet(grid, self._roll, chosen, self.settings.wait)
+        self._meet(grid, chosen)
         there = [client for client in chosen if client in self._roll.nodes]
         log.info("round %d: asking %d of %d clients", self.books.state.round, len(there), len(chosen))
         for client in chosen:
             if client not in there:
                 log.warning("round %d: client %d has no node that answers", self.books.state.round, client)
-        return [self._message(client) for client in there]
+        self._orders = {client: self._message(client) for client in there}
+        return list(self._orders.values())
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Takes the good answers in, in the order of the clients; leaves out the others, each with a line."""
         state, (chosen, _) = self.books.state, select(self.sim, self.books.state.round)
-        said = self._read(replies, [client for client in chosen if client in self._roll.nodes], wire.read_answer)
+        said = self._read(replies, self._orders, _answer)
         first = {client: answer for client, answer in said.items() if isinstance(answer, Answer)}
         answers = self._good({**first, **self._ask_again(said)})
         if len(answers) < self.settings.min_train_nodes:
@@ -74,7 +83,10 @@ class FedAtoms(Strategy):
                 f"round {state.round}: {len(answers)} good answers from {len(chosen)} clients{refused}, but "
                 f"min-train-nodes is {self.settings.min_train_nodes}"
             )
-        self.books = take_in(self.sim, self.books, answers, self._other_mean(answers))
+        books = take_in(self.sim, self.books, answers, self._other_mean(answers))
+        if what := not_finite(state.server, books.state.server, trace_of(books.state.server)):
+            raise NotFinite(f"round {state.round}: the server's '{what}' is not finite, although all answers were")
+        self.books = books
         self.record = self._recorded(state.round, answers, len(chosen))
         return wire.pack({"params": self.books.state.server.params}), self._metrics(self.record.loss)
 
@@ -83,18 +95,22 @@ class FedAtoms(Strategy):
     ) -> Iterable[Message]:
         """Asks every node that is there how its own model does on its own test images."""
         wanted = [] if self._roll.nodes else self.books.base  # a run that was complete when it was resumed
-        self._roll = meet(grid, self._roll, wanted, self.settings.wait)
+        self._meet(grid, wanted)
         epochs = int(str(config.get("last-epochs", 0)))
         orders = {
-            node: wire.write_order(order_for(self.sim, self.books, client, score=True, last_epochs=epochs))
-            for client, node in sorted(self._roll.nodes.items())
+            client: wire.write_order(order_for(self.sim, self.books, client, score=True, last_epochs=epochs))
+            for client in sorted(self._roll.nodes)
         }
         self.for_scores = sum(wire.size_of(content).arrays for content in orders.values())
-        return [Message(content, node, MessageType.EVALUATE, ttl=self._ttl()) for node, content in orders.items()]
+        self._orders = {
+            client: Message(content, self._roll.nodes[client], MessageType.EVALUATE, ttl=self._ttl())
+            for client, content in orders.items()
+        }
+        return list(self._orders.values())
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Weighs the nodes' scores by their test images."""
-        said = self._read(replies, self._roll.nodes, lambda content: check_score(wire.read_score(content)))
+        said = self._read(replies, self._orders, self._score)
         tested = [each for _, each in sorted(said.items())]
         counts = torch.tensor([float(each.samples) for each in tested], dtype=torch.float64)
         if not counts.sum():
@@ -110,6 +126,13 @@ class FedAtoms(Strategy):
         """Says what is run."""
         log.info("fedatoms: run %s, %d clients, %s", self.books.run, len(self.sim.data.parts), self.settings)
 
+    def _meet(self, grid: Grid, wanted: Iterable[int]) -> None:
+        self._roll = meet(grid, self._roll, wanted, self.settings.wait)
+        self.books = self.books._replace(holders=self._roll.holders)
+
+    def _score(self, content: RecordDict, client: int) -> Tested:
+        return check_score(wire.read_score(content), most=self._roll.places[client].tests)
+
     def _message(self, client: int) -> Message:
         order = order_for(self.sim, self.books, client)
         content = wire.write_order(order)
@@ -120,24 +143,22 @@ class FedAtoms(Strategy):
         """A node that hung must not work off, one after the other, orders of rounds that are long over."""
         return self.settings.timeout or None
 
-    def _read(self, replies: Iterable[Message], asked: Iterable[int], read: Callable[[RecordDict], T]) -> dict[int, T]:
+    def _read(
+        self, replies: Iterable[Message], orders: Mapping[int, Message], read: Callable[[RecordDict, int], T]
+    ) -> dict[int, T]:
         """Reads the reply of each client; says what is wrong with those that are no answer, and who gave none."""
-        clients = {node: client for client, node in self._roll.nodes.items()}
-        waiting, found = set(asked), dict[int, T]()
-        for reply in replies:
-            client = clients.get(reply.metadata.src_node_id)
-            if client is None:  # some of Flower's mods lose the sender of an error
-                continue
-            waiting.discard(client)
+        found, asked = dict[int, T](), {order.metadata.message_id: client for client, order in orders.items()}
+        heard = by_sender(replies, asked)
+        for client, reply in heard.items():
             if not reply.has_content():
                 self._leave_out(client, f"it failed: {reply.error.reason}")
                 continue
             try:
                 self._heard.append(wire.size_of(reply.content))
-                found[client] = read(reply.content)
+                found[client] = read(reply.content, client)
             except Exception as error:  # bytes from elsewhere can be wrong in any way, and must not end the run
                 self._refuse(client, str(error) if isinstance(error, Refused) else f"it cannot be read: {error!r}")
-        for client in sorted(waiting):
+        for client in sorted(orders.keys() - heard.keys()):
             self._leave_out(client, f"no answer came: it is gone, or took over {self.settings.timeout:g} seconds")
         return found
 
@@ -152,14 +173,14 @@ class FedAtoms(Strategy):
                 again[client] = self._message(client)
         assert self._grid is not None, "a round is configured first"
         replies = ask(self._grid, list(again.values()), self.settings.timeout)
-        return self._read(replies, again, wire.read_answer)
+        return self._read(replies, again, _answer)
 
     def _good(self, said: dict[int, Answer | Lacks]) -> dict[int, Answer]:
         """Leaves out what cannot be averaged, and puts the others in the order of the clients."""
         state, answers = self.books.state, dict[int, Answer]()
         for client, answer in sorted(said.items()):
             try:
-                answers[client] = check_answer(self.sim, state, answer)
+                answers[client] = check_answer(self.sim, state, answer, most=self._roll.places[client].samples)
             except Refused as error:
                 self._refuse(client, str(error))
         far = far_ones(state, answers, self.settings.far)
@@ -189,7 +210,8 @@ class FedAtoms(Strategy):
             Message(content, node, MessageType.TRAIN)
             for content, node in zip(replies, self._roll.nodes.values(), strict=False)
         ]
-        arrays, _ = self._robust().aggregate_train(1, messages)
+        with np.errstate(over="ignore", invalid="ignore"):  # a mean that is not finite ends the run with a line
+            arrays, _ = self._robust().aggregate_train(1, messages)
         assert arrays is not None, "there are answers"
         like = next(iter(answers.values())).upload
         found = wire.unpack(arrays)
@@ -212,3 +234,7 @@ class FedAtoms(Strategy):
             for what, field in (("bytes", "arrays"), ("headers", "rest"))
         }
         return MetricRecord({"loss": loss, **sizes})
+
+
+def _answer(content: RecordDict, _: int) -> Answer | Lacks:
+    return wire.read_answer(content)

@@ -20,6 +20,10 @@ from fedatoms.names import unknown
 from fedatoms.personalise import with_own
 from fedatoms.simulation import Simulation
 
+# A node holds its samples in memory: so many images of CIFAR are 123 GB. Weights, in float32, are exact up to 2^24.
+MOST = 10_000_000
+AT_LEAST_ONE = ("min_train_nodes", "max_examples")  # of the settings; others may be 0
+
 
 class Own(NamedTuple):
     """The data of one node: what it trains on, and what it is tested on."""
@@ -48,9 +52,12 @@ class Settings(NamedTuple):
     min_train_nodes: int = 1  # fewer good answers end the run
     timeout: float = 3600.0  # seconds for the answers of a round
     wait: float = 120.0  # seconds for sampled nodes to appear
+    max_examples: int = MOST  # a node that says that it has more samples is not taken
     far: float = 10.0  # an update longer than so many times the median of the others' is refused; 0 refuses none
     aggregation: str = "mean"  # or median, trimmed: Flower's own
     resume: bool = False
+    node_keys: str = "auto"  # or fixed, new: whether a client belongs to the key that first held it, see ``roll``
+    free: str = ""  # clients of a resumed run that may have other keys from now on, as "2" or "0, 2"
     state_dir: str = ""  # of nodes whose own config has none: on a cluster, a folder that all machines share
 
 
@@ -118,7 +125,7 @@ def _checked(settings: Settings) -> Settings:
         kinds = (int, float) if isinstance(default, float) else type(default)
         if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool):
             raise ValueError(f"{flag}={value!r} in the run config is not like {default!r}. Leave it out for that.")
-        if not isinstance(value, str) and not value >= (name == "min_train_nodes"):
+        if not isinstance(value, str) and not value >= (name in AT_LEAST_ONE):
             raise ValueError(f"{flag}={value} in the run config is too small. Leave it out for {default}.")
     return settings
 
@@ -148,15 +155,21 @@ def server_simulation(task: Task, experiment: Experiment) -> Simulation:
 
 def node_simulation(task: Task, experiment: Experiment, partition: int) -> Simulation:
     """Makes what a node knows: the network and its own data, as one of many clients."""
-    x, y, test_x, test_y = task.data(partition, experiment.clients)
-    if not len(y):
-        raise ValueError(f"partition {partition} has no training samples. Leave this node out of the federation.")
+    x, y, test_x, test_y = own_data(task, experiment, partition)
     x, y = _fitting(task, (x, y), f"partition {partition}")
     if len(test_y):
         test_x, test_y = _fitting(task, (test_x, test_y), f"test images of partition {partition}")
     parts, tests = ([torch.zeros(0, dtype=torch.int64)] * experiment.clients for _ in range(2))
     parts[partition], tests[partition] = torch.arange(len(y)), torch.arange(len(test_y))
     return _simulation(task, experiment, Federation(x, y, parts, test_x, test_y, tests, task.classes, task.recipe))
+
+
+def own_data(task: Task, experiment: Experiment, partition: int) -> Own:
+    """Reads the data of a node, which must have some to train on."""
+    own = task.data(partition, experiment.clients)
+    if not len(own.y):
+        raise ValueError(f"partition {partition} has no training samples. Leave this node out of the federation.")
+    return own
 
 
 def _fitting(task: Task, samples: tuple[Tensor, Tensor], name: str) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from fedatoms.trees import Memory
 Words = dict[str, int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]]
 Numbers = dict[str, int | float | list[int] | list[float]]
 MODEL = "params"
+UNSAID = -1  # samples of a node that does not say how many it has, as an older app, or says no whole number
 
 
 class Order(NamedTuple):
@@ -59,10 +60,15 @@ class Lacks(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Which client a node is, and of which experiment: one with another trajectory has another app."""
+    """Which client a node is, and of which experiment: one with another trajectory has another app.
+
+    Its numbers of samples, to train on and to be tested on, are the most that its answers may weigh.
+    """
 
     client: int
     trajectory: str
+    samples: int
+    tests: int
 
 
 def pack(memory: Memory) -> ArrayRecord:
@@ -139,17 +145,22 @@ def write_lacks(lacks: Lacks) -> RecordDict:
 
 def write_place(place: Place) -> RecordDict:
     """Makes the content of a node's reply to the question who it is."""
-    return RecordDict({"config": ConfigRecord({"partition-id": place.client, "trajectory": place.trajectory})})
+    words: Words = {"partition-id": place.client, "trajectory": place.trajectory}
+    counts: Words = {"num-examples": place.samples, "num-tests": place.tests}
+    return RecordDict({"config": ConfigRecord({**words, **counts})})
 
 
 def read_place(content: RecordDict) -> Place:
     """Inverts ``write_place``.
 
-    >>> read_place(write_place(Place(3, "0a1b")))
-    Place(client=3, trajectory='0a1b')
+    >>> read_place(write_place(Place(3, "0a1b", 50, 10)))
+    Place(client=3, trajectory='0a1b', samples=50, tests=10)
     """
     words = content.config_records["config"]
-    return Place(int(str(words["partition-id"])), str(words["trajectory"]))
+    client, trajectory = int(str(words["partition-id"])), str(words["trajectory"])
+    said = [words.get(name) for name in ("num-examples", "num-tests")]
+    samples, tests = (count if isinstance(count, int) and not isinstance(count, bool) else UNSAID for count in said)
+    return Place(client, trajectory, samples, tests)
 
 
 def read_answer(content: RecordDict) -> Answer | Lacks:
