@@ -37,7 +37,7 @@ from fedatoms.train import Watch
 
 RESULTS = Path(__file__).parent.parent / "paper-results"
 ALL = list(studies().values())
-TINY = ["--quick", "--only", "^fedavg-(atoms-)?cifar10-5 --partition iid"]
+TINY = ["--quick", "--only", "^fedavg-(atoms25-)?cifar10-5 --partition iid"]
 
 
 @pytest.fixture(autouse=True)
@@ -279,7 +279,7 @@ def test_a_damaged_result_is_named_and_made_again(folder: Path, capsys: pytest.C
 
 
 def test_only_what_was_asked_for_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pair = r"^fedavg(-atoms)?-cifar100-20$|synthetic"
+    pair = r"^fedavg(-atoms25)?-cifar100-20$|synthetic"
     assert main(["reproduce", "figure-communication", "synthetic", "--quick", "--only", pair]) == 0
     said = capsys.readouterr().out
     assert "Figure (d)" in said and "Two Gaussians" in said
