@@ -1,6 +1,8 @@
 """fedatoms reproduce: the paper's tables and figures."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +14,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedatoms.report.find import Found
+    from fedatoms.reproduce.budget import Limit
     from fedatoms.reproduce.plan import Job, Reproduce
+    from fedatoms.runs import Result
 
 
-def command(words: list[str]) -> int:
+def command(words: list[str], clock: Callable[[], float] = time.monotonic) -> int:
     """Runs what is missing of some studies, then shows the paper's numbers beside ours."""
+    began = clock()
+    from fedatoms.reproduce.budget import Limit, end_of
     from fedatoms.reproduce.plan import Reproduce, check_jobs, chosen, jobs, lacking, missing, out_of
 
     if not words or "-h" in words or "--help" in words:
@@ -26,7 +32,7 @@ def command(words: list[str]) -> int:
     if not names:
         raise ValueError(f"name a study first: {', '.join(studies())} or all.")
     settings = parse("reproduce", flags, Reproduce())
-    wanted = chosen(names)
+    limit, wanted = Limit(end_of(settings, began), clock), chosen(names)
     asked, out = jobs(wanted, settings), Path(out_of(settings))
     found, console = _find(out), terminal()
     for note in found.left_out:
@@ -42,15 +48,17 @@ def command(words: list[str]) -> int:
         return 2
     how = " (quick: digits stand in, a few rounds)" if settings.quick else ""
     console.print(f"{len(left)} of {len(asked)} to do{how}, results in {out}", highlight=False)
-    failed = _do(ready, settings, console)
+    later, failed = _do(ready, [run.result for run in found.runs], settings, limit, console)
     _show(wanted, asked, settings, console)
+    if later:
+        say(later)
     if lacks:
         say(f"{len(left) - len(ready)} of {len(left)} skipped: no {' and no '.join(lacks)} in {settings.data_dir}.")
     return 1 if failed or lacks else 0
 
 
 def _help() -> None:
-    print("fedatoms reproduce STUDY ... [--data-dir FOLDER] [--seeds 0,1,2] [--only PATTERN] [--quick]\n")
+    print("fedatoms reproduce STUDY ... [--data-dir FOLDER] [--seeds 0,1,2] [--only PATTERN] [--minutes N] [--quick]\n")
     for study in studies().values():
         print(f"  {study.name:21} {study.title}")
     print("  all                   all of them\n")
@@ -62,19 +70,28 @@ def _find(out: Path) -> "Found":
     return find([out] if out.exists() else [])
 
 
-def _do(jobs: Sequence["Job"], settings: "Reproduce", console: "Console") -> bool:
-    """Does jobs, says which of them failed, and whether any did."""
+def _do(
+    jobs: Sequence["Job"], results: Sequence["Result"], settings: "Reproduce", limit: "Limit", console: "Console"
+) -> tuple[str, bool]:
+    """Does jobs, the most valuable first, and says which failed; returns what to say of those left, and if any did."""
     from fedatoms.display import overall
+    from fedatoms.reproduce.budget import begun, by_worth, informed, left_over
+    from fedatoms.reproduce.plan import seeds_of
     from fedatoms.reproduce.work import here, on_ray
 
     if not jobs:
-        return False
-    work = on_ray if settings.on == "ray" else here
+        return "", False
+    jobs = by_worth(jobs, seeds_of(settings), begun(jobs), [result.experiment for result in results])
+    limit = informed(limit, settings, jobs, results)
+    work = on_ray if settings.on == "ray" else partial(here, limit=limit)
     with overall(console, {job.name: job.weight for job in jobs}) as tell, told_to_repeat():
-        failed = [done for done in work(jobs, lambda job, share: tell(job.name, share)) if done.failure]
+        over = list(work(jobs, lambda job, share: tell(job.name, share)))
+    failed = [done for done in over if done.failure]
     for each in failed:
         say(f"{each.job.name} failed: {each.failure}")
-    return bool(failed)
+    left = [job for job in jobs if job.name not in {done.job.name for done in over}]
+    said = f"{len(over) - len(failed)} done, {left_over(left, limit, settings.minutes)}" if left else ""
+    return said, bool(failed)
 
 
 def _show(wanted: Sequence[Study], asked: Sequence["Job"], settings: "Reproduce", console: "Console") -> None:

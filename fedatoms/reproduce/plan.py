@@ -33,6 +33,8 @@ class Reproduce:
     """Where to train: cpu, cuda, cuda:1, ...; auto takes a GPU if there is one."""
     quick: bool = False
     """Minutes on a CPU: digits stand in for every data set, and a few rounds for all of them."""
+    minutes: float = 0.0
+    """Begin only what should end within so many minutes, the most valuable first; 0: no limit."""
     on: Literal["here", "ray"] = "here"
     """here: one after the other; ray: spread over a Ray cluster, a GPU (or a CPU core) each (needs fedatoms[ray])."""
     out: str = ""
@@ -82,21 +84,22 @@ class Job(NamedTuple):
 
 
 def chosen(words: Sequence[str]) -> list[Study]:
-    """Returns the studies that were asked for; ``all`` is every one.
+    """Returns the studies that were asked for, in the order of the words; ``all`` is every one.
 
-    >>> [study.name for study in chosen(["table1", "landscape"])], len(chosen(["all"]))
-    (['table1', 'landscape'], 12)
+    >>> [study.name for study in chosen(["landscape", "table1"])], len(chosen(["iid", "all"]))
+    (['landscape', 'table1'], 12)
     """
     table = studies()
     for word in words:
         if word not in (*table, "all"):
             raise unknown(word, (*table, "all"), "study")
-    return [study for name, study in table.items() if name in words or "all" in words]
+    names = dict.fromkeys(name for word in words for name in (table if word == "all" else (word,)))
+    return [table[name] for name in names]
 
 
 def jobs(wanted: Sequence[Study], settings: Reproduce) -> list[Job]:
-    """Lists all jobs of some studies, each once, and refuses a pattern that matches none."""
-    seeds, matches = _seeds(settings.seeds), _pattern(settings.only)
+    """Lists all jobs of some studies, each once and study after study; refuses a pattern that matches none."""
+    seeds, matches = seeds_of(settings), _pattern(settings.only)
     runs = {typed: one for study in wanted for typed, one in study.runs.items()}
     measures = {study.name: study for study in wanted if study.measure}
     if not any(map(matches, (*runs, *measures))):
@@ -104,12 +107,13 @@ def jobs(wanted: Sequence[Study], settings: Reproduce) -> list[Job]:
     here = {
         typed: _placed(quick(one) if settings.quick else one, settings) for typed, one in runs.items() if matches(typed)
     }
-    trained = [
-        Job(typed, (replace(one, seed=seed),), quick=settings.quick)
+    trained = {
+        typed: [Job(typed, (replace(one, seed=seed),), quick=settings.quick) for seed in seeds]
         for typed, one in distinct(here).items()
-        for seed in seeds
-    ]
-    return trained + [_measure(study, settings, seeds[0]) for name, study in measures.items() if matches(name)]
+    }
+    measured = {name: [_measure(study, settings, seeds[0])] for name, study in measures.items() if matches(name)}
+    names = dict.fromkeys(name for study in wanted for name in (study.runs or (study.name,)))
+    return [job for name in names for job in (trained | measured).get(name, ())]
 
 
 def missing(wanted: Sequence[Job], found: Found) -> list[Job]:
@@ -169,6 +173,19 @@ def out_of(settings: Reproduce) -> str:
     return settings.out or ("runs/quick" if settings.quick else "runs/paper")
 
 
+def seeds_of(settings: Reproduce) -> list[int]:
+    """Returns the seeds of every run.
+
+    >>> seeds_of(Reproduce(seeds="2, 0"))
+    [2, 0]
+    """
+    words = [word.strip() for word in settings.seeds.split(",")]
+    seeds = [int(word) for word in words if word.isdecimal()]
+    if len(set(seeds)) < len(words):
+        raise ValueError(f"--seeds {settings.seeds} is not a list of different whole numbers. Use for example 0,1,2.")
+    return seeds
+
+
 def _measure(study: Study, settings: Reproduce, seed: int) -> Job:
     kind = MEASURES[study.measure]
     experiments = kind.quick_experiments if settings.quick else kind.experiments
@@ -194,11 +211,3 @@ def _pattern(only: str) -> Callable[[str], bool]:
             f"--only {only} is not a regular expression: {error}. Use for example --only 'cifar10-5$'."
         ) from None
     return lambda name: pattern.search(name) is not None
-
-
-def _seeds(text: str) -> list[int]:
-    words = [word.strip() for word in text.split(",")]
-    seeds = [int(word) for word in words if word.isdecimal()]
-    if len(set(seeds)) < len(words):
-        raise ValueError(f"--seeds {text} is not a list of different whole numbers. Use for example 0,1,2.")
-    return seeds

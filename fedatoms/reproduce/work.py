@@ -12,18 +12,23 @@ from typing import NamedTuple
 
 import torch
 
-from fedatoms.compare import finish, folder_of
+from fedatoms.compare import existing, finish, folder_of
 from fedatoms.lock import locked
 from fedatoms.measures import MEASURES
 from fedatoms.measures.files import write_measure
 from fedatoms.names import one_line
 from fedatoms.report.find import find
+from fedatoms.reproduce.budget import NONE, Limit, next_of, took
 from fedatoms.reproduce.plan import Job, missing
 from fedatoms.scoring import Progress
 
 Tick = Callable[[float], None]  # the share of a job that is done
 Tell = Callable[[Job, float], None]
 FAILURES = (ValueError, OSError, FloatingPointError, MemoryError, torch.OutOfMemoryError)  # of one job; others go on
+
+
+class TimeOver(KeyboardInterrupt):
+    """Stops a run as Ctrl-C does: it saves a checkpoint."""
 
 
 class Done(NamedTuple):
@@ -48,12 +53,19 @@ def perform(job: Job, tick: Tick = lambda share: None) -> Done:
     return Done(job)
 
 
-def here(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
-    """Does jobs one after the other."""
-    for job in jobs:
-        done = perform(job, partial(tell, job))
+def here(jobs: Sequence[Job], tell: Tell, limit: Limit = NONE) -> Iterator[Done]:
+    """Does jobs one after the other: all, or always the first that should end within the limit."""
+    left, known = list(jobs), list(limit.known)
+    while (job := next_of(left, known, limit.end - limit.clock(), limit.begun)) is not None:
+        left.remove(job)
+        try:
+            done = perform(job, partial(_watch, job, tell, limit))
+        except TimeOver:
+            return
         gc.collect()  # a simulation and its compiled steps refer to each other: on a GPU the next one needs their room
         tell(job, 1.0)  # also one that failed, or had only its result to write
+        if not (job.measure or done.failure) and (result := existing(job.experiments[0])):
+            known += took([result], limit.device)
         yield done
 
 
@@ -106,6 +118,13 @@ def _measure(job: Job, tick: Tick) -> None:
 def _is_done(job: Job, folder: Path) -> bool:
     """Looks again, since another process may have done it after the jobs were listed."""
     return folder.is_dir() and not missing([job], find([folder]))
+
+
+def _watch(job: Job, tell: Tell, limit: Limit, share: float) -> None:
+    """Tells how far a job is, and stops a run when time is over; a measure would be lost and may go on."""
+    tell(job, share)
+    if not job.measure and share < 1 and limit.clock() >= limit.end:
+        raise TimeOver
 
 
 def _anywhere(job: Job) -> Job:
