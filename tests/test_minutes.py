@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from results import a_run
+from results import a_run, stand_ins
 
 from fedatoms.cli import main
 from fedatoms.cli.reproduce import command
@@ -23,7 +23,6 @@ from fedatoms.paper.studies import quick
 from fedatoms.presets import PRESETS
 from fedatoms.provenance import provenance
 from fedatoms.report.find import find
-from fedatoms.report.groups import _stand_ins
 from fedatoms.reproduce import work
 from fedatoms.reproduce.budget import Limit, Took, begun, by_worth, estimate, next_of, took
 from fedatoms.reproduce.plan import Job, Reproduce, chosen, jobs
@@ -43,11 +42,8 @@ def least(experiment: Experiment) -> Experiment:
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Makes stand-ins as small as they can be."""
-    monkeypatch.setattr("fedatoms.reproduce.plan.quick", least)
-    monkeypatch.setattr("fedatoms.report.groups.quick", least)
-    _stand_ins.cache_clear()
-    yield
-    _stand_ins.cache_clear()
+    with stand_ins(monkeypatch, least):
+        yield
 
 
 @pytest.fixture

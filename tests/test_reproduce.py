@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from results import SOURCE, VALUES, a_run
+from results import SOURCE, VALUES, a_run, stand_ins
 from rich.console import Console
 
 from fedatoms import compare
@@ -26,7 +26,7 @@ from fedatoms.paper.studies import Study, distinct, quick, studies
 from fedatoms.paper.tables import cells
 from fedatoms.presets import preset
 from fedatoms.report.find import find
-from fedatoms.report.groups import _stand_ins, group, groups_of
+from fedatoms.report.groups import group, groups_of
 from fedatoms.report.spending import spent
 from fedatoms.report.studied import figures, section
 from fedatoms.reproduce import work
@@ -47,11 +47,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def least(experiment: Experiment) -> Experiment:
         return replace(quick(experiment), rounds=2, epochs=1, last_epochs=1)
 
-    monkeypatch.setattr("fedatoms.reproduce.plan.quick", least)
-    monkeypatch.setattr("fedatoms.report.groups.quick", least)
-    _stand_ins.cache_clear()
-    yield
-    _stand_ins.cache_clear()
+    with stand_ins(monkeypatch, least):
+        yield
 
 
 @pytest.fixture
