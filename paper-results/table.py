@@ -1,6 +1,7 @@
 """Makes the tables of paper-results/README.md and the picture docs/cifar10-5.png from the files next to it."""
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedatoms.bench.report import fill, table
@@ -10,11 +11,11 @@ from fedatoms.paper import tables
 from fedatoms.paper.studies import BETAS, PAIR, SAMPLED
 from fedatoms.paper.tables import CIFAR, Cell, Column, Pair
 from fedatoms.plots import accuracy_plot
-from fedatoms.presets import ALGORITHMS, TABLE1
+from fedatoms.presets import ALGORITHMS, PRESETS, TABLE1
 from fedatoms.report.claims import Claim
 from fedatoms.report.claims import claims as all_claims
 from fedatoms.report.find import find
-from fedatoms.report.groups import gain_of, group, match, place
+from fedatoms.report.groups import gain_of, group, key_of, match, on_common_seeds, place
 from fedatoms.runs import Result, accuracy_curves, read_result, read_rounds
 
 ROOT, MAKER = Path(__file__).parent, "paper-results/table.py"
@@ -22,8 +23,10 @@ NAMES = dict(zip(ALGORITHMS, ("FedAvg", "FedProx", "SCAFFOLD", "FedDyn", "FedDC"
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 CIFAR10 = [column for column in CIFAR if column.dataset == "cifar10"]
 PAPER = {cell.preset: cell for name in DATASETS for cell in tables.cells(1, name)}
+SEARCHED = ("fedavg", "feddyn")  # by which settings are chosen, on held-out images
 FOUND = find([ROOT])
-OURS = match(group(FOUND.runs))  # as the page has it, over all seeds that there are
+GROUPS = {each.key: each for each in group(FOUND.runs)}
+OURS = match(list(GROUPS.values()))  # as the page has it, over all seeds that there are
 
 
 def cells() -> str:
@@ -58,13 +61,36 @@ def gains() -> str:
     )
 
 
+def numbers() -> str:
+    """Writes what 9 atoms add, and what 25 add with the same seeds."""
+    heads = ("", *(f"{_title(column)}, {number}" for column in CIFAR for number in (9, 25)), "mean, 9", "mean, 25")
+    found = {name: [_both_numbers(name, column) for column in CIFAR] for name in ALGORITHMS}
+    lines = [_gain_line(NAMES[name], row) for name, row in found.items()]
+    columns = [tuple(map(statistics.mean, zip(*column, strict=True))) for column in zip(*found.values(), strict=True)]
+    return table(heads, [*lines, _gain_line("mean", columns)])
+
+
+def _gain_line(name: str, row: Sequence[tuple[float, ...]]) -> list[str]:
+    means = map(statistics.mean, zip(*row, strict=True))
+    return [name, *(f"{gain:+.2f}" for gain in (*(each for both in row for each in both), *means))]
+
+
+def _both_numbers(name: str, column: Column) -> tuple[float, ...]:
+    kinds = ("", "-atoms", "-atoms25")
+    wanted = [key_of(PRESETS[f"{name}{kind}-{column.dataset}-{column.classes}"]) for kind in kinds]
+    groups = on_common_seeds([GROUPS[key] for key in wanted])
+    plain, *decomposed = (statistics.mean(_all(run.result) for run in each.runs) for each in groups)
+    return tuple(each - plain for each in decomposed)
+
+
 def feddyn() -> str:
-    """Writes how FedDyn goes on (100, 2) of CIFAR-10, for three seeds and for the paper's 9 atoms."""
+    """Writes how FedDyn goes on (100, 2) of CIFAR-10: plain, with 9 atoms and with 25, for the seeds that there are."""
     rounds = (60, 120, 300, 450, 600)
     heads = ("folder", *(f"round {t}" for t in rounds), "best", "ours")
-    folders = ["feddyn-cifar10-2", "feddyn-atoms25-cifar10-2", "orthonormal/feddyn-atoms-cifar10-2"]
-    others = sorted((ROOT / "feddyn").iterdir(), key=lambda path: path.name)
-    return table(heads, [_course(name, rounds) for name in (*folders, *(f"feddyn/{path.name}" for path in others))])
+    names = [f"feddyn{kind}-cifar10-2" for kind in ("", "-atoms", "-atoms25")]
+    seeds = [f"{parent}/{name}-s{seed}" for name in names for parent in ("feddyn", "seeds") for seed in (1, 2)]
+    others = [each for each in (*seeds, "orthonormal/feddyn-atoms-cifar10-2") if (ROOT / each).exists()]
+    return table(heads, [_course(name, rounds) for name in (*names, *others)])
 
 
 def _course(folder: str, rounds: tuple[int, ...]) -> list[str]:
@@ -89,7 +115,7 @@ def _sent(folder: str) -> list[str]:
 def clients() -> str:
     """Writes figure (c): accuracy against the clients of a round."""
     folders = [(f"{n}", *(f"clients/{stem}-cifar10-5-sampled-{n}" for stem in PAIR)) for n in SAMPLED]
-    return table(("clients in a round", "plain", "atoms", "gain"), [_both(*each) for each in folders])
+    return table(("clients in a round", "plain", "25 atoms", "gain"), [_both(*each) for each in folders])
 
 
 def partitions() -> str:
@@ -97,7 +123,7 @@ def partitions() -> str:
     kinds = {"iid": "iid", "Dirichlet 0.6": "dirichlet-0.6", "Dirichlet 0.3": "dirichlet-0.3"}
     folders = [(name, *(f"partitions/{stem}-cifar10-5-{kind}" for stem in PAIR)) for name, kind in kinds.items()]
     shards = [(f"{c.classes} classes each", *(f"{stem}-cifar10-{c.classes}" for stem in PAIR)) for c in CIFAR10[::-1]]
-    return table(("clients' data", "plain", "atoms", "gain"), [_both(*each) for each in (*folders, *shards)])
+    return table(("clients' data", "plain", "25 atoms", "gain"), [_both(*each) for each in (*folders, *shards)])
 
 
 def _both(name: str, plain: str, atoms: str) -> list[str]:
@@ -157,6 +183,18 @@ def _personal(cell: Cell) -> list[str]:
     return start + [f"{value:.2f}" for value in values]
 
 
+def heads() -> str:
+    """Writes what local atoms have with a last layer of their own, and under a global one."""
+    names = {"atoms and the last layer": "local-atoms-and-head-personal", "atoms": "local-atoms-personal"}
+    paper = [f"{cell.value:.2f}" for c in CIFAR for cell in tables.cells(2, c.dataset) if _is_ours(cell, c)]
+    ours = [[name, *(_after(f"{stem}-{c.dataset}-{c.classes}") for c in CIFAR)] for name, stem in names.items()]
+    return table(("what is local", *map(_title, CIFAR)), [["the paper", *paper], *ours])
+
+
+def _is_ours(cell: Cell, column: Column) -> bool:
+    return cell.row == "Ours" and cell.column == column
+
+
 def variants() -> str:
     """Writes what local atoms and local training have in other settings."""
     heads = ("in `variants/`", "(100, 2)", "(100, 5)")
@@ -195,6 +233,19 @@ def search() -> str:
     return table(("flags", "FedAvg", "FedDyn", "mean", "in `search/`"), lines)
 
 
+def starts() -> str:
+    """Writes what 9 atoms have on held-out images by where they start, the best mean first."""
+    heads = ("`--init`", *(f"{NAMES[name]}, {_title(column)}" for name in SEARCHED for column in CIFAR), "mean")
+    found = {start: _started(start) for start in ("orthonormal", "dct", "fourier-bessel")}
+    ranked = sorted(found.items(), key=lambda line: -statistics.mean(line[1]))
+    return table(heads, [[f"`{start}`", *map(_two, (*scores, statistics.mean(scores)))] for start, scores in ranked])
+
+
+def _started(start: str) -> list[float]:
+    cells = [(name, f"{column.dataset}-{column.classes}") for name in SEARCHED for column in CIFAR]
+    return [_all(_read(f"search-start/{name}-{start}-{cell}")) for name, cell in cells]
+
+
 def first_search() -> str:
     """Writes what was tried before that, the best first."""
     found = [read_result(path.parent) for path in (ROOT / "search-300").glob("*/result.json")]
@@ -206,7 +257,7 @@ def first_search() -> str:
 
 
 def rates() -> str:
-    """Writes what the decomposition adds with seed 0 at the rate of the network, and at twice that rate."""
+    """Writes what 25 atoms add with seed 0 at the rate of the network, and at twice that rate."""
     heads = ("", *(f"{_title(column)}, {rate}" for column in CIFAR for rate in ("once", "twice")))
     found = {name: [_at_both_rates(name, column) for column in CIFAR] for name in ALGORITHMS}
     lines = [[NAMES[name], *(f"{gain:+.2f}" for both in row for gain in both)] for name, row in found.items()]
@@ -242,15 +293,18 @@ BLOCKS = {
     "claims": claims,
     "cells": cells,
     "gains": gains,
+    "numbers": numbers,
     "controls": controls,
     "feddyn": feddyn,
     "communication": communication,
     "clients": clients,
     "partitions": partitions,
     "personal": personal,
+    "heads": heads,
     "variants": variants,
     "atoms": atoms,
     "rates": rates,
+    "starts": starts,
     "search": search,
     "first search": first_search,
     "clipping": clipping,
@@ -261,8 +315,8 @@ def report(page: Path = ROOT / "README.md", picture: Path = ROOT.parent / "docs"
     """Fills the page's blocks and draws FedAvg's curves."""
     for name, block in BLOCKS.items():
         page.write_text(fill(page.read_text(), block(), name, MAKER))
-    lines = compare([_read("fedavg-cifar10-5"), _read("fedavg-atoms25-cifar10-5")])
-    named = [line._replace(label=label) for line, label in zip(lines, ("plain", "with atoms"), strict=True)]
+    lines = compare([_read("fedavg-cifar10-5"), _read("fedavg-atoms-cifar10-5")])
+    named = [line._replace(label=label) for line, label in zip(lines, ("plain", "9 atoms"), strict=True)]
     accuracy_plot(named, picture, "FedAvg on CIFAR-10, 100 clients with 5 classes each")
 
 

@@ -74,14 +74,14 @@ def test_only_the_same_seeds_are_compared_and_the_rule_names_them(tmp_path: Path
     a_pair(tmp_path, gain=3.0, name="fedprox", seeds=(0, 1))
     claim = the_claim(tmp_path, "mean gain over its pairs")
     assert [line.ours for line in claim.evidence] == [2.0, 3.0]
-    assert claim.rule.endswith("Ours: 25 atoms; seed 0, but seeds 0, 1 in 1 of 2.")
+    assert claim.rule.endswith("Ours: 9 atoms; seed 0, but seeds 0, 1 in 1 of 2.")
     baseline = the_claim(tmp_path, "Our baselines").evidence[0]
     assert baseline.ours == 70.0  # all seeds there are
 
 
 def test_runs_without_a_common_seed_are_no_pair(tmp_path: Path) -> None:
     a_run(tmp_path / "plain", 50.0, "fedavg-cifar10-5", seed=0, rounds=0)
-    a_run(tmp_path / "atoms", 52.0, "fedavg-atoms25-cifar10-5", seed=1, rounds=0)
+    a_run(tmp_path / "atoms", 52.0, "fedavg-atoms-cifar10-5", seed=1, rounds=0)
     assert the_claim(tmp_path, "mean gain over its pairs").verdict == "not run"
     assert the_claim(tmp_path, "Fewer rounds").verdict == "not run"
 
@@ -117,7 +117,7 @@ def test_baselines_are_near_at_the_two_decimals_that_are_printed(off: float, ver
 def test_a_hundredth_more_bytes_is_no_extra_cost(more: float, verdict: str, tmp_path: Path) -> None:
     a_pair(tmp_path)
     changed(tmp_path / "fedavg-cifar10-5-s0", bytes_up={"rest": 1_000_000})
-    changed(tmp_path / "fedavg-atoms25-cifar10-5-s0", bytes_up={"rest": round(1_000_000 * (1 + more))})
+    changed(tmp_path / "fedavg-atoms-cifar10-5-s0", bytes_up={"rest": round(1_000_000 * (1 + more))})
     claim = the_claim(tmp_path, "cost no extra bytes")
     assert claim.verdict == verdict and claim.numbers[1] == pytest.approx(100 * more)
 
@@ -129,16 +129,17 @@ def a_personal(folder: Path, accuracy: float, method: str, column: str, seed: in
 
 
 def test_personal_atoms_must_lead_where_the_paper_has_them_lead(tmp_path: Path) -> None:
-    for method, accuracy in (("local-atoms", 60.0), ("local", 50.0), ("ditto", 61.0)):
+    for method, accuracy in (("local-atoms-and-head", 60.0), ("local", 50.0), ("ditto", 61.0)):
         a_personal(tmp_path, accuracy, method, "cifar100-5")  # there the paper's are second
     assert the_claim(tmp_path, "Personal atoms").verdict == "not run"
-    for method, accuracy in (("local-atoms", 60.0), ("local", 50.0), ("ditto", 59.0)):
+    for method, accuracy in (("local-atoms-and-head", 60.0), ("local", 50.0), ("ditto", 59.0)):
         a_personal(tmp_path, accuracy, method, "cifar10-5")
     a_personal(tmp_path, 90.0, "ditto", "cifar10-5", seed=1)  # no atoms with this seed
     claim = the_claim(tmp_path, "Personal atoms")
     assert claim.verdict == "holds" and claim.numbers[1] == 1.0
     assert "against 2 of 8" in claim.evidence[0].about and "Run: 1 of 4 such columns." in claim.rule
-    for method, accuracy in (("local-atoms", 60.0), ("ditto", 62.0)):
+    assert "atoms and the last layer are local" in claim.rule
+    for method, accuracy in (("local-atoms-and-head", 60.0), ("ditto", 62.0)):
         a_personal(tmp_path, accuracy, method, "cifar10-2")
     claim = the_claim(tmp_path, "Personal atoms")
     assert claim.verdict == "does not hold" and claim.numbers[1] == -2.0
@@ -186,14 +187,14 @@ def test_each_seed_has_its_own_target_and_its_own_ratio(tmp_path: Path) -> None:
     (line,) = the_claim(tmp_path, "Fewer rounds").evidence
     assert line.ours == pytest.approx((0.25 + 0.5 + 1.5) / 3) and line.speaks_for
     assert line.about == "FedAvg, cifar10 (100, 5): 300 rounds (1 of 3 seeds never), plain 400"
-    cut(tmp_path / "fedavg-atoms25-cifar10-5-1")
+    cut(tmp_path / "fedavg-atoms-cifar10-5-1")
     assert the_claim(tmp_path, "Fewer rounds").verdict == "not run"
 
 
 def test_each_number_of_clients_in_a_round_has_its_gain(tmp_path: Path) -> None:
     gains = dict(zip(SAMPLED, (1.0, 2.0, 3.0, 0.5, 4.0, 5.0), strict=True))
     for count, gain in gains.items():
-        for kind, accuracy in (("", 50.0), ("-atoms", 50.0 + gain)):
+        for kind, accuracy in (("", 50.0), ("-atoms25", 50.0 + gain)):
             preset = f"fedavg{kind}-cifar10-5"
             a_run(tmp_path / f"{count}{kind}", accuracy, preset, rounds=200, fraction=count / 100)
     claim = the_claim(tmp_path, "few clients in a round")
@@ -201,15 +202,16 @@ def test_each_number_of_clients_in_a_round_has_its_gain(tmp_path: Path) -> None:
         f"{count} clients in a round": gain for count, gain in gains.items()
     }
     assert claim.verdict == "holds" and claim.numbers == (None, min(gains.values()))
+    assert claim.rule.endswith("Run: 6 of 6 numbers of clients. Ours: 25 atoms; seed 0.")
     assert the_claim(tmp_path, "our other runs").verdict == "not run"  # they are the paper's
-    result = tmp_path / "20-atoms" / "result.json"
+    result = tmp_path / "20-atoms25" / "result.json"
     result.write_text(result.read_text().replace("50.5", "49.5"))
     worse = the_claim(tmp_path, "few clients in a round")
     assert worse.verdict == "does not hold" and worse.numbers == (None, -0.5)
 
 
 def test_clients_in_a_round_need_no_rounds_but_common_seeds(tmp_path: Path) -> None:
-    for kind, seed, accuracy in (("", 0, 50.0), ("", 1, 90.0), ("-atoms", 0, 51.0)):
+    for kind, seed, accuracy in (("", 0, 50.0), ("", 1, 90.0), ("-atoms25", 0, 51.0)):
         preset = f"fedavg{kind}-cifar10-5"
         a_run(tmp_path / f"{preset}-{seed}", accuracy, preset, seed, rounds=200, fraction=0.02)
     (tmp_path / "fedavg-cifar10-5-0" / "rounds.jsonl").unlink()
@@ -278,7 +280,7 @@ def test_the_card_shows_the_line_that_is_furthest_above_its_beta(tmp_path: Path)
 
 def test_bytes_are_counted_seed_by_seed_and_a_seed_that_never_gets_there_makes_a_bound(tmp_path: Path) -> None:
     for seed, (plain, slow, high) in enumerate(((300, 150, 50.0), (300, FULL + 1, 60.0))):
-        for preset, since, more in (("fedavg", plain, {}), ("fedavg-atoms", slow, {"beta": "1/2"})):
+        for preset, since, more in (("fedavg", plain, {}), ("fedavg-atoms25", slow, {"beta": "1/2"})):
             curves = both(rising(since, FULL, high=high))
             name = f"{preset}-cifar100-20"
             a_run(tmp_path / f"{preset}-{seed}", preset=name, seed=seed, rounds=0, curves=curves, **more)

@@ -169,7 +169,7 @@ def test_broken_data_files_are_named_and_run_nothing(harm: str, capsys: pytest.C
     assert "data_batch_3" in line and not Path("stolen").exists()
 
 
-@pytest.mark.parametrize("name", ["fedavg-atoms25-cifar10-2", "local-atoms-personal-cifar10-2"])
+@pytest.mark.parametrize("name", ["fedavg-atoms-cifar10-2", "local-atoms-and-head-personal-cifar10-2"])
 def test_cifar_runs_from_its_official_files(name: str) -> None:
     cifar_folder()
     words = ["run", name, "--clients", "5", "--rounds", "1", "--epochs", "1", "--fraction", "1", "--last-epochs", "1"]

@@ -93,7 +93,7 @@ def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     page = opened.page
     assert page.locator(".modebar-btn").count() and not page.locator(".modebar-btn[data-title^=Share]").count()
     names = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.name ?? null)")
-    assert "fedavg + 25 atoms" in names and None in names  # means, and unnamed ranges over seeds
+    assert "fedavg + 9 atoms, init fourier-bessel" in names and None in names  # means, and unnamed ranges over seeds
     assert page.locator("#curve-figure path.js-line").count() == len(names)
     off = page.locator("#curve-lines input:not(:checked)").evaluate_all("boxes => boxes.map(box => box.value)")
     assert "fedavg + 25 atoms, atoms-lr 2" in off and not {*off} & {*names}
@@ -114,7 +114,7 @@ def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
 
 def test_figures_made_of_runs_are_drawn(opened: Opened) -> None:
     names = opened.page.evaluate("document.getElementById('study-0-0').data.map(trace => trace.name)")
-    assert names == ["feddyn", "feddyn + 25 atoms"]
+    assert names == ["feddyn", "feddyn + 9 atoms"]
     last = opened.page.evaluate("document.getElementById('study-0-0').data.map(trace => trace.y.at(-1))")
     files = [read_result(RUNS / f"feddyn{kind}-cifar10-5") for kind in ("", "-atoms")]
     assert last == pytest.approx([result.accuracy["all"].final for result in files], abs=0.01)

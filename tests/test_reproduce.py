@@ -99,7 +99,7 @@ def test_a_pattern_chooses_and_one_that_matches_nothing_says_what_there_is() -> 
     wanted = chosen(["table1"])
     assert [job.name for job in jobs(wanted, Reproduce(only="scaffold-cifar10-2"))] == ["scaffold-cifar10-2"]
     with pytest.raises(
-        ValueError, match=r"--only nothing matches none of: fedavg-cifar10-2, .*feddc-atoms25-cifar100-20"
+        ValueError, match=r"--only nothing matches none of: fedavg-cifar10-2, .*feddc-atoms-cifar100-20"
     ):
         jobs(wanted, Reproduce(only="nothing"))
 
@@ -136,7 +136,7 @@ def test_every_run_comes_once_for_each_seed() -> None:
         (["iid", "--quick", "--device", "cuda:77"], "--device cuda:77 cannot be used here"),
         (
             ["table1", "--only", "cifar10-2", "--data-dir", "nowhere", "--seeds", "0,1"],
-            "nowhere.*Download it from .* --quick. 20 of 20 need cifar10: fedavg-cifar10-2, .*feddc-atoms25-cifar10-2.",
+            "nowhere.*Download it from .* --quick. 20 of 20 need cifar10: fedavg-cifar10-2, .*feddc-atoms-cifar10-2.",
         ),
         (["figure-variance", "--data-dir", "nowhere"], "nowhere.*1 of 1 need cifar10: figure-variance."),
         (["iid", "--on", "moon"], "moon"),
@@ -294,11 +294,11 @@ def the_sheet(folder: Path, only: str = "") -> Sheet:
 
 def test_table_1_says_with_which_atoms_and_seeds_ours_were_run_and_what_nobody_can_run(tmp_path: Path) -> None:
     for seed in (2, 0):
-        a_run(tmp_path / str(seed), 78.0 + seed, "fedavg-atoms25-cifar10-2", seed, rounds=0)
+        a_run(tmp_path / str(seed), 78.0 + seed, "fedavg-atoms-cifar10-2", seed, rounds=0)
     whole = the_sheet(tmp_path)
     (row,) = [row for row in whole.rows if row[3] is not None]
     assert row[0] == "FedAvg + Decomposition" and row[4:] == ("+1.33", "0 2")
-    assert whole.note.startswith("1 of 60 run, mean difference +1.33 points. Ours: 25 atoms; the paper: 9. tiny-imagen")
+    assert whole.note.startswith("1 of 60 run, mean difference +1.33 points. Ours: 9 atoms; the paper: 9. tiny-imagen")
     assert whole.note.count("pre-trained weights") == 1
 
 

@@ -21,8 +21,8 @@ class Study(NamedTuple):
 
 
 SAMPLED = (2, 5, 10, 20, 30, 40)  # clients in a round of figure (c), of 100
-BETAS = ("1/2", "1/5", "1/10")  # figure (d); 1 is the run of Table 1
-PAIR = ("fedavg", "fedavg-atoms25")
+BETAS = ("1/2", "1/5", "1/10")  # figure (d); 1 is the run with every round
+PAIR = ("fedavg", "fedavg-atoms25")  # 25 atoms, with which figures (c), (d) and other partitions were run
 
 
 def quick(experiment: Experiment) -> Experiment:
@@ -61,7 +61,7 @@ def studies() -> dict[str, Study]:
         Study("table1", "Table 1: accuracy of the global model", _table(1)),
         Study("table2", "Table 2: accuracy of clients' own models", _table(2)),
         Study("table3", "Table 3: number of atoms", _table(3)),
-        Study("figure-convergence", "Figure (a): accuracy over rounds", _presets("feddyn", "feddyn-atoms25")),
+        Study("figure-convergence", "Figure (a): accuracy over rounds", _presets("feddyn", "feddyn-atoms")),
         Study("figure-variance", "Figure (b): variance of the aggregated filters", {}, "variance"),
         Study("figure-clients", "Figure (c): accuracy against clients in a round", _clients()),
         Study("figure-communication", "Figure (d): parameters sent to reach an accuracy", _communication()),

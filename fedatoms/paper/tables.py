@@ -79,27 +79,27 @@ ATOMS = {1: 9, 2: 9}  # "9 atoms in each experiment" (``readings.READINGS["atoms
 # _ the second (underlined).
 PRINTED = {
     1: """
-FedAvg                   | fedavg           | 75.57 79.44 39.72 42.14 33.47 38.67
-FedAvg + Decomposition   | fedavg-atoms25   | 77.67 81.05 42.54 44.47 34.91 41.05
-FedProx                  | fedprox          | 75.83 79.35 39.74 41.97 34.29 39.81
-FedProx + Decomposition  | fedprox-atoms25  | 76.98 80.93 41.77 44.13 36.17 42
-Scaffold                 | scaffold         | 74.96 81.74 42.48 47.49 37.27 42.98
-Scaffold + Decomposition | scaffold-atoms25 | 77.11 83.3  45.31 50.83 39.64 44.22
-FedDyn                   | feddyn           | 77.04 81.81 43.48 48.8  36.77 41.98
-FedDyn + Decomposition   | feddyn-atoms25   | 77.88 82.82 43.57 51.05 36.7  43.56
-FedDC                    | feddc            | 77.2  82.49 43.95 50.54 36.1  41.53
-FedDC + Decomposition    | feddc-atoms25    | 77.89 83.45 43.9  52.32 37.74 43.2
+FedAvg                   | fedavg         | 75.57 79.44 39.72 42.14 33.47 38.67
+FedAvg + Decomposition   | fedavg-atoms   | 77.67 81.05 42.54 44.47 34.91 41.05
+FedProx                  | fedprox        | 75.83 79.35 39.74 41.97 34.29 39.81
+FedProx + Decomposition  | fedprox-atoms  | 76.98 80.93 41.77 44.13 36.17 42
+Scaffold                 | scaffold       | 74.96 81.74 42.48 47.49 37.27 42.98
+Scaffold + Decomposition | scaffold-atoms | 77.11 83.3  45.31 50.83 39.64 44.22
+FedDyn                   | feddyn         | 77.04 81.81 43.48 48.8  36.77 41.98
+FedDyn + Decomposition   | feddyn-atoms   | 77.88 82.82 43.57 51.05 36.7  43.56
+FedDC                    | feddc          | 77.2  82.49 43.95 50.54 36.1  41.53
+FedDC + Decomposition    | feddc-atoms    | 77.89 83.45 43.9  52.32 37.74 43.2
 """,
     2: """
-Local        | local-personal            |  88.00  76.00  76.10  41.90  12.89   6.13
-FedAvg + FT  | fedavg-finetune-personal  |  93.53 _86.85 *85.29 *64.10 _30.77  14.6
-FedProx + FT | fedprox-finetune-personal |  92.46  85.31  80.28  59.07  28.69 _14.96
-Ditto        | ditto-personal            | _93.67  85.75  80.37  62.56  21.93   9.64
-FedPer       | fedper-personal           |  92.60  83.30  76.00  37.70  14.20   6.15
-FedRep       | fedrep-personal           |  89.34  79.25  78.53  57.89  13.90   6.14
-FedPAC       | fedpac-personal           |  91.20  85.30  80.90  61.64  13.90   6.15
-LG-FedAvg    | lg-fedavg-personal        |  88.50  72.80  73.00  41.10  12.44   5.99
-Ours         | local-atoms-personal      | *94.14 *87.49 _84.28 _63.28 *41.57 *24.32
+Local        | local-personal                |  88.00  76.00  76.10  41.90  12.89   6.13
+FedAvg + FT  | fedavg-finetune-personal      |  93.53 _86.85 *85.29 *64.10 _30.77  14.6
+FedProx + FT | fedprox-finetune-personal     |  92.46  85.31  80.28  59.07  28.69 _14.96
+Ditto        | ditto-personal                | _93.67  85.75  80.37  62.56  21.93   9.64
+FedPer       | fedper-personal               |  92.60  83.30  76.00  37.70  14.20   6.15
+FedRep       | fedrep-personal               |  89.34  79.25  78.53  57.89  13.90   6.14
+FedPAC       | fedpac-personal               |  91.20  85.30  80.90  61.64  13.90   6.15
+LG-FedAvg    | lg-fedavg-personal            |  88.50  72.80  73.00  41.10  12.44   5.99
+Ours         | local-atoms-and-head-personal | *94.14 *87.49 _84.28 _63.28 *41.57 *24.32
 """,
     3: """
 m_a=12 | local-atoms-personal | 94.25 87.08 84.66 63.67 42.25 23.81
@@ -128,10 +128,10 @@ def cells(table: int | None = None, dataset: str = "") -> tuple[Cell, ...]:
 
 
 def cells_of(experiment: Experiment) -> tuple[Cell, ...]:
-    """Returns the cells that an experiment reproduces, with any seed: none, one, or two (Table 3 repeats Table 2).
+    """Returns the cells that an experiment reproduces, with any seed.
 
     >>> [(cell.table, cell.row) for cell in cells_of(replace(PRESETS["local-atoms-personal-cifar10-2"], seed=7))]
-    [(2, 'Ours'), (3, 'm_a=9')]
+    [(3, 'm_a=9')]
     """
     return _index().get(_key(experiment), ())
 

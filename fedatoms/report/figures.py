@@ -20,7 +20,8 @@ from fedatoms.runs import accuracy_curves
 Json = dict[str, object]
 PLAIN_DASHES: tuple[str, ...] = ("dash", "dot")
 OTHER_DASHES: tuple[str, ...] = ("solid", "dashdot", "longdash")
-STYLES = [(colour, dash) for dash in ("solid", "dash", "dot", "dashdot", "longdash") for colour in COLOURS]
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+STYLES = [(colour, dash) for dash in DASHES for colour in COLOURS]
 SHOWN = 200  # clients in a picture of a split: more rows are thinner than a pixel
 
 

@@ -225,9 +225,9 @@ def row_name(cell: Cell) -> str:
 
     >>> from fedatoms.paper.tables import cells
     >>> row_name(cells(2)[-1])
-    'Ours: local atoms'
+    'Ours: local atoms and head'
     """
-    return "Ours: local atoms" if cell.row == "Ours" else cell.row
+    return "Ours: local atoms and head" if cell.row == "Ours" else cell.row
 
 
 def column_name(cell: Cell) -> str:

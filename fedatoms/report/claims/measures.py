@@ -61,6 +61,7 @@ def bounded(found: Sequence[Explanation]) -> Claim:
     lines = [_within(about, some) for about, some in scored if some]
     text = "A latent client's loss is bounded by those of real clients (share of latent clients, smallest)."
     rule = "Each loses no more than the worst real client of its round; in brackets, than the worse of its own two."
+    rule += _taken_apart([each for each in found if any(one.latent for one in each.rounds)])
     return judge(text, rule, lines, (None, least(line.ours for line in lines)), Unit("% of latent clients", ".2f"))
 
 
@@ -69,7 +70,7 @@ def latent(found: Sequence[Explanation]) -> Claim:
     lines = [line for each in found for line in _latent(each)]
     text = "The average with latent clients is better than the mean of the same clients' filters (smallest difference)."
     rule = "In each replay, and each fork that goes on from one, the mean difference of accuracies over its rounds is "
-    rule += f"{CLEAR} points or more, what one seed can tell from none."
+    rule += f"{CLEAR} points or more, what one seed can tell from none.{_taken_apart(found)}"
     return judge(text, rule, lines, (None, least(line.ours for line in lines)))
 
 
@@ -81,6 +82,10 @@ def _full(name: str, found: Sequence[Measure]) -> list[tuple[str, Measure]]:
 
 def _conditions(full: Sequence[tuple[str, Measure]]) -> str:
     return conditions([(one, [one.seed]) for _, measure in full for one in measure.experiments[-1:]])
+
+
+def _taken_apart(found: Sequence[Explanation]) -> str:
+    return conditions([(each.experiment, [each.experiment.seed]) for each in found])
 
 
 def _variances(start: str, measure: Measure) -> Iterator[Evidence]:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from fedatoms.experiment import OF_ATOMS, Experiment, period_of
 from fedatoms.paper.studies import BETAS, SAMPLED
-from fedatoms.report.claims.base import CLEAR, Claim, Evidence, Unit, covered, judge, least, mean
+from fedatoms.report.claims.base import CLEAR, Claim, Evidence, Unit, conditions, covered, judge, least, mean
 from fedatoms.report.groups import (
     Group,
     Ours,
@@ -34,6 +34,7 @@ def sampled(groups: Sequence[Group]) -> Claim:
     lines = [Evidence(f"{count} clients in a round", None, gain, gain > 0) for count, gain in gains.items()]
     text = "The decomposition helps with few clients in a round and with many (figure (c), smallest gain)."
     rule = f"Each gain is above 0.{covered(len(lines), len(SAMPLED), 'numbers of clients')}"
+    rule += conditions([(mine.experiment, mine.seeds) for each in both.values() for mine, _ in each])
     return judge(text, rule, lines, (None, least(gains.values())))
 
 

@@ -88,9 +88,8 @@ def personal(ours: Ours) -> Claim:
             about = f"{column_name(cell)}, against {len(leads)} of {len(others)}"
             lines.append(Evidence(about, printed, ahead, ahead > 0))
     text = "Personal atoms are ahead of the other personalised methods (Table 2, smallest lead)."
-    rule = (
-        f"The lead is above 0 in each column where the paper has one.{covered(len(lines), len(atoms), 'such columns')}"
-    )
+    rule = "The lead is above 0 in each column where the paper has one. Ours: atoms and the last layer are local."
+    rule += covered(len(lines), len(atoms), "such columns")
     paper, lead = least(line.paper for line in lines), least(line.ours for line in lines)
     return judge(text, rule, lines, (paper, lead))
 
@@ -105,7 +104,8 @@ def more_atoms(ours: Ours) -> Claim:
             about = f"{column_name(many)}, {few.row} to {many.row}"
             lines.append(Evidence(about, many.value - few.value, gain, gain > 0))
     text = "More atoms make clients' own models better (Table 3, smallest gain from the fewest to the most)."
-    rule = f"Each gain is above 0.{covered(len(lines), len(columns), 'columns')}"
+    rule = "Each gain is above 0. Ours: the atoms alone are local, and the last layer is global."
+    rule += covered(len(lines), len(columns), "columns")
     return judge(text, rule, lines, (least(line.paper for line in lines), least(line.ours for line in lines)))
 
 
