@@ -29,9 +29,9 @@ MODELS_SCORED = (*GLOBAL_MODELS, "personal")
 HOW_NOT_WHAT = {"data_dir", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard"}
 HOW_NOT_WHAT |= {"name", "out"}
 OF_ATOMS = ("parametrisation", "atoms", "init", "where", "atoms_lr", "atoms_decay")  # what decomposing a network says
-LATER = {"fixed": ""}.items()  # fields that came after the first results, with the value that those had
+LATER = {"fixed": ""}.items()  # no part of an identity at these values: results from before the field keep theirs
 ADDED = {"holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"}
-ADDED |= {"own_test", "precision", "fixed"}  # fields that files may lack: they came after the first results
+ADDED |= {"own_test", "precision", "fixed"}  # fields that files may lack, for their default: older ones do
 LOCAL = ("data_dir", "out")  # where things lie on this machine: no part of a result
 HOW_LONG = ("rounds", "eval_every")  # a resumed run may change these, and how it computes
 

@@ -68,12 +68,21 @@ def anew(folder: Path, what: str = "it") -> str:
     """
     if by := writer(folder):
         return f"It is running ({by}): wait for it."
-    how = f"`fedatoms run --resume {folder}`"
-    if (folder / "nodes").is_dir():
-        how = "`flwr run` and resume=true in its run config"
-    elif (folder / "result.json").exists() and not any((folder / "checkpoint").glob("*.json")):
+    how, nodes = resuming(folder), (folder / "nodes").is_dir()
+    if not nodes and (folder / "result.json").exists() and not any((folder / "checkpoint").glob("*.json")):
         how = f"`fedatoms run {folder / 'experiment.json'} --name again`, as there is no checkpoint"
     return f"Write {what} anew with {how}."
+
+
+def resuming(folder: Path) -> str:
+    """Says what to type to go on with a run.
+
+    >>> resuming(Path("runs/mine"))
+    '`fedatoms run --resume runs/mine`'
+    """
+    if (folder / "nodes").is_dir():
+        return "`flwr run` and resume=true in its run config"
+    return f"`fedatoms run --resume {folder}`"
 
 
 _MODEL = "model.safetensors"

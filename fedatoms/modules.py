@@ -40,7 +40,10 @@ class Factored(Protocol):
 
 
 class MadeWeight(nn.Module):
-    """A layer that has a ``weight`` to read, as a plain one has, and makes it of factors whenever it is read."""
+    """A layer that has a ``weight`` to read, as a plain one has, and makes it of factors whenever it is read.
+
+    A base class, as a property alone would not do: torch's modules keep a parameter that is set without asking it.
+    """
 
     def filter(self) -> Tensor:
         """Returns the filter that the layer applies."""

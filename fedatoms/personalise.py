@@ -143,10 +143,7 @@ def personal_model(folder: Path | str, client: int) -> nn.Module:
 def with_own(model: nn.Module, path: Path, experiment: Experiment, images: ImagesOf, remedy: str) -> nn.Module:
     """Puts a client's own part, as a run of a personalised method wrote it, into the run's model."""
     own = read_tensors(path, remedy).tree
-    part = own_part(experiment, model, images)
-    if not own and not experiment.last_epochs:  # it never took part, and there was no last pass
-        part = frozenset()
-    return fill(model, own, path, remedy, part)
+    return fill(model, own, path, remedy, own_part(experiment, model, images))
 
 
 def own_part(experiment: Experiment, model: nn.Module, images: ImagesOf) -> frozenset[str]:

@@ -300,7 +300,8 @@ def _personal(experiment: Experiment, sim: Simulation, state: State, folder: Pat
     score = personal_score(sim, state)
     for client in range(len(sim.data.parts)):
         row = state.clients.read(client)
-        write_file(folder / "personal" / f"{client:06d}.safetensors", {} if row is None else restrict(row.own, sim.own))
+        own = state.server.params if row is None else row.own  # who never took part has the server's, as in its score
+        write_file(folder / "personal" / f"{client:06d}.safetensors", restrict(own, sim.own))
     return Ending({**own_models_until(folder, experiment.rounds), **own_models_after(score)})
 
 

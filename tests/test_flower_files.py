@@ -19,6 +19,7 @@ from flwr.app import Context, Message, RecordDict
 from fedatoms.flower import client_app, processes, server_app
 from fedatoms.flower.deploy import Deployment
 from fedatoms.flower.private import private, shut
+from fedatoms.lock import locked
 
 UMASKS = pytest.mark.parametrize("umask", [0o000, 0o022], ids=["000", "022"])
 
@@ -91,12 +92,37 @@ def test_what_a_link_leads_to_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "data" / "file").touch(0o644)
     (tmp_path / "run" / "link").symlink_to(tmp_path / "data")
     (tmp_path / "run" / "file").symlink_to(tmp_path / "data" / "file")
-    with private(tmp_path / "run"):
-        pass
+    shut(tmp_path / "run")
     assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "data", tmp_path / "data" / "file")] == [
         0o755,
         0o644,
     ]
+
+
+def test_a_server_that_is_refused_leaves_the_modes_of_files_as_they_are(tmp_path: Path) -> None:
+    with under(0o022):
+        on_flower(replace(OWN_ATOMS, rounds=1), tmp_path)
+        folder = tmp_path / "runs" / "it"
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        before = open_ones(folder)
+        with pytest.raises(ValueError, match="already holds a run"):
+            on_flower(OWN_ATOMS, tmp_path)
+        with locked(folder), pytest.raises(ValueError, match="is being written by"):
+            on_flower(OWN_ATOMS, tmp_path, resume=True)
+        assert before and open_ones(folder) == before
+        on_flower(OWN_ATOMS, tmp_path, resume=True)
+        assert open_ones(folder) == []
+
+
+def test_threads_that_write_privately_at_once_leave_the_umask_as_it_was() -> None:
+    with under(0o022):
+        first, second = private(), private()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert os.umask(0o077) == 0o077  # the second is still within
+        second.__exit__(None, None, None)
 
 
 def test_what_is_not_there_needs_no_shutting(tmp_path: Path) -> None:

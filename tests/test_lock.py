@@ -251,7 +251,7 @@ def test_a_report_calls_a_run_running_and_advises_nothing(
         line, advice = capsys.readouterr().err.splitlines()
         assert line == f"fedatoms: runs/going/experiment.json: running ({by})"
         assert advice.endswith(
-            "runs/stopped/experiment.json: not finished: `fedatoms run --resume runs/stopped` goes on"
+            "runs/stopped/experiment.json: not finished: go on with `fedatoms run --resume runs/stopped`"
         )
         assert f"running ({by})" in Path("report.html").read_text()
         assert main(["report", "runs/going", "-o", "other.html"]) == 2

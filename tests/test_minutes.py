@@ -74,6 +74,12 @@ def test_the_order_of_worth_loses_no_job_and_puts_seeds_first_then_what_was_begu
         assert late == sorted(late)
 
 
+def test_a_measure_that_trains_no_network_is_not_begun_in_the_last_seconds() -> None:
+    synthetic, run = Job("synthetic", (), "synthetic"), Job("one", (Experiment(),))
+    assert next_of([synthetic], [Took(run, 8.0)], left=5.0, begun={}) is None
+    assert next_of([synthetic], [Took(run, 8.0)], left=90.0, begun={}) == synthetic
+
+
 def test_without_anything_done_studies_come_as_they_are_typed_and_partners_follow_each_other() -> None:
     wanted = jobs(chosen(["iid", "synthetic", "table1"]), Reproduce(only="iid|synthetic|^fedavg.*cifar10-", seeds="1"))
     assert [job.typed for job in by_worth(wanted, [1], {}, [])] == [
@@ -83,17 +89,17 @@ def test_without_anything_done_studies_come_as_they_are_typed_and_partners_follo
         "fedavg-atoms25-cifar100-20 --partition iid",
         "synthetic",
         "fedavg-cifar10-2",
-        "fedavg-atoms25-cifar10-2",
+        "fedavg-atoms-cifar10-2",
         "fedavg-cifar10-5",
-        "fedavg-atoms25-cifar10-5",
+        "fedavg-atoms-cifar10-5",
     ]
 
 
-@pytest.mark.parametrize("here", ["feddc", "feddc-atoms25"])
+@pytest.mark.parametrize("here", ["feddc", "feddc-atoms"])
 def test_what_completes_a_pair_comes_before_what_begins_one(here: str) -> None:
     wanted = [job for job in jobs(chosen(["table1"]), Reproduce(seeds="0,1")) if job.typed != f"{here}-cifar10-5"]
     done = [PRESETS[f"{here}-cifar10-5"]]
-    partner = "feddc-atoms25-cifar10-5" if here == "feddc" else "feddc-cifar10-5"
+    partner = "feddc-atoms-cifar10-5" if here == "feddc" else "feddc-cifar10-5"
     names = [job.name for job in by_worth(wanted, [0, 1], {}, done)]
     assert names[0] == partner and names[1] == "fedavg-cifar10-2"
     assert names.index(f"{partner} --seed 1") > names.index("fedavg-cifar10-2 --seed 1")  # that seed has no result

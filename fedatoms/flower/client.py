@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from fedatoms.experiment import run_name, trajectory
 from fedatoms.files import write_file
 from fedatoms.flower import wire
 from fedatoms.flower.node import Kept, fits, keep, kept_at
-from fedatoms.flower.private import private
+from fedatoms.flower.private import private, shut, shut_door
 from fedatoms.flower.task import Task, configured, node_simulation, own_data
 from fedatoms.flower.wire import Answer, Lacks, Order, Place, Tested
 from fedatoms.scoring import Score, personal_score
@@ -45,7 +46,7 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
         log.info("round %d: training as client %d on %d samples", order.round, me, len(sim.data.parts[me]))
         done = take_part(sim, state, me)
         after = Kept(trees.restrict(state.server.params, sim.labels), order.versions, done.row)
-        with private(folder.parent):
+        with _for_the_owner(folder):
             keep(folder, order.round + 1, after, before=order.base)
         answer = Answer(order.round, len(sim.data.parts[me]), done.loss, done.upload)
         return Message(wire.write_answer(answer), reply_to=message)
@@ -59,7 +60,7 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
         if order.last_epochs:
             sim, state = last_pass(sim, state, order.last_epochs, [me])
             row = state.clients.read(me)
-            with private(folder.parent):
+            with _for_the_owner(folder):
                 write_file(folder / "personal.safetensors", {} if row is None else trees.restrict(row.own, sim.own))
         count = len(sim.data.test_parts[me])
         score = personal_score(sim, state) if count else Score(0.0, 0.0)  # which then weighs nothing
@@ -74,6 +75,15 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
         return Message(wire.write_place(place), reply_to=message)
 
     return app
+
+
+@contextmanager
+def _for_the_owner(folder: Path) -> Iterator[None]:
+    """Lets a node write into its folder of a run for its owner only; what an older version left there is shut."""
+    shut_door(folder.parent)
+    shut(folder)
+    with private():
+        yield
 
 
 class _Opened(NamedTuple):

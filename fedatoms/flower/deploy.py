@@ -79,7 +79,7 @@ class Deployment:
         self.logs = self.folder / "logs"
         if self.logs.exists():
             raise FileExistsError(f"{self.folder} has a deployment in it already. Use a new folder.")
-        with private(self.logs):
+        with private():
             self.logs.mkdir(parents=True)
         link_port, *self._node_ports = free_ports(1 + len(nodes))
         self.address = f"{LOOPBACK}:{link_port}"

@@ -69,6 +69,13 @@ def keys_stay(grid: Grid, node_keys: str) -> bool:
     return getattr(grid, "_insecure", None) is False if known is None else known
 
 
+def whose_clients(grid: Grid, node_keys: str) -> str:
+    """Says whether clients are kept for the keys that first held them."""
+    if keys_stay(grid, node_keys):
+        return "clients belong to the keys of the nodes that first hold them"
+    return f'clients belong to no key (node-keys="{node_keys}"): any node that is let in can be any client'
+
+
 def _look(grid: Grid, roll: Roll, ttl: float) -> Roll:
     there = _keys_of(grid) if keys_stay(grid, roll.node_keys) else dict.fromkeys(grid.get_node_ids(), None)
     nodes = {client: node for client, node in roll.nodes.items() if node in there}
@@ -110,11 +117,8 @@ def _welcome(roll: Roll, node: int, reply: Message, key: str | None) -> Roll:
     if (why := _why_not(roll, node, place, key)) is not None:
         log.warning("node %d %s", node, why)
         return roll
-    counts, before = (place.samples, place.tests), roll.places.get(place.client, place)
+    counts = (place.samples, place.tests)
     log.info("client %d (node %d) joins with %d samples and %d test images", place.client, node, *counts)
-    if counts != (before.samples, before.tests):
-        words = "client %d (node %d) had %d samples and %d test images when it joined last, not %d and %d"
-        log.warning(words, place.client, node, before.samples, before.tests, *counts)
     if key is not None and place.client not in roll.holders:
         log.info("client %d belongs to the key %s of node %d from now on", place.client, key, node)
         roll = roll._replace(holders={**roll.holders, place.client: Holder(key, node)})
@@ -129,9 +133,16 @@ def _why_not(roll: Roll, node: int, place: Place, key: str | None) -> str | None
         return "does not say how many samples it has. Install the server's version of fedatoms on it."
     if place.samples < 1 or place.tests < 0:
         return f"says that it has {place.samples} samples and {place.tests} test images. Look at its data."
-    for count, what in ((place.samples, "samples"), (place.tests, "test images")):
+    first = roll.places.get(place.client, place)
+    counts = ((place.samples, first.samples, "samples"), (place.tests, first.tests, "test images"))
+    for count, before, what in counts:
         if count > roll.most:
             return f"says that it has {count} {what}, but max-examples is {roll.most}. If it is right, raise that."
+        if count > before:
+            return (
+                f"says that it has {count} {what}, more than the {before} with which client {place.client} joined. If "
+                f"it has new data, stop the run and go on with resume=true."
+            )
     holder = roll.holders.get(place.client)
     if key is not None and holder is not None and holder.key != key:
         return (

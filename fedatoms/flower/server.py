@@ -11,8 +11,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, load_run, run_name, to_json, trajectory
 from fedatoms.flower.books import Books, load_books, load_holders, save_books, save_holders
-from fedatoms.flower.private import private
-from fedatoms.flower.roll import NODE_KEYS, ask
+from fedatoms.flower.private import private, shut
+from fedatoms.flower.roll import NODE_KEYS, ask, whose_clients
 from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, NotFinite, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
 from fedatoms.names import find
@@ -68,7 +68,7 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
     engine = Engine(nodes.simulation, nodes.rounds, nodes.personal, GO_ON, WAY_OUT)
     if settings.resume:
         _check_same(load_run(folder), experiment, folder)
-    with private(folder):
+    with private():
         if settings.resume:
             changes = {"rounds": experiment.rounds, "eval_every": experiment.eval_every}
             return resume(folder, changes, engine=engine, say=lambda line: log.info("%s", line))
@@ -94,8 +94,10 @@ class _Nodes:
         return server_simulation(self.task, experiment)
 
     def rounds(self, sim: Simulation, state: State, until: int, eval_every: int) -> Iterator[Progress]:
+        shut(self.folder)  # not before: this process is the only one that writes it
         self.strategy = strategy = FedAtoms(sim, self._open_books(state), self.settings)
         strategy.summary()
+        log.info("%s", whose_clients(self.grid, self.settings.node_keys))
         try:
             for progress in _rounds(strategy, self.grid, until, eval_every, self._hold, own=self._personal):
                 save_books(self.folder / "nodes", strategy.books)
@@ -106,8 +108,8 @@ class _Nodes:
             way = "Start the missing nodes, and go on with resume=true in the run config."
             if isinstance(error, NotFinite):
                 way = (
-                    'Nothing of the round is kept: go on with resume=true in the run config and aggregation="median", '
-                    "or begin anew with a lower lr."
+                    'Nothing of the round is kept: go on with resume=true in the run config and aggregation="median". '
+                    "If it stops again, an earlier round did the harm: begin anew, with a lower lr."
                 )
             raise type(error)(f"{error}. The model so far is {self.folder / 'model.safetensors'}. {way}") from None
         finally:

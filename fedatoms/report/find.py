@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from fedatoms.data.datasets import DATASETS
 from fedatoms.experiment import check, identity
 from fedatoms.explain import files as explanations
+from fedatoms.loading import resuming
 from fedatoms.lock import writer
 from fedatoms.measures import files as measures
 from fedatoms.names import find as lookup
@@ -221,7 +222,7 @@ def _unfinished(folders: Sequence[Path]) -> list[Note]:
 
 def _how_far(folder: Path) -> str:
     by = writer(folder)
-    return f"running ({by})" if by else f"not finished: `fedatoms run --resume {folder}` goes on"
+    return f"running ({by})" if by else f"not finished: go on with {resuming(folder)}"
 
 
 def _reason(error: Exception) -> str:

@@ -13,6 +13,7 @@ from fedatoms.provenance import provenance
 from fedatoms.reproduce.plan import Job, Reproduce
 from fedatoms.runs import Result
 
+A_MINUTE = 60.0  # seconds: more than a measure takes that trains no network, on any machine
 LAST = 5  # runs that an estimate is the median of: the newest, as code becomes faster
 
 
@@ -33,7 +34,7 @@ class Limit(NamedTuple):
     begun: Mapping[str, float] = {}
 
 
-NONE = Limit()
+NO_LIMIT = Limit()
 
 
 def end_of(settings: Reproduce, began: float) -> float:
@@ -104,6 +105,8 @@ def estimate(job: Job, known: Sequence[Took], begun: Mapping[str, float]) -> flo
     >>> estimate(one, [Took(one, 8.0)], {}), estimate(one, [Took(one, 8.0)], {"one": 0.75}), estimate(one, [], {})
     (8.0, 2.0, inf)
     """
+    if job.measure and not job.experiments:
+        return A_MINUTE
     alike = [each for each in known if not job.measure and _kind(each.job) == _kind(job)]
     sizes = [abs(math.log(each.job.weight / job.weight)) for each in alike]
     near = [_rate(each) for each, size in zip(alike, sizes, strict=True) if size == min(sizes)][-LAST:]

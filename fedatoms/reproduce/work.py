@@ -18,7 +18,7 @@ from fedatoms.measures import MEASURES
 from fedatoms.measures.files import write_measure
 from fedatoms.names import one_line
 from fedatoms.report.find import find
-from fedatoms.reproduce.budget import NONE, Limit, next_of, took
+from fedatoms.reproduce.budget import NO_LIMIT, Limit, next_of, took
 from fedatoms.reproduce.plan import Job, missing
 from fedatoms.scoring import Progress
 
@@ -53,7 +53,7 @@ def perform(job: Job, tick: Tick = lambda share: None) -> Done:
     return Done(job)
 
 
-def here(jobs: Sequence[Job], tell: Tell, limit: Limit = NONE) -> Iterator[Done]:
+def here(jobs: Sequence[Job], tell: Tell, limit: Limit = NO_LIMIT) -> Iterator[Done]:
     """Does jobs one after the other: all, or always the first that should end within the limit."""
     left, known = list(jobs), list(limit.known)
     while (job := next_of(left, known, limit.end - limit.clock(), limit.begun)) is not None:
