@@ -113,12 +113,14 @@ def _read(folder: Path) -> _Written:
 def _check_sum(folder: Path, found: str) -> None:
     """Refuses a model that is not the one that the run's result is about; an older result says of none."""
     path = folder / "result.json"
-    if not path.exists():  # Flower leaves the model of the rounds so far
-        return
+    if not path.exists():
+        if (folder / "nodes").is_dir():  # a run on Flower that had to stop leaves the model of the rounds so far
+            return
+        raise ValueError(f"{path} is missing, and with it the model's checksum. {anew(folder, 'both')}")
     try:
         fields = json.loads(path.read_text())
-        said, rounds = fields.get("model_sha256"), fields.get("experiment", {}).get("rounds")
-    except (ValueError, AttributeError, RecursionError) as error:
+        said, rounds = fields.get("model_sha256"), fields["experiment"]["rounds"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{path} is damaged ({one_line(error)}): the model cannot be checked. {anew(folder)}"
         ) from None

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 FILE = "lock"
-WAY_OUT = "Wait for it, end it, or use another --name or --out."
+WAY_OUT = "Wait for it, end it, or use another --out."
 PATIENCE = 1.0  # seconds until a lock counts as another's: who only looks (``writer``) holds it for an instant
 _HELD = set[int]()  # open files of this process, which a child that it forks must not keep locked
 

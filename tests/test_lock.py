@@ -155,7 +155,7 @@ def test_a_second_writer_is_refused_in_a_line_and_the_first_one_ends_as_if_alone
             assert main(words) == status, name
             line = capsys.readouterr().err
             assert told(folder, first) in line and line.count("\n") == 1, name
-            assert "Wait for it, end it, or use another --name or --out." in line, name
+            assert "Wait for it, end it, or use another --out." in line, name
             assert files_in(tmp_path / "runs") == before, name
         assert before[f"{tmp_path / folder}/lock"][1]
     assert first.returncode == 0
