@@ -28,7 +28,7 @@ from fedatoms.measures.files import Measure
 from fedatoms.paper.studies import quick
 from fedatoms.report.find import find
 from fedatoms.reproduce import work
-from fedatoms.reproduce.plan import Reproduce, chosen, jobs
+from fedatoms.reproduce.plan import Job, Reproduce, chosen, jobs
 from fedatoms.runs import read_rounds, resume, run
 from fedatoms.scoring import Progress
 
@@ -216,6 +216,18 @@ def test_a_job_that_another_process_did_after_the_jobs_were_listed_is_done(
     before = files_in(Path("runs"))
     assert work.perform(job) == work.Done(job)
     assert files_in(Path("runs")) == before
+
+
+def test_what_another_process_finished_in_the_end_did_not_fail(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(asked: list[Job], *others: object, **more: object) -> Iterator[work.Done]:
+        run(experiment)  # the other process ends
+        yield work.Done(asked[0], "it is being written by another process")
+
+    monkeypatch.setattr(work, "here", refused)
+    assert main(["reproduce", "iid", "--quick", "--only", ONE, "--out", experiment.out]) == 0
+    assert "failed" not in capsys.readouterr().err
 
 
 def test_a_measure_has_one_writer_and_is_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

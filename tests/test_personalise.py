@@ -416,3 +416,9 @@ def test_colours_keep_their_places(here: Path) -> None:
     np.savez("colours.npz", x=x.permute(0, 2, 3, 1).numpy() / 255, y=y.numpy())
     again = read_pictures(Path("colours.npz"), Wanted((3, 4, 5), 255, classes=2)).x
     assert torch.allclose(again, x.float(), atol=1e-4)
+
+
+def test_pictures_without_folders_of_classes_are_told_where_to_go(tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image").new("L", (8, 8)).save(tmp_path / "a.png")
+    with pytest.raises(ValueError, match=r"holds no image in a folder of its class, such as .*0/a\.png, but needs"):
+        read_pictures(tmp_path, Wanted((1, 8, 8), 16, 10))

@@ -77,7 +77,7 @@ def _do(
     from fedatoms.display import overall
     from fedatoms.reproduce.budget import begun, by_worth, informed, left_over
     from fedatoms.reproduce.plan import seeds_of
-    from fedatoms.reproduce.work import here, on_ray
+    from fedatoms.reproduce.work import here, is_done, on_ray
 
     if not jobs:
         return "", False
@@ -86,7 +86,7 @@ def _do(
     work = on_ray if settings.on == "ray" else partial(here, limit=limit)
     with overall(console, {job.name: job.weight for job in jobs}) as tell, told_to_repeat():
         over = list(work(jobs, lambda job, share: tell(job.name, share)))
-    failed = [done for done in over if done.failure]
+    failed = [done for done in over if done.failure and not is_done(done.job)]  # by another process, meanwhile
     for each in failed:
         say(f"{each.job.name} failed: {each.failure}")
     left = [job for job in jobs if job.name not in {done.job.name for done in over}]

@@ -46,7 +46,8 @@ def read_pictures(path: Path, wanted: Wanted) -> Pictures:
         raise ValueError(f"{path} does not exist. Give an npz file with arrays x and y, or a folder of class folders.")
     x, y, labels_from = _from_folder(path, wanted) if path.is_dir() else (*_from_npz(path), "y")
     if x.size == 0:
-        raise ValueError(f"{path} holds no image, but needs at least one.")
+        where = f" in a folder of its class, such as {path / '0' / 'a.png'}" if path.is_dir() else ""
+        raise ValueError(f"{path} holds no image{where}, but needs at least one.")
     x = _channels_first(x, path, wanted)
     return Pictures(_pixels(x, path, wanted), _labels(y, len(x), path, wanted), labels_from)
 

@@ -46,7 +46,7 @@ def perform(job: Job, tick: Tick = lambda share: None) -> Done:
                 _measure(job, tick)
         else:
             (experiment,) = job.experiments
-            if not _is_done(job, folder_of(experiment)):
+            if not is_done(job):
                 finish(experiment, lambda progress: tick(_share(progress, experiment.rounds)))
     except FAILURES as error:
         return Done(job, one_line(error))
@@ -93,6 +93,12 @@ def on_ray(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
         ray.shutdown()
 
 
+def is_done(job: Job) -> bool:
+    """Looks again, since another process may have done a job after the jobs were listed."""
+    folder = job.folder if job.measure else folder_of(job.experiments[0])
+    return folder.is_dir() and not missing([job], find([folder]))
+
+
 def share_of_node(job: Job, cluster: Mapping[str, float]) -> dict[str, float]:
     """Returns what a job takes of a node: one GPU if it wants one and the cluster has any, and one core.
 
@@ -108,16 +114,11 @@ def share_of_node(job: Job, cluster: Mapping[str, float]) -> dict[str, float]:
 
 
 def _measure(job: Job, tick: Tick) -> None:
-    if not _is_done(job, job.folder):
+    if not is_done(job):
         kind = MEASURES[job.measure]
         settings = kind.quick if job.quick else kind.settings
         measure = kind.measure(job.experiments, settings, lambda done, total, what: tick(done / total))
         write_measure(job.folder, measure)
-
-
-def _is_done(job: Job, folder: Path) -> bool:
-    """Looks again, since another process may have done it after the jobs were listed."""
-    return folder.is_dir() and not missing([job], find([folder]))
 
 
 def _watch(job: Job, tell: Tell, limit: Limit, share: float) -> None:
