@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -160,10 +162,17 @@ def own_part(experiment: Experiment, model: nn.Module, images: ImagesOf) -> froz
     return (own_at_the_end(sim, experiment.last_epochs) if experiment.last_epochs else sim).own
 
 
-def inputs_of(folder: Path | str, x: Tensor) -> Tensor:
-    """Turns pixels (n, C, H, W), raw whole numbers or floats from 0 to 1, into the inputs that a run's model takes."""
+def inputs_of(folder: Path | str, x: Tensor | npt.NDArray[np.generic]) -> Tensor:
+    """Turns pixels (n, C, H, W), raw whole numbers or floats from 0 to 1, into the inputs that a run's model takes.
+
+    Grey images may come without their channel, as (n, H, W).
+    """
     experiment = load_run(Path(folder))
     recipe = recipe_of(experiment.dataset, experiment.augment)
+    x, channels = torch.as_tensor(x), len(recipe.mean)
+    x = x[:, None] if x.dim() == 3 and channels == 1 else x
+    if x.dim() != 4 or x.shape[1] != channels:
+        raise ValueError(f"x has the shape {tuple(x.shape)}. Pass pixels of shape (n, {channels}, height, width).")
     if x.is_floating_point():
         if not bool(((x >= 0) & (x <= 1)).all()):
             raise ValueError("x holds floats outside of 0 to 1. Scale them, or pass raw pixels as whole numbers.")

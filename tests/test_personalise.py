@@ -422,3 +422,13 @@ def test_pictures_without_folders_of_classes_are_told_where_to_go(tmp_path: Path
     pytest.importorskip("PIL.Image").new("L", (8, 8)).save(tmp_path / "a.png")
     with pytest.raises(ValueError, match=r"holds no image in a folder of its class, such as .*0/a\.png, but needs"):
         read_pictures(tmp_path, Wanted((1, 8, 8), 16, 10))
+
+
+def test_inputs_come_as_tensors_or_arrays_with_or_without_a_grey_channel(here: Path) -> None:
+    x = load("digits").test_x[:5]
+    wanted = inputs_of("runs/mine", x)
+    for same in (x.numpy(), x[:, 0], x.numpy()[:, 0]):
+        assert torch.equal(inputs_of("runs/mine", same), wanted)
+    for shape in ((8, 8), (5, 3, 8, 8)):
+        with pytest.raises(ValueError, match=r"x has the shape .*\. Pass pixels of shape \(n, 1, height, width\)\."):
+            inputs_of("runs/mine", torch.zeros(shape))
