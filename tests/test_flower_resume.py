@@ -348,7 +348,7 @@ def test_a_server_whose_own_loss_is_not_finite_stops_with_a_line_and_goes_on_fro
     assert lines == [
         f"stopped in round 1: the server's loss is nan, although all answers were finite. The model so far is "
         f"{run / 'model.safetensors'}. Nothing of the round is kept: go on with resume=true in the run config and "
-        f'aggregation="median", or begin anew with a lower lr.'
+        f'aggregation="median". If it stops again, an earlier round did the harm: begin anew, with a lower lr.'
     ]
     assert_as_after_round_0(tmp_path)
     on_flower(experiment, tmp_path, resume=True)
