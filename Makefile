@@ -21,6 +21,7 @@ federation: .venv/installed-for-tests # twenty minutes: three nodes against the 
 lint: .venv/installed-for-tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-logo --no-cache
 
 format: .venv/installed-for-tests
 	$(BIN)/ruff format .

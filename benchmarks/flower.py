@@ -14,25 +14,25 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from fedatoms import Experiment
-from fedatoms.experiment import trajectory
+from fedatoms.engine.round import begin, take_part
+from fedatoms.experiment.fields import trajectory
 from fedatoms.flower import Own, Task, wire
-from fedatoms.flower.books import Books, order_for, take_in
 from fedatoms.flower.checks import check_answer
 from fedatoms.flower.commands import Value
 from fedatoms.flower.deploy import deployed
 from fedatoms.flower.new import new
 from fedatoms.flower.node import Kept, keep, kept_at
+from fedatoms.flower.server_state import Books, order_for, take_in
 from fedatoms.flower.task import server_simulation
-from fedatoms.models import build
-from fedatoms.runs import read_rounds
-from fedatoms.simulate import begin, take_part
+from fedatoms.nn.models import build
+from fedatoms.runs.execute import read_rounds
 
 NODES, ROUNDS = 2, 3
 TASK = """
 import torch
 from fedatoms import Experiment
 from fedatoms.flower import Own, Task
-from fedatoms.models import build
+from fedatoms.nn.models import build
 
 def data(partition, partitions):
     x = torch.rand(64, 3, 64, 64, generator=torch.Generator().manual_seed(partition))

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from fedatoms.bench.plots import contest_plot
 from fedatoms.bench.report import block, fill
 from fedatoms.bench.results import read
-from fedatoms.plots import contest_plot
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE, PICTURE = (

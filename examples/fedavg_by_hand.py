@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatoms.data.batches import fetch
-from fedatoms.simulation import Simulation, batches_of, select
+from fedatoms.engine.spec import Simulation, batches_of, select
 
 
 def fedavg_by_hand(sim: Simulation, rounds: int) -> dict[str, Tensor]:

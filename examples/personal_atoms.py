@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import fedatoms
 from fedatoms.data import load
-from fedatoms.models import build
+from fedatoms.nn.models import build
 from fedatoms.personal import personal
 
 

@@ -8,9 +8,10 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from fedatoms.version import __version__
+from fedatoms.core.version import __version__
 
 if TYPE_CHECKING:
+    from fedatoms.adapt.fit import inputs_of, load_personal, personal_model, personalise, save_personal
     from fedatoms.algorithms import ALGORITHMS, Algorithm, algorithm
     from fedatoms.algorithms.fedavg import fedavg
     from fedatoms.algorithms.feddc import feddc
@@ -19,17 +20,16 @@ if TYPE_CHECKING:
     from fedatoms.algorithms.fedprox import fedprox
     from fedatoms.algorithms.scaffold import scaffold
     from fedatoms.data.federation import Federation, federation
-    from fedatoms.decompose import AtomConv2d, decompose, fuse, groups, is_decomposed
-    from fedatoms.exchange import Exchange, every_round, fast_slow
-    from fedatoms.experiment import Experiment
-    from fedatoms.fedpara import factorise, personal_factors
-    from fedatoms.loading import load_model
-    from fedatoms.local import Training
-    from fedatoms.personalise import inputs_of, load_personal, personal_model, personalise, save_personal
-    from fedatoms.presets import preset
-    from fedatoms.runs import Result, run
-    from fedatoms.simulation import Simulation
-    from fedatoms.train import Trained, train
+    from fedatoms.engine.client_round import Training
+    from fedatoms.engine.exchange import Exchange, every_round, fast_slow
+    from fedatoms.engine.loop import Trained, train
+    from fedatoms.engine.spec import Simulation
+    from fedatoms.experiment.fields import Experiment
+    from fedatoms.experiment.presets import preset
+    from fedatoms.nn.atoms import AtomConv2d, decompose, fuse, groups, is_decomposed
+    from fedatoms.nn.hadamard import factorise, personal_factors
+    from fedatoms.runs.execute import Result, run
+    from fedatoms.runs.loading import load_model
 
 _HOMES = {
     "fedatoms.algorithms": ("ALGORITHMS", "Algorithm", "algorithm"),
@@ -41,15 +41,15 @@ _HOMES = {
     "fedatoms.algorithms.scaffold": ("scaffold",),
     "fedatoms.data.federation": ("Federation", "federation"),
     "fedatoms.decompose": ("AtomConv2d", "decompose", "fuse", "groups", "is_decomposed"),
-    "fedatoms.exchange": ("Exchange", "every_round", "fast_slow"),
-    "fedatoms.experiment": ("Experiment",),
-    "fedatoms.fedpara": ("factorise", "personal_factors"),
-    "fedatoms.loading": ("load_model",),
-    "fedatoms.local": ("Training",),
+    "fedatoms.engine.exchange": ("Exchange", "every_round", "fast_slow"),
+    "fedatoms.experiment.fields": ("Experiment",),
+    "fedatoms.nn.hadamard": ("factorise", "personal_factors"),
+    "fedatoms.runs.loading": ("load_model",),
+    "fedatoms.engine.client_round": ("Training",),
     "fedatoms.personalise": ("inputs_of", "load_personal", "personal_model", "personalise", "save_personal"),
-    "fedatoms.presets": ("preset",),
-    "fedatoms.runs": ("Result", "run"),
-    "fedatoms.simulation": ("Simulation",),
+    "fedatoms.experiment.presets": ("preset",),
+    "fedatoms.runs.execute": ("Result", "run"),
+    "fedatoms.engine.spec": ("Simulation",),
     "fedatoms.train": ("Trained", "train"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -106,7 +106,7 @@ def __dir__() -> list[str]:
 
 class _Package(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
-        # Importing fedatoms/decompose.py would bind the module to the name of its main function: the function wins.
+        # Importing fedatoms/nn/atoms.py would bind the module to the name of its main function: the function wins.
         if not (name in _HOME and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 

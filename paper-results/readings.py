@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from fedatoms.bench.report import fill, table
-from fedatoms.paper.readings import READINGS, Reading
-from fedatoms.paper.tables import COLUMNS, COMPARED, cells
+from fedatoms.evidence.paper.readings import READINGS, Reading
+from fedatoms.evidence.paper.tables import COLUMNS, COMPARED, cells
 
 PAGE, MAKER = Path(__file__).parent.parent / "docs" / "paper.md", "paper-results/readings.py"
 

@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedatoms.bench.report import fill, table
-from fedatoms.compare import compare
-from fedatoms.experiment import Experiment
-from fedatoms.paper import tables
-from fedatoms.paper.studies import BETAS, PAIR, SAMPLED
-from fedatoms.paper.tables import CIFAR, Cell, Column, Pair
-from fedatoms.plots import accuracy_plot
-from fedatoms.presets import ALGORITHMS, PRESETS, TABLE1
-from fedatoms.report.claims import Claim
-from fedatoms.report.claims import claims as all_claims
-from fedatoms.report.find import find
-from fedatoms.report.groups import gain_of, group, key_of, match, on_common_seeds, place
-from fedatoms.runs import Result, accuracy_curves, read_result, read_rounds
+from fedatoms.evidence.claims import Claim
+from fedatoms.evidence.claims import claims as all_claims
+from fedatoms.evidence.paper import tables
+from fedatoms.evidence.paper.studies import BETAS, PAIR, SAMPLED
+from fedatoms.evidence.paper.tables import CIFAR, Cell, Column, Pair
+from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.groups import gain_of, group, key_of, match, on_common_seeds, place
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1
+from fedatoms.runs.compare import compare
+from fedatoms.runs.execute import Result, accuracy_curves, read_result, read_rounds
+from fedatoms.runs.plots import accuracy_plot
 
 ROOT, MAKER = Path(__file__).parent, "paper-results/table.py"
 NAMES = dict(zip(ALGORITHMS, ("FedAvg", "FedProx", "SCAFFOLD", "FedDyn", "FedDC"), strict=True))

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedatoms.data.federation import Federation, federation
-from fedatoms.decompose import Conv, decompose
-from fedatoms.simulate import advance, begin
-from fedatoms.simulation import Simulation, State
+from fedatoms.engine.round import advance, begin
+from fedatoms.engine.spec import Simulation, State
+from fedatoms.nn.atoms import Conv, decompose
 
 settings.register_profile("fedatoms", deadline=None, derandomize=True)
 settings.load_profile("fedatoms")

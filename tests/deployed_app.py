@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from fedatoms.build import configure, simulation
-from fedatoms.experiment import Experiment
+from fedatoms.core.trees import Params
+from fedatoms.engine.round import advance, begin
+from fedatoms.experiment.build import configure, simulation
+from fedatoms.experiment.fields import Experiment
 from fedatoms.flower.commands import Value
 from fedatoms.flower.new import new
-from fedatoms.runs import read_rounds
-from fedatoms.simulate import advance, begin
-from fedatoms.trees import Params
+from fedatoms.runs.execute import read_rounds
 
 SMALL = Experiment(
     partition="dirichlet",

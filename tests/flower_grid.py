@@ -21,16 +21,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedatoms.algorithms.base import Server
-from fedatoms.build import assemble, parametrise
-from fedatoms.clients import Client, flatten
 from fedatoms.data.federation import Federation
-from fedatoms.experiment import Experiment
+from fedatoms.engine.client_states import Client, flatten
+from fedatoms.engine.round import advance, begin
+from fedatoms.engine.spec import Record, Simulation, State
+from fedatoms.experiment.build import assemble, parametrise
+from fedatoms.experiment.fields import Experiment
 from fedatoms.flower import Own, Task, client_app
 from fedatoms.flower.node import kept_at
 from fedatoms.flower.server import federate
 from fedatoms.flower.task import Settings, node_simulation
-from fedatoms.simulate import advance, begin
-from fedatoms.simulation import Record, Simulation, State
 
 FIRST = 100  # Flower's id of client 0's node
 SMALL = Experiment(

@@ -9,26 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from fedatoms.experiment import Experiment, to_json
-from fedatoms.explain import files as explanations
-from fedatoms.explain.aggregates import Aggregates, Apart
-from fedatoms.explain.fork import Forked
-from fedatoms.explain.latent import Product
-from fedatoms.explain.latent import summary as summed
-from fedatoms.explain.scores import Scores
-from fedatoms.explain.values import Explain, Explanation, Round
-from fedatoms.explain.variance import Variance
-from fedatoms.explain.words import findings
-from fedatoms.measures import MEASURES
-from fedatoms.measures.base import as_json
-from fedatoms.measures.files import Measure, write_measure
-from fedatoms.paper.studies import quick
-from fedatoms.presets import PRESETS
-from fedatoms.report.claims import Claim, claims
-from fedatoms.report.find import find
-from fedatoms.report.groups import _stand_ins
-from fedatoms.report.page import report
-from fedatoms.runs import summarise
+from fedatoms.evidence.claims import Claim, claims
+from fedatoms.evidence.explain import files as explanations
+from fedatoms.evidence.explain.aggregates import Aggregates, Apart
+from fedatoms.evidence.explain.fork import Forked
+from fedatoms.evidence.explain.latent import Product
+from fedatoms.evidence.explain.latent import summary as summed
+from fedatoms.evidence.explain.scores import Scores
+from fedatoms.evidence.explain.values import Explain, Explanation, Round
+from fedatoms.evidence.explain.variance import Variance
+from fedatoms.evidence.explain.words import findings
+from fedatoms.evidence.measures import MEASURES
+from fedatoms.evidence.measures.base import as_json
+from fedatoms.evidence.measures.files import Measure, write_measure
+from fedatoms.evidence.page.assemble import report
+from fedatoms.evidence.paper.studies import quick
+from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.groups import _stand_ins
+from fedatoms.experiment.fields import Experiment, to_json
+from fedatoms.experiment.presets import PRESETS
+from fedatoms.runs.execute import summarise
 
 
 def a_run(
@@ -68,8 +68,8 @@ def a_run(
 @contextmanager
 def stand_ins(monkeypatch: pytest.MonkeyPatch, least: Callable[[Experiment], Experiment]) -> Iterator[None]:
     """Makes ``least`` of an experiment what stands in for it quickly."""
-    monkeypatch.setattr("fedatoms.reproduce.plan.quick", least)
-    monkeypatch.setattr("fedatoms.report.groups.quick", least)
+    monkeypatch.setattr("fedatoms.evidence.reproduce.plan.quick", least)
+    monkeypatch.setattr("fedatoms.evidence.results.groups.quick", least)
     _stand_ins.cache_clear()
     yield
     _stand_ins.cache_clear()

@@ -12,9 +12,9 @@ from scipy.fft import dctn, idctn
 from torch import nn
 from torch.nn.functional import normalize
 
-from fedatoms.bases import dct, fourier_bessel
-from fedatoms.decompose import Conv, decompose
-from fedatoms.randomness import generator
+from fedatoms.core.randomness import generator
+from fedatoms.nn.atoms import Conv, decompose
+from fedatoms.nn.bases import dct, fourier_bessel
 
 
 @settings(max_examples=50, deadline=None)

@@ -19,10 +19,10 @@ from fedatoms.bench.limits import need
 from fedatoms.bench.report import block, content
 from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, collect, machine, read, write
 from fedatoms.cli import main
-from fedatoms.display import benchmarks, contest, news
-from fedatoms.local import Training
-from fedatoms.simulate import advance, begin
-from fedatoms.simulation import batches_of
+from fedatoms.cli.tables import benchmarks, contest, news
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.round import advance, begin
+from fedatoms.engine.spec import batches_of
 
 ROOT = Path(__file__).parent.parent
 TINY = Bench(

@@ -15,18 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedatoms import blocks, graphs, local, maps, trees
 from fedatoms.algorithms.base import Server
-from fedatoms.blocks import even_blocks, in_blocks, room, that_fit
 from fedatoms.cli import main
-from fedatoms.exchange import FAST, SLOW, Exchange, fast_slow
-from fedatoms.local import Job, Learner, Reply, Training
-from fedatoms.maps import MapClients, NotVectorisable, one_by_one, vectorised
-from fedatoms.simulate import advance, begin
-from fedatoms.simulation import Simulation, State
+from fedatoms.core import trees
+from fedatoms.engine import client_round
+from fedatoms.engine.client_round import Job, Learner, Reply, Training
+from fedatoms.engine.exchange import FAST, SLOW, Exchange, fast_slow
+from fedatoms.engine.execution import blocks, cuda_graph, vmap
+from fedatoms.engine.execution.blocks import even_blocks, in_blocks, room, that_fit
+from fedatoms.engine.execution.vmap import MapClients, NotVectorisable, one_by_one, vectorised
+from fedatoms.engine.round import advance, begin
+from fedatoms.engine.spec import Simulation, State
 
 TRAINING = Training(epochs=2, batch_size=10, lr=0.05, momentum=0.5)
-MAKERS = {"vectorised": vectorised, "compiled": graphs.compiled}
+MAKERS = {"vectorised": vectorised, "compiled": cuda_graph.compiled}
 
 
 class Squares(torch.autograd.Function):
@@ -73,7 +75,7 @@ class Net(nn.Module):
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
 
 
 def simulation(model: nn.Module | None = None, **changes: object) -> Simulation:
@@ -106,15 +108,15 @@ def agree(one: State, other: State) -> bool:
 def full_above(clients: int, monkeypatch: pytest.MonkeyPatch, when: Iterable[bool] = ()) -> None:
     """Lets torch run out of memory with more than so many clients: always, or in those blocks that ``when`` says."""
     turns = iter(when or itertools.repeat(True))
-    real = local.finish_block
+    real = client_round.finish_block
 
     def finish(learner: Learner, heard: Server, jobs: Job, *more: object) -> Reply:
         if len(jobs.plan.key) > clients and next(turns):
             raise torch.OutOfMemoryError("out of memory")
         return real(learner, heard, jobs, *more)
 
-    monkeypatch.setattr(local, "finish_block", finish)
-    monkeypatch.setattr(graphs, "finish_block", finish)
+    monkeypatch.setattr(client_round, "finish_block", finish)
+    monkeypatch.setattr(cuda_graph, "finish_block", finish)
 
 
 @pytest.mark.usefixtures("no_compiler")
@@ -221,7 +223,7 @@ def test_a_model_that_cannot_be_vectorised_goes_one_by_one_and_says_why_once(wha
 def test_a_refusal_while_tracing_is_one_line(what: str) -> None:
     sim = simulation(Net(REFUSED[what]))
     with pytest.warns(UserWarning) as warned:
-        found = play(mapped(sim, in_blocks(graphs.compiled, sized(3), one_by_one)), 1)
+        found = play(mapped(sim, in_blocks(cuda_graph.compiled, sized(3), one_by_one)), 1)
     assert agree(play(sim, 1), found)
     assert [str(each.message)[:32] for each in warned] == ["this model cannot be vectorised "]
 
@@ -247,7 +249,7 @@ def test_a_refusal_after_some_blocks_repeats_none_of_them() -> None:
     turns = iter([True, True, False])
 
     def make(size: int) -> MapClients:
-        return lambda *arguments: (vectorised(size) if next(turns) else maps.refusing("it is late"))(*arguments)
+        return lambda *arguments: (vectorised(size) if next(turns) else vmap.refusing("it is late"))(*arguments)
 
     with pytest.warns(UserWarning, match="it is late"):
         found = play(mapped(simulation(), in_blocks(make, sized(2), one_by_one)), 2)
@@ -298,7 +300,7 @@ def test_a_gpus_block_is_measured_in_one_step_of_one_client(monkeypatch: pytest.
     answers |= {"mem_get_info": (10**6, 10**9), "reset_peak_memory_stats": None}
     for name, answer in answers.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
-    real, shapes = local.local_rounds, []
+    real, shapes = client_round.local_rounds, []
 
     def rounds(learner: Learner, heard: Server, jobs: Job) -> Reply:
         shapes.append(jobs.plan.rows.shape[:2])
@@ -395,7 +397,7 @@ def test_the_command_line_shows_what_does_not_fit_as_one_line(
 
 
 def test_maps_name_a_refusal_that_is_wrapped() -> None:
-    with pytest.raises(NotVectorisable, match="functorch says no"), maps.naming_refusals():
+    with pytest.raises(NotVectorisable, match="functorch says no"), vmap.naming_refusals():
         try:
             raise RuntimeError("functorch says no. Please.")
         except RuntimeError:

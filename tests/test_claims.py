@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from results import a_run, changed, page_of, the_claim
 
-from fedatoms.experiment import to_json
-from fedatoms.paper.studies import SAMPLED, quick, study
-from fedatoms.presets import PRESETS
-from fedatoms.report.claims import claims
-from fedatoms.report.find import Found, find
-from fedatoms.report.groups import Group, group
-from fedatoms.report.spending import last_of, share, spent
-from fedatoms.report.studied import figures
+from fedatoms.evidence.claims import claims
+from fedatoms.evidence.page.run_figures import figures
+from fedatoms.evidence.paper.studies import SAMPLED, quick, study
+from fedatoms.evidence.results.find import Found, find
+from fedatoms.evidence.results.groups import Group, group
+from fedatoms.evidence.results.spending import last_of, share, spent
+from fedatoms.experiment.fields import to_json
+from fedatoms.experiment.presets import PRESETS
 
 RUNS = Path(__file__).parent.parent / "paper-results"
 FULL = PRESETS["fedavg-cifar100-20"].rounds

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from results import VALUES, a_full_measure, a_measure, an_explanation, changed, page_of, the_claim
 
-from fedatoms.measures import MEASURES
-from fedatoms.measures.files import FILE
-from fedatoms.report.find import find
+from fedatoms.evidence.measures import MEASURES
+from fedatoms.evidence.measures.files import FILE
+from fedatoms.evidence.results.find import find
 
 
 def variances(*ratios: float) -> dict[str, object]:

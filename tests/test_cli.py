@@ -18,11 +18,11 @@ import pytest
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.cli import grid, main
 from fedatoms.data.datasets import DATASETS, Images
-from fedatoms.experiment import LISTS, Experiment, check, identity
-from fedatoms.models import MODELS
+from fedatoms.experiment.fields import LISTS, Experiment, check, identity
+from fedatoms.experiment.presets import PRESETS
+from fedatoms.nn.models import MODELS
 from fedatoms.personal import METHODS
-from fedatoms.presets import PRESETS
-from fedatoms.runs import read_result
+from fedatoms.runs.execute import read_result
 
 QUICK = [
     "--clients",
@@ -180,9 +180,9 @@ def test_cifar_runs_from_its_official_files(name: str) -> None:
 def test_a_holdout_is_scored_instead_of_the_test_set(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fedatoms.build
+    import fedatoms.experiment.build
 
-    real = fedatoms.build.load
+    real = fedatoms.experiment.build.load
 
     def without_a_test_set(*where: str) -> Images:
         images = real(*where)
@@ -190,7 +190,7 @@ def test_a_holdout_is_scored_instead_of_the_test_set(
 
     assert main(["run", *QUICK, "--holdout", "0.1", "--name", "x"]) == 0
     assert "held-out accuracy: mean" in capsys.readouterr().out
-    monkeypatch.setattr(fedatoms.build, "load", without_a_test_set)
+    monkeypatch.setattr(fedatoms.experiment.build, "load", without_a_test_set)
     assert main(["run", *QUICK, "--holdout", "0.1", "--name", "y"]) == 0
     seen, unseen = (read_result(Path("runs") / name) for name in ("x", "y"))
     assert seen.experiment.holdout == 0.1 and seen.accuracy == unseen.accuracy
@@ -211,12 +211,12 @@ def test_nan_in_the_loss_names_client_round_and_step_and_keeps_the_checkpoint(
 
 
 def test_no_space_left_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    import fedatoms.checkpoints
+    import fedatoms.runs.checkpoints
 
     def full(path: Path, data: bytes, *, sync: bool = True) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(fedatoms.checkpoints, "replace_file", full)
+    monkeypatch.setattr(fedatoms.runs.checkpoints, "replace_file", full)
     assert main(["run", *QUICK, "--name", "x"]) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and "no space left" in line and "--resume" in line

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedatoms import graphs, products
-from fedatoms.compositions import LARGEST, compose, share
-from fedatoms.convolutions import convolve, convolve_pool, correlate
-from fedatoms.decompose import decompose
-from fedatoms.fixed import hold_fixed
-from fedatoms.products import Products
-from fedatoms.simulation import Simulation
+from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.freeze import hold_fixed
+from fedatoms.engine.gpu import rewrite
+from fedatoms.engine.gpu.atom_ops import LARGEST, compose, share
+from fedatoms.engine.gpu.conv_ops import convolve, convolve_pool, correlate
+from fedatoms.engine.gpu.rewrite import Products
+from fedatoms.engine.spec import Simulation
+from fedatoms.nn.atoms import decompose
 
 Model = Callable[[Tensor, Tensor, Tensor], Tensor]  # of images, filters and bias
 FEW_CHANNELS = (3, 4, 7, 16)
@@ -234,13 +235,13 @@ def wide_net() -> nn.Module:
 
 def with_compiled_map(sim: Simulation) -> Simulation:
     other = Simulation(sim.model, sim.data)
-    other.__dict__["map_clients"] = graphs.compiled(2)  # on a CPU a simulation would choose another map
+    other.__dict__["map_clients"] = cuda_graph.compiled(2)  # on a CPU a simulation would choose another map
     return other
 
 
 def test_predictions_with_products_are_predictions() -> None:
     sim = Simulation(wide_net(), clients_of((9,)))
-    graph = products.traced(sim.network.predict, sim.network.parameters, sim.data.x)
+    graph = rewrite.traced(sim.network.predict, sim.network.parameters, sim.data.x)
     assert graph is not None and "fedatoms.convolve.default" not in {str(node.target) for node in graph.graph.nodes}
     other = {name: leaf + 0.1 for name, leaf in sim.network.parameters.items()}
     assert torch.allclose(graph(other, sim.data.x + 1), sim.network.predict(other, sim.data.x + 1))
@@ -250,8 +251,8 @@ def test_without_a_kernel_for_the_gpu_convolutions_stay(monkeypatch: pytest.Monk
     def fail(*each: Tensor) -> Tensor:
         raise ImportError("No module named 'triton'")
 
-    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
-    monkeypatch.setattr(products, "convolution", fail)
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(rewrite, "convolution", fail)
     sim = Simulation(wide_net(), clients_of((3, 5)))
     with pytest.warns(UserWarning, match="convolutions go to cuDNN, which is slower: No module named 'triton'"):
         found = play(with_compiled_map(sim), 2)
@@ -261,21 +262,21 @@ def test_without_a_kernel_for_the_gpu_convolutions_stay(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("atoms", "fixed"), [(None, ""), (4, ""), (4, "atoms"), (4, "coefficients")])
 def test_a_round_of_products_is_a_round(atoms: int | None, fixed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the compiled map, without the compiler."""
-    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     net, clients = wide_net(), clients_of((3, 5, 4))
     sim = Simulation(net if atoms is None else decompose(net, atoms), clients)
     sim = hold_fixed(sim, fixed) if fixed else sim
     called: set[str] = set()
     for name in ("pooled", "composed"):
-        real = getattr(products, name)
-        monkeypatch.setattr(products, name, lambda *each, name=name, real=real: called.add(name) or real(*each))
+        real = getattr(rewrite, name)
+        monkeypatch.setattr(rewrite, name, lambda *each, name=name, real=real: called.add(name) or real(*each))
     assert difference(play(sim, 2).server.params, play(with_compiled_map(sim), 2).server.params) < 1e-10
     assert called == ({"pooled", "composed"} if atoms else {"pooled"})
 
 
 def test_a_layer_that_stays_is_vectorised_with_filters_of_atoms(monkeypatch: pytest.MonkeyPatch) -> None:
     """With filters in an order of ours, its result could not be viewed."""
-    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
 
     class Viewed(nn.Module):
         def __init__(self) -> None:
@@ -299,22 +300,22 @@ SHAPES = [(2, 2, 8, 9, 4, 16, 3), (3, 1, 6, 6, 16, 20, 2), (1, 2, 9, 8, 7, 64, 5
 def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...]) -> None:
     """By Triton's interpreter: pixels, patches and filters that fill no tile, several tiles of each, unequal sides."""
     pytest.importorskip("triton")
-    from fedatoms import kernels
+    from fedatoms.engine.gpu import triton_conv
 
     clients, batch, height, width, channels, filters, kernel = shape
     x, weights = random(clients, batch, height, width, channels), random(clients, filters, kernel, kernel, channels)
     bias = random(clients, filters)
     x, weights, bias = x.float(), weights.float(), bias.float()
     x = x.permute(0, 1, 4, 2, 3).contiguous().permute(0, 1, 3, 4, 2)  # as a model hands it over outside of vmap
-    y = kernels.convolve(x, weights)
+    y = triton_conv.convolve(x, weights)
     assert torch.allclose(y, convolve(x, weights), atol=1e-3)
     assert torch.allclose(
-        kernels.correlate(x, y, None, kernel, kernel), correlate(x, y, None, kernel, kernel), rtol=1e-3
+        triton_conv.correlate(x, y, None, kernel, kernel), correlate(x, y, None, kernel, kernel), rtol=1e-3
     )
-    pooled, which = kernels.convolve_pool(x, weights, bias)
+    pooled, which = triton_conv.convolve_pool(x, weights, bias)
     expected, chosen = convolve_pool(x, weights, bias)
     assert torch.allclose(pooled, expected, atol=1e-3) and torch.equal(which, chosen)
-    slopes = kernels.correlate(x, pooled, which, kernel, kernel)
+    slopes = triton_conv.correlate(x, pooled, which, kernel, kernel)
     assert torch.allclose(slopes, correlate(x, pooled, which, kernel, kernel), rtol=1e-3, atol=1e-3)
 
 
@@ -322,14 +323,14 @@ def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...]) -> N
 def test_the_kernels_compose_as_the_operators_do(shape: tuple[int, ...]) -> None:
     """By Triton's interpreter: filters, atoms and entries that fill no tile, more tiles of filters than parts."""
     pytest.importorskip("triton")
-    from fedatoms import atom_kernels
+    from fedatoms.engine.gpu import triton_atoms
 
     clients, filters, channels, number, kernel = shape
     coefficients = random(clients, channels, filters, number).float().transpose(1, 2)  # as a model may hand it over
     atoms, slopes = random(clients, number, kernel, kernel).float(), random(clients, kernel, kernel, channels, filters)
-    assert torch.allclose(atom_kernels.compose(coefficients, atoms), compose(coefficients, atoms), atol=1e-4)
+    assert torch.allclose(triton_atoms.compose(coefficients, atoms), compose(coefficients, atoms), atol=1e-4)
     found, expected = (
-        atom_kernels.share(coefficients, atoms, slopes.float(), 5),
+        triton_atoms.share(coefficients, atoms, slopes.float(), 5),
         share(coefficients, atoms, slopes.float()),
     )
     assert torch.allclose(found[0], expected[0], atol=1e-3)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedatoms.data.datasets import DATASETS, load
-from fedatoms.data.pickles import _NAMES, read_pickle
+from fedatoms.data.safe_pickle import _NAMES, read_pickle
 
 Batch = dict[str, object]
 

@@ -16,8 +16,8 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional
 from torch.nn.utils import prune
 
-from fedatoms.decompose import GROUPS, AtomConv, Conv, Init, decompose, fuse, groups, is_decomposed
-from fedatoms.randomness import generator
+from fedatoms.core.randomness import generator
+from fedatoms.nn.atoms import GROUPS, AtomConv, Conv, Init, decompose, fuse, groups, is_decomposed
 
 few = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 2**32)

@@ -21,16 +21,16 @@ from fedatoms.bench.report import content
 from fedatoms.bench.results import find_row, read
 from fedatoms.cli import main
 from fedatoms.data import load
-from fedatoms.experiment import identity
-from fedatoms.paper.tables import Cell, Pair, pairs
-from fedatoms.paper.tables import cells as paper_cells
+from fedatoms.evidence.claims.base import CLEAR
+from fedatoms.evidence.paper.tables import Cell, Pair, pairs
+from fedatoms.evidence.paper.tables import cells as paper_cells
+from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.groups import Ours, gain_of, group, match, ours_of
+from fedatoms.experiment.fields import identity
+from fedatoms.experiment.presets import ALGORITHMS as TABLE1_ALGORITHMS
+from fedatoms.experiment.presets import PRESETS, TABLE2_ROWS
 from fedatoms.personal import METHODS
-from fedatoms.presets import ALGORITHMS as TABLE1_ALGORITHMS
-from fedatoms.presets import PRESETS, TABLE2_ROWS
-from fedatoms.report.claims.base import CLEAR
-from fedatoms.report.find import find
-from fedatoms.report.groups import Ours, gain_of, group, match, ours_of
-from fedatoms.runs import Result, read_result, read_rounds, summarise
+from fedatoms.runs.execute import Result, read_result, read_rounds, summarise
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "paper-results"

@@ -14,32 +14,32 @@ from torch import Tensor
 
 from fedatoms import fuse
 from fedatoms.algorithms import ALGORITHMS, algorithm
-from fedatoms.build import simulation
 from fedatoms.cli import main
-from fedatoms.exchange import Exchange, fast_slow
-from fedatoms.experiment import Experiment
-from fedatoms.explain import study
-from fedatoms.explain.aggregates import Apart, compare_aggregates, mean_model, mean_of_filters
-from fedatoms.explain.factors import Factors, factors_of, filters, layers_of
-from fedatoms.explain.files import read, write
-from fedatoms.explain.fork import Forked, check_fork, fork, refactor
-from fedatoms.explain.latent import product_of, score_latent
-from fedatoms.explain.replay import Replay, open_run, replay
-from fedatoms.explain.scores import Scores, judge_of, of_plain_network, scores_of
-from fedatoms.explain.study import explain
-from fedatoms.explain.twin import check_twin, plain_accuracies
-from fedatoms.explain.values import Explain
-from fedatoms.explain.variance import parts_of, variance_of
-from fedatoms.explain.words import findings
-from fedatoms.local import Training
-from fedatoms.lock import locked
+from fedatoms.core.randomness import generator
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.evaluate import score
+from fedatoms.engine.exchange import Exchange, fast_slow
+from fedatoms.engine.loop import with_params
+from fedatoms.engine.round import advance
+from fedatoms.engine.spec import Simulation
+from fedatoms.evidence.explain import study
+from fedatoms.evidence.explain.aggregates import Apart, compare_aggregates, mean_model, mean_of_filters
+from fedatoms.evidence.explain.factors import Factors, factors_of, filters, layers_of
+from fedatoms.evidence.explain.files import read, write
+from fedatoms.evidence.explain.fork import Forked, check_fork, fork, refactor
+from fedatoms.evidence.explain.latent import product_of, score_latent
+from fedatoms.evidence.explain.replay import Replay, open_run, replay
+from fedatoms.evidence.explain.scores import Scores, judge_of, of_plain_network, scores_of
+from fedatoms.evidence.explain.study import explain
+from fedatoms.evidence.explain.twin import check_twin, plain_accuracies
+from fedatoms.evidence.explain.values import Explain
+from fedatoms.evidence.explain.variance import parts_of, variance_of
+from fedatoms.evidence.explain.words import findings
+from fedatoms.experiment.build import simulation
+from fedatoms.experiment.fields import Experiment
 from fedatoms.personal import personal
-from fedatoms.randomness import generator
-from fedatoms.runs import resume, run
-from fedatoms.scoring import score
-from fedatoms.simulate import advance
-from fedatoms.simulation import Simulation
-from fedatoms.train import with_params
+from fedatoms.runs.execute import resume, run
+from fedatoms.runs.lock import locked
 
 TINY = Experiment(clients=10, fraction=0.3, rounds=2, epochs=1, batch_size=32, threads=1, parametrisation="atoms")
 BRISK = Training(epochs=3, batch_size=4, lr=0.3, momentum=0.5)

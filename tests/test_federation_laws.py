@@ -10,17 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedatoms import server, trees
 from fedatoms.algorithms import ALGORITHMS, algorithm
+from fedatoms.core import trees
 from fedatoms.data.federation import federation
-from fedatoms.decompose import decompose
-from fedatoms.exchange import FAST, SLOW, Exchange, check_covers, every_round, fast_slow
-from fedatoms.functional import uniform
-from fedatoms.local import Training
-from fedatoms.models import build
-from fedatoms.simulate import advance, begin
-from fedatoms.simulation import Simulation, select
-from fedatoms.train import train
+from fedatoms.engine import server
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.exchange import FAST, SLOW, Exchange, check_covers, every_round, fast_slow
+from fedatoms.engine.loop import train
+from fedatoms.engine.round import advance, begin
+from fedatoms.engine.spec import Simulation, select
+from fedatoms.nn.atoms import decompose
+from fedatoms.nn.models import build
+from fedatoms.nn.pure import uniform
 
 EXCHANGES = {
     "every_round": Exchange(every_round()),

@@ -11,19 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedatoms import graphs, trees
 from fedatoms.algorithms import ALGORITHMS, algorithm
-from fedatoms.checkpoints import load_checkpoint, save_checkpoint
+from fedatoms.core import trees
 from fedatoms.data import load, partition, shards
-from fedatoms.exchange import Exchange, every_round, fast_slow
-from fedatoms.local import Training
-from fedatoms.models import build
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.exchange import Exchange, every_round, fast_slow
+from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.loop import train
+from fedatoms.engine.round import advance, begin, last_pass
+from fedatoms.engine.spec import Simulation, State, learner_of, select
+from fedatoms.nn.models import build
 from fedatoms.personal import personal
 from fedatoms.personal.base import Told
 from fedatoms.personal.fedpac import collaborators, describe, fedpac, forms, prototypes
-from fedatoms.simulate import advance, begin, last_pass
-from fedatoms.simulation import Simulation, State, learner_of, select
-from fedatoms.train import train
+from fedatoms.runs.checkpoints import load_checkpoint, save_checkpoint
 
 TRAINING = Training(epochs=2, batch_size=10, lr=0.05, lr_decay=0.9, momentum=0.5, weight_decay=1e-3, clip=1.0)
 HEAD = ["fc2.bias", "fc2.weight"]
@@ -142,9 +143,9 @@ def test_vectorised_equals_one_by_one(name: str, atoms: int | None) -> None:
 
 
 def test_the_compiled_map_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     sim, other = simulation(), simulation()
-    other.__dict__["map_clients"] = graphs.compiled(2)
+    other.__dict__["map_clients"] = cuda_graph.compiled(2)
     assert agree(play(sim, 3), play(other, 3))
 
 

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fedatoms.algorithms import ALGORITHMS, algorithm
-from fedatoms.build import network_of
-from fedatoms.decompose import Conv, decompose, fuse, groups
-from fedatoms.experiment import Experiment
-from fedatoms.fedpara import HadamardConv, HadamardLinear, LowRank, factorise, personal_factors, rank
-from fedatoms.local import Training
-from fedatoms.models import fedrep_cnn100, lenet, resnet18
-from fedatoms.randomness import generator
-from fedatoms.simulate import Simulation
+from fedatoms.core.randomness import generator
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.round import Simulation
+from fedatoms.experiment.build import network_of
+from fedatoms.experiment.fields import Experiment
+from fedatoms.nn.atoms import Conv, decompose, fuse, groups
+from fedatoms.nn.hadamard import HadamardConv, HadamardLinear, LowRank, factorise, personal_factors, rank
+from fedatoms.nn.models import fedrep_cnn100, lenet, resnet18
 
 few = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

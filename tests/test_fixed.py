@@ -8,22 +8,23 @@ import pytest
 import torch
 from conftest import clients_of, difference, identical, play, small_net
 
-from fedatoms import graphs, load_model, personalise
+from fedatoms import load_model, personalise
 from fedatoms.algorithms import ALGORITHMS, algorithm
-from fedatoms.build import simulation
-from fedatoms.exchange import FAST, SLOW, Exchange, every_round, fast_slow
-from fedatoms.experiment import Experiment, from_json, identity, to_json, trajectory
-from fedatoms.explain.aggregates import mean_of_filters
-from fedatoms.explain.factors import factors_of, filters, layers_of
-from fedatoms.explain.replay import replay
-from fedatoms.explain.study import explain
-from fedatoms.explain.values import Explain
-from fedatoms.fixed import hold_fixed
-from fedatoms.local import Training
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
+from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.freeze import hold_fixed
+from fedatoms.engine.round import advance, begin, last_pass
+from fedatoms.engine.spec import Simulation
+from fedatoms.evidence.explain.aggregates import mean_of_filters
+from fedatoms.evidence.explain.factors import factors_of, filters, layers_of
+from fedatoms.evidence.explain.replay import replay
+from fedatoms.evidence.explain.study import explain
+from fedatoms.evidence.explain.values import Explain
+from fedatoms.experiment.build import simulation
+from fedatoms.experiment.fields import Experiment, from_json, identity, to_json, trajectory
 from fedatoms.personal import METHODS, personal
-from fedatoms.runs import resume, run
-from fedatoms.simulate import advance, begin, last_pass
-from fedatoms.simulation import Simulation
+from fedatoms.runs.execute import resume, run
 
 TRAINING = Training(epochs=2, batch_size=10, lr=0.05, lr_decay=0.9, momentum=0.5, weight_decay=1e-2, clip=1.0)
 EXCHANGES = {
@@ -80,10 +81,10 @@ def test_vectorised_equals_one_by_one(name: str, exchange: str, fixed: str) -> N
 @pytest.mark.parametrize("fixed", ["atoms", "coefficients"])
 def test_the_compiled_map_equals_one_by_one(name: str, fixed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler, on a CPU."""
-    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     loop = hold_fixed(free(name), fixed)
     fast = replace(loop)
-    fast.__dict__["map_clients"] = graphs.compiled(2)
+    fast.__dict__["map_clients"] = cuda_graph.compiled(2)
     assert difference(*(play(sim, 3).server.params for sim in (loop, fast))) < 1e-10
 
 

@@ -28,16 +28,16 @@ from flwr.clientapp.mod import message_size_mod
 from safetensors.torch import load_file
 
 from fedatoms.algorithms import ALGORITHMS
-from fedatoms.build import simulation
-from fedatoms.experiment import Experiment, trajectory
+from fedatoms.core.trees import nbytes
+from fedatoms.engine.round import advance, begin
+from fedatoms.experiment.build import simulation
+from fedatoms.experiment.fields import Experiment, trajectory
 from fedatoms.flower import FedAtoms, Own, Task, built_in, client_app, server_app, wire
-from fedatoms.flower.books import Books
+from fedatoms.flower.server_state import Books
 from fedatoms.flower.task import Settings, server_simulation
-from fedatoms.models import build
+from fedatoms.nn.models import build
 from fedatoms.personal import METHODS
-from fedatoms.runs import read_result, read_rounds, run
-from fedatoms.simulate import advance, begin
-from fedatoms.trees import nbytes
+from fedatoms.runs.execute import read_result, read_rounds, run
 
 DIGITS = Experiment(
     partition="dirichlet", unbalanced=0.3, own_test="classes", clients=3, fraction=1.0, epochs=1, batch_size=30,

@@ -32,7 +32,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from torch import Tensor
 
 from fedatoms.flower import Own, wire
-from fedatoms.runs import read_result, read_rounds
+from fedatoms.runs.execute import read_result, read_rounds
 
 WHEN, WHO = 2, 2  # the round in which something goes wrong, and with which client
 

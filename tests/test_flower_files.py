@@ -19,7 +19,7 @@ from flwr.app import Context, Message, RecordDict
 from fedatoms.flower import client_app, processes, server_app
 from fedatoms.flower.deploy import Deployment
 from fedatoms.flower.private import private, shut
-from fedatoms.lock import locked
+from fedatoms.runs.lock import locked
 
 UMASKS = pytest.mark.parametrize("umask", [0o000, 0o022], ids=["000", "022"])
 

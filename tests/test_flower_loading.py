@@ -26,11 +26,11 @@ from flower_grid import (
 from flwr.app import Message
 from safetensors.torch import load_file, save_file
 
+from fedatoms.engine.loop import with_params
 from fedatoms.flower import trained
 from fedatoms.flower.node import Kept, keep, kept_at
 from fedatoms.flower.strategy import TooFew
-from fedatoms.runs import read_result
-from fedatoms.train import with_params
+from fedatoms.runs.execute import read_result
 
 WHO = 1
 

@@ -16,10 +16,10 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
 from fedatoms.algorithms import ALGORITHMS, algorithm
-from fedatoms.experiment import Experiment
+from fedatoms.experiment.fields import Experiment
 from fedatoms.flower import Task, client_app
 from fedatoms.flower.strategy import TooFew
-from fedatoms.runs import read_rounds
+from fedatoms.runs.execute import read_rounds
 
 SIX = replace(SMALL, clients=6)
 DATA = clients_of((5, 7, 12, 9, 6, 8))

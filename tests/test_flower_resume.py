@@ -35,13 +35,13 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedatoms.experiment import Experiment
+from fedatoms.experiment.fields import Experiment
 from fedatoms.flower import client_app, server_app, wire
-from fedatoms.flower.books import Books, save_books
 from fedatoms.flower.node import keep, kept_at
+from fedatoms.flower.server_state import Books, save_books
 from fedatoms.flower.strategy import NotFinite, TooFew
-from fedatoms.lock import locked
-from fedatoms.runs import read_result, read_rounds, resume
+from fedatoms.runs.execute import read_result, read_rounds, resume
+from fedatoms.runs.lock import locked
 
 WHO = 2  # the client whose node forgets
 Whole = Callable[[Experiment], dict[str, Tensor]]

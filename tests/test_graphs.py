@@ -11,18 +11,18 @@ import torch
 from conftest import clients_of, difference, play, small_net
 from torch.fx import GraphModule
 
-from fedatoms import graphs
 from fedatoms.algorithms import ALGORITHMS, algorithm
-from fedatoms.exchange import FAST, SLOW, Exchange, fast_slow
-from fedatoms.local import Training
-from fedatoms.simulation import Simulation, State
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.exchange import FAST, SLOW, Exchange, fast_slow
+from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.spec import Simulation, State
 
 TRAINING = Training(epochs=2, batch_size=10, lr=0.05, lr_decay=0.9, momentum=0.5, weight_decay=1e-3, clip=1.0)
 
 
 def with_compiled_map(sim: Simulation, block: int) -> Simulation:
     other = dataclasses.replace(sim)
-    other.__dict__["map_clients"] = graphs.compiled(block)  # on a CPU a simulation would choose another map
+    other.__dict__["map_clients"] = cuda_graph.compiled(block)  # on a CPU a simulation would choose another map
     return other
 
 
@@ -35,7 +35,7 @@ def agree(one: State, other: State) -> bool:
 @pytest.mark.parametrize("block", [2, 5])
 def test_buffers_and_idle_clients_do_not_matter(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler: blocks that are too long or too short, unequal clients, failures, fast and slow rounds."""
-    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     sim = Simulation(
         small_net(norm=True, dropout=True, atoms=4),
         clients_of((1, 7, 23, 4)),
@@ -58,7 +58,7 @@ def test_garbage_is_not_collected_while_a_step_is_compiled(enabled: bool, monkey
             raise torch.OutOfMemoryError
         return graph.forward
 
-    monkeypatch.setattr(graphs, "_inductor", look)
+    monkeypatch.setattr(cuda_graph, "_inductor", look)
     try:
         if not enabled:
             gc.disable()
@@ -83,7 +83,9 @@ def test_a_step_is_one_graph_and_is_compiled_once(atoms: int | None, monkeypatch
         compiled.append(1)
         return graph.forward
 
-    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: compile_fx(graph, example, inner_compile=run_it))
+    monkeypatch.setattr(
+        cuda_graph, "_inductor", lambda graph, example: compile_fx(graph, example, inner_compile=run_it)
+    )
     net = small_net(norm=True, dropout=True, atoms=atoms)
     sim = Simulation(net, clients_of((1, 7, 12)), algorithm("scaffold"), training=TRAINING, score=("server",))
     assert agree(play(sim, 3), play(with_compiled_map(sim, 2), 3))
@@ -95,7 +97,7 @@ def test_states_from_files_and_rounds_that_differ_in_statistics_only(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files give tensors back in another order; and such a round is another program."""
-    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     sim = Simulation(
         small_net(norm=True, atoms=4),
         clients_of((3, 7, 4)),
@@ -112,7 +114,7 @@ def test_a_step_that_cannot_be_compiled_is_trained_without_the_compiler(monkeypa
     def refuse(graph: object, example: object) -> object:
         raise NotImplementedError("no compiler here")
 
-    monkeypatch.setattr(graphs, "_inductor", refuse)
+    monkeypatch.setattr(cuda_graph, "_inductor", refuse)
     sim = Simulation(small_net(), clients_of((3, 5)), training=TRAINING)
     with pytest.warns(UserWarning, match="cannot be compiled .no compiler here") as warned:
         assert agree(play(sim, 3), play(with_compiled_map(sim, 2), 3))

@@ -7,15 +7,15 @@ import torch
 from conftest import clients_of, identical, play, small_net
 from torch import Tensor
 
-from fedatoms import server as server_side
-from fedatoms import trees
 from fedatoms.algorithms import ALGORITHMS, Server, algorithm
-from fedatoms.exchange import FAST, SLOW, Exchange, every_round, fast_slow
-from fedatoms.local import Job, Learner, Training, local_round
-from fedatoms.models import build
+from fedatoms.core import trees
+from fedatoms.engine import server as server_side
+from fedatoms.engine.client_round import Job, Learner, Training, local_round
+from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
+from fedatoms.engine.round import _job, advance, begin
+from fedatoms.engine.spec import Simulation, batches_of, select
+from fedatoms.nn.models import build
 from fedatoms.personal.base import Phase
-from fedatoms.simulate import _job, advance, begin
-from fedatoms.simulation import Simulation, batches_of, select
 
 Message = dict[str, dict[str, Tensor]]
 
@@ -160,7 +160,7 @@ def test_what_a_client_kept_ends_with_the_servers_next_version() -> None:
 
 def test_beta_one_fifth_on_the_lenet_saves_what_the_paper_says() -> None:
     """All clients in all of ten rounds: up at most 0.21, both ways at most 0.26 of sending the whole model."""
-    from fedatoms.decompose import decompose
+    from fedatoms.nn.atoms import decompose
 
     net = decompose(build("lenet", classes=10), 9)
     x, y = torch.zeros(2, 3, 32, 32), torch.tensor([0, 1])

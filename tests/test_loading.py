@@ -14,14 +14,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import fedatoms
-from fedatoms import runs as running
 from fedatoms.cli import main
-from fedatoms.experiment import ADDED, Experiment, from_json, load_run, to_json
-from fedatoms.files import write_file
+from fedatoms.core.files import write_file
+from fedatoms.engine.loop import with_params
+from fedatoms.evidence.results.find import find
+from fedatoms.experiment.fields import ADDED, Experiment, from_json, load_run, to_json
 from fedatoms.personal import METHODS
-from fedatoms.report.find import find
-from fedatoms.runs import read_result, resume, run
-from fedatoms.train import with_params
+from fedatoms.runs import execute as running
+from fedatoms.runs.execute import read_result, resume, run
 
 TINY = Experiment(
     clients=5, rounds=2, epochs=1, batch_size=50, threads=1, checkpoint_every=1, parametrisation="atoms",

@@ -16,35 +16,35 @@ from subprocess import PIPE, STDOUT
 import pytest
 from results import a_run
 
-from fedatoms import compare, lock, runs
 from fedatoms.cli import main
-from fedatoms.compare import folder_of
-from fedatoms.experiment import Experiment, load_run, to_json
-from fedatoms.files import replace_file
-from fedatoms.loading import load_model
-from fedatoms.lock import check_free, locked, writer
-from fedatoms.measures import MEASURES
-from fedatoms.measures.files import Measure
-from fedatoms.paper.studies import quick
-from fedatoms.report.find import find
-from fedatoms.reproduce import work
-from fedatoms.reproduce.plan import Job, Reproduce, chosen, jobs
-from fedatoms.runs import read_rounds, resume, run
-from fedatoms.scoring import Progress
+from fedatoms.core.files import replace_file
+from fedatoms.engine.evaluate import Progress
+from fedatoms.evidence.measures import MEASURES
+from fedatoms.evidence.measures.files import Measure
+from fedatoms.evidence.paper.studies import quick
+from fedatoms.evidence.reproduce import work
+from fedatoms.evidence.reproduce.plan import Job, Reproduce, chosen, jobs
+from fedatoms.evidence.results.find import find
+from fedatoms.experiment.fields import Experiment, load_run, to_json
+from fedatoms.runs import compare, execute, lock
+from fedatoms.runs.compare import folder_of
+from fedatoms.runs.execute import read_rounds, resume, run
+from fedatoms.runs.loading import load_model
+from fedatoms.runs.lock import check_free, locked, writer
 
 ONE = "^fedavg-cifar10-5 --partition iid"
 HOLD = """
 import sys
 from pathlib import Path
-from fedatoms.lock import locked
+from fedatoms.runs.lock import locked
 with locked(Path(sys.argv[1])):
     print("mine", flush=True)
     sys.stdin.readline()
 """
 RUN = """
 import json, sys
-from fedatoms.experiment import from_json
-from fedatoms.runs import run
+from fedatoms.experiment.fields import from_json
+from fedatoms.runs.execute import run
 
 def wait(progress):
     if progress.state.round == 3:
@@ -56,7 +56,7 @@ run(from_json(json.loads(sys.argv[1])), watch=wait)
 FORK = """
 import os, subprocess, sys
 from pathlib import Path
-from fedatoms.lock import locked
+from fedatoms.runs.lock import locked
 with locked(Path(sys.argv[1])):
     subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], close_fds=False)
     if not os.fork():
@@ -66,7 +66,7 @@ with locked(Path(sys.argv[1])):
 COUNT = """
 import sys
 from pathlib import Path
-from fedatoms.lock import locked
+from fedatoms.runs.lock import locked
 folder, done = Path(sys.argv[1]), 0
 while done < 40:
     try:
@@ -100,8 +100,8 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
         return replace(quick(one), rounds=5, epochs=1, checkpoint_every=2, threads=1)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedatoms.lock.PATIENCE", 0.1)
-    monkeypatch.setattr("fedatoms.reproduce.plan.quick", short)
+    monkeypatch.setattr("fedatoms.runs.lock.PATIENCE", 0.1)
+    monkeypatch.setattr("fedatoms.evidence.reproduce.plan.quick", short)
     (job,) = jobs(chosen(["iid"]), Reproduce(quick=True, only=ONE, out="runs"))
     return job.experiments[0]
 
@@ -176,15 +176,15 @@ def test_of_two_runs_of_one_name_that_begin_together_one_is_refused(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one comes when the first has seen that the folder is free."""
-    configure = runs.configure
+    configure = execute.configure
 
     def late(one: Experiment) -> None:
-        monkeypatch.setattr(runs, "configure", configure)
+        monkeypatch.setattr(execute, "configure", configure)
         with pytest.raises(ValueError, match="is being written by process"):
             run(experiment)
         configure(one)
 
-    monkeypatch.setattr(runs, "configure", late)
+    monkeypatch.setattr(execute, "configure", late)
     run(experiment)
     assert outcome(folder_of(experiment)) == undisturbed(experiment, tmp_path / "alone")
 
@@ -239,7 +239,7 @@ def test_a_measure_has_one_writer_and_is_taken_once(tmp_path: Path, monkeypatch:
         second.append(work.perform(job).failure)  # comes in the middle of the first
         return kind.measure(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("fedatoms.lock.PATIENCE", 0.1)
+    monkeypatch.setattr("fedatoms.runs.lock.PATIENCE", 0.1)
     monkeypatch.setitem(work.MEASURES, "synthetic", kind._replace(measure=slow))
     assert not work.perform(job).failure
     assert second[0].startswith(f"{job.folder} is being written by process {os.getpid()} on ")

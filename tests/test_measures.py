@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from fedatoms import graphs
-from fedatoms.decompose import fuse
-from fedatoms.experiment import Experiment, identity
-from fedatoms.local import Training
-from fedatoms.measures import FULL, MEASURES
-from fedatoms.measures.base import Settings, Watch, silent, size_of
-from fedatoms.measures.files import FILE, Measure, read_measure, write_measure
-from fedatoms.measures.landscape import Grid, from_one_point, loss_at, plane_of, some_rows, trajectory
-from fedatoms.measures.networks import filters, loss, prepared, reconstructed, scored_on_training
-from fedatoms.measures.synthetic import (
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.round import begin
+from fedatoms.engine.spec import Simulation, select
+from fedatoms.evidence.measures import FULL, MEASURES
+from fedatoms.evidence.measures.base import Settings, Watch, silent, size_of
+from fedatoms.evidence.measures.files import FILE, Measure, read_measure, write_measure
+from fedatoms.evidence.measures.landscape import Grid, from_one_point, loss_at, plane_of, some_rows, trajectory
+from fedatoms.evidence.measures.networks import filters, loss, prepared, reconstructed, scored_on_training
+from fedatoms.evidence.measures.synthetic import (
     OPTIMUM,
     Gaussians,
     clients,
@@ -33,11 +33,11 @@ from fedatoms.measures.synthetic import (
     synthetic,
     variances,
 )
-from fedatoms.measures.training_loss import Rounds, lower_from
-from fedatoms.measures.variance import Repeats, Variance, along, other_draws, repeated, spread
-from fedatoms.report.drawings import draw
-from fedatoms.simulate import begin
-from fedatoms.simulation import Simulation, select
+from fedatoms.evidence.measures.training_loss import Rounds, lower_from
+from fedatoms.evidence.measures.variance import Repeats, Variance, along, other_draws, repeated, spread
+from fedatoms.evidence.page.plotly import draw
+from fedatoms.experiment.fields import Experiment, identity
+from fedatoms.nn.atoms import fuse
 
 SMALL = Experiment(clients=10, fraction=0.2, epochs=1, batch_size=50, beta="1/1")  # as files write it
 PAIR = (SMALL, replace(SMALL, parametrisation="atoms"))
@@ -122,10 +122,10 @@ def test_a_repeat_draws_other_clients_and_batches_and_builds_nothing() -> None:
 
 def test_repeats_are_replayed_and_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[int] = []
-    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: compiled.append(1) or graph)
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: compiled.append(1) or graph)
     sim = a_federation()
     plain = list(along(sim, Repeats((0,), 3), lambda: None))
-    sim.__dict__["map_clients"] = graphs.compiled(2)  # on a CPU a simulation would choose another map
+    sim.__dict__["map_clients"] = cuda_graph.compiled(2)  # on a CPU a simulation would choose another map
     found = list(along(sim, Repeats((0,), 3), lambda: None))
     assert compiled == [1]
     for one, other in zip(plain, found, strict=True):
@@ -400,7 +400,7 @@ def test_a_missing_file_is_refused_and_what_is_no_number_is_not_written(tmp_path
 
 def test_measures_need_neither_plotly_nor_matplotlib_nor_flower() -> None:
     blocked = ["matplotlib", "plotly", "flwr", "sklearn", "PIL", "tensorboard", "rich", "tyro"]
-    code = f"import sys; sys.modules.update(dict.fromkeys({blocked!r})); import fedatoms.measures"
+    code = f"import sys; sys.modules.update(dict.fromkeys({blocked!r})); import fedatoms.evidence.measures"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 

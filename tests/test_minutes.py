@@ -18,15 +18,15 @@ from results import a_run, stand_ins
 
 from fedatoms.cli import main
 from fedatoms.cli.reproduce import command
-from fedatoms.experiment import Experiment, run_name
-from fedatoms.paper.studies import quick
-from fedatoms.presets import PRESETS
-from fedatoms.provenance import provenance
-from fedatoms.report.find import find
-from fedatoms.reproduce import work
-from fedatoms.reproduce.budget import Limit, Took, begun, by_worth, estimate, next_of, took
-from fedatoms.reproduce.plan import Job, Reproduce, chosen, jobs
-from fedatoms.runs import read_rounds
+from fedatoms.evidence.paper.studies import quick
+from fedatoms.evidence.reproduce import work
+from fedatoms.evidence.reproduce.budget import Limit, Took, begun, by_worth, estimate, next_of, took
+from fedatoms.evidence.reproduce.plan import Job, Reproduce, chosen, jobs
+from fedatoms.evidence.results.find import find
+from fedatoms.experiment.fields import Experiment, run_name
+from fedatoms.experiment.presets import PRESETS
+from fedatoms.runs.execute import read_rounds
+from fedatoms.runs.provenance import provenance
 
 ROUNDS = 4
 PAIR = ["--quick", "--only", "^fedavg-(atoms25-)?cifar10-5 --partition iid"]
@@ -274,7 +274,7 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_minutes import least
 from fedatoms import compare
 from fedatoms.cli import main
-from fedatoms.reproduce import plan, work
+from fedatoms.evidence.reproduce import plan, work
 
 def killed(experiment, watch):
     def look(progress):

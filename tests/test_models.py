@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedatoms.decompose import GROUPS, decompose, fuse, groups
-from fedatoms.models import MODELS, build, check_input
-from fedatoms.randomness import generator
+from fedatoms.core.randomness import generator
+from fedatoms.nn.atoms import GROUPS, decompose, fuse, groups
+from fedatoms.nn.models import MODELS, build, check_input
 
 SIZES = {name: 8 if name == "digits-cnn" or name.endswith("small") else 32 for name in MODELS}
 

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedatoms import graphs
 from fedatoms.algorithms import algorithm
 from fedatoms.data.datasets import Recipe
 from fedatoms.data.federation import Federation, federation
-from fedatoms.decompose import decompose
-from fedatoms.functional import MaskedBatchNorm
-from fedatoms.local import Training
-from fedatoms.simulate import begin
-from fedatoms.simulation import Simulation, State
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.round import begin
+from fedatoms.engine.spec import Simulation, State
+from fedatoms.nn.atoms import decompose
+from fedatoms.nn.pure import MaskedBatchNorm
 
 RECIPE = Recipe(255, (0.5,), (0.25,), flip=True, pad=2, crop=0.8, fill="zero")
 SIZES = (5, 18, 1, 6)  # in batches of 4: last ones of one row and of two, and steps in which nothing is real
@@ -108,12 +108,12 @@ def test_a_compiled_step_has_no_overflow_in_its_padding_and_idle_clients(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the compiler; four clients are a block of three and one of one client and two idle ones."""
-    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     net = deep_net(8, width=6, halvings=2, channels=1, dropout=0.2, eps=1e-11)  # as fast an overflow in fewer layers
     sim = on_eight_pixels(decompose(net, 4), RECIPE)
     sim = in_float64(sim) if dtype == torch.float64 else sim
     fast = dataclasses.replace(sim)
-    fast.__dict__["map_clients"] = graphs.compiled(3)  # on a CPU a simulation would choose another map
+    fast.__dict__["map_clients"] = cuda_graph.compiled(3)  # on a CPU a simulation would choose another map
     loop, found = play(sim, 1).server.params, play(fast, 1).server.params
     assert difference(loop, found) < (1e-9 if dtype == torch.float64 else 1e-2)
 

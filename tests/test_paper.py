@@ -13,14 +13,23 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedatoms.decompose import decompose, groups
-from fedatoms.experiment import Experiment, check, identity, scored_models
-from fedatoms.models import build
-from fedatoms.paper import bounds
-from fedatoms.paper.bounds import Form, Problem, bound, communication_rate, convolution, rounds_to, sampling_term, terms
-from fedatoms.paper.readings import READINGS, Reading, reading
-from fedatoms.paper.tables import CIFAR, COLUMNS, Cell, cells, cells_of, pairs
-from fedatoms.presets import PRESETS
+from fedatoms.evidence.paper import bounds
+from fedatoms.evidence.paper.bounds import (
+    Form,
+    Problem,
+    bound,
+    communication_rate,
+    convolution,
+    rounds_to,
+    sampling_term,
+    terms,
+)
+from fedatoms.evidence.paper.readings import READINGS, Reading, reading
+from fedatoms.evidence.paper.tables import CIFAR, COLUMNS, Cell, cells, cells_of, pairs
+from fedatoms.experiment.fields import Experiment, check, identity, scored_models
+from fedatoms.experiment.presets import PRESETS
+from fedatoms.nn.atoms import decompose, groups
+from fedatoms.nn.models import build
 
 CARDS = Path(__file__).parent.parent / "docs" / "methods"
 FORMS: tuple[Form, ...] = ("printed", "derived")
@@ -355,5 +364,6 @@ def test_counts_are_those_of_the_network() -> None:
 
 
 def test_the_package_needs_no_torch() -> None:
-    code = "import sys; sys.modules['torch'] = None; import fedatoms.paper.tables, fedatoms.paper.readings, "
-    subprocess.run([sys.executable, "-W", "error", "-c", code + "fedatoms.paper.bounds"], check=True)
+    names = ", ".join(f"fedatoms.evidence.paper.{name}" for name in ("tables", "readings", "bounds"))
+    code = f"import sys; sys.modules['torch'] = None; import {names}"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedatoms.experiment import Experiment, identity
-from fedatoms.presets import PRESETS
-from fedatoms.runs import read_result
+from fedatoms.experiment.fields import Experiment, identity
+from fedatoms.experiment.presets import PRESETS
+from fedatoms.runs.execute import read_result
 
 ROOT = Path(__file__).parent.parent / "paper-results"
 FOLDERS = sorted(path.parent for path in ROOT.rglob("result.json"))

@@ -10,24 +10,26 @@ from conftest import clients_of, difference, identical, play, small_net
 from safetensors.torch import load_file
 from torch import nn
 
-from fedatoms import graphs, scoring, trees
 from fedatoms.algorithms import algorithm
-from fedatoms.build import simulation as build_simulation
-from fedatoms.clients import Client, Clients
+from fedatoms.core import trees
 from fedatoms.data.batches import fetch
 from fedatoms.data.federation import Federation
-from fedatoms.decompose import Group, decompose
-from fedatoms.exchange import FAST, SLOW, Exchange, every_round, fast_slow
-from fedatoms.experiment import Experiment
-from fedatoms.fedpara import factorise, personal_factors
-from fedatoms.local import Training
-from fedatoms.models import build
+from fedatoms.engine import evaluate
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.client_states import Client, Clients
+from fedatoms.engine.evaluate import personal_score, score
+from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
+from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.round import advance, begin, last_pass
+from fedatoms.engine.spec import Simulation, batches_of
+from fedatoms.experiment.build import simulation as build_simulation
+from fedatoms.experiment.fields import Experiment
+from fedatoms.nn.atoms import Group, decompose
+from fedatoms.nn.hadamard import factorise, personal_factors
+from fedatoms.nn.models import build
 from fedatoms.personal import METHODS, Personal, Phase, personal
 from fedatoms.personal.base import everything
-from fedatoms.runs import resume, run
-from fedatoms.scoring import personal_score, score
-from fedatoms.simulate import advance, begin, last_pass
-from fedatoms.simulation import Simulation, batches_of
+from fedatoms.runs.execute import resume, run
 
 TRAINING = Training(epochs=2, batch_size=5, lr=0.05, momentum=0.5, weight_decay=1e-3, clip=1.0)
 MANY = [name for name in METHODS if name not in ("none", "pfedpara")]  # the last has a network of its own
@@ -170,11 +172,11 @@ def test_ditto_is_pulled_towards_what_it_received() -> None:
 
 @pytest.mark.parametrize("name", ["local-atoms", "ditto", "fedrep"])
 def test_each_phase_is_compiled_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
-    recorded, real = [], graphs._record
-    monkeypatch.setattr(graphs, "_record", lambda *each: recorded.append(1) or real(*each))
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    recorded, real = [], cuda_graph._record
+    monkeypatch.setattr(cuda_graph, "_record", lambda *each: recorded.append(1) or real(*each))
     sim, loop = simulation(name), simulation(name, map="one_by_one")
-    sim.__dict__["map_clients"] = graphs.compiled(2)  # on a CPU a simulation would choose another map
+    sim.__dict__["map_clients"] = cuda_graph.compiled(2)  # on a CPU a simulation would choose another map
     assert difference(owned(sim, 3), owned(loop, 3)) < 1e-10
     assert len(recorded) == 2  # one for each phase, not for each round
 
@@ -253,7 +255,7 @@ def test_clients_scored_together_score_as_one_by_one(name: str, monkeypatch: pyt
     assert {bool(state.clients.read(client)) for client in range(4)} == {True, False}
     alone = personal_score(sim, state)
     for at_once in (2, 3):
-        monkeypatch.setattr(scoring, "_clients_at_once", lambda _, many=at_once: many)
+        monkeypatch.setattr(evaluate, "_clients_at_once", lambda _, many=at_once: many)
         assert personal_score(sim, state) == pytest.approx(alone, rel=1e-12)
 
 
@@ -267,7 +269,7 @@ def test_a_model_that_cannot_be_vectorised_is_scored_client_by_client(monkeypatc
     sim.model(data.x[:1])
     state = play(sim, 1)
     alone = personal_score(sim, state)
-    monkeypatch.setattr(scoring, "_clients_at_once", lambda _: 2)
+    monkeypatch.setattr(evaluate, "_clients_at_once", lambda _: 2)
     assert personal_score(sim, state) == alone
 
 

@@ -18,14 +18,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import fedatoms
+from fedatoms.adapt.fit import fingerprint, inputs_of, load_personal, personal_model, personalise, save_personal
+from fedatoms.adapt.join import Newcomer, join, prepare
 from fedatoms.cli import main
 from fedatoms.data import load
-from fedatoms.data.pictures import FORMATS, Wanted, read_pictures
-from fedatoms.decompose import decompose, groups, is_decomposed
-from fedatoms.models import build
-from fedatoms.newcomer import Newcomer, join, prepare
-from fedatoms.personalise import fingerprint, inputs_of, load_personal, personal_model, personalise, save_personal
-from fedatoms.train import with_params
+from fedatoms.data.image_files import FORMATS, Wanted, read_pictures
+from fedatoms.engine.loop import with_params
+from fedatoms.nn.atoms import decompose, groups, is_decomposed
+from fedatoms.nn.models import build
 
 SMALL = "--clients 5 --rounds 2 --epochs 1 --batch-size 32 --threads 1 --device cpu --parametrisation atoms".split()
 

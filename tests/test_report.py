@@ -11,14 +11,14 @@ import pytest
 from results import VALUES, a_measure, a_run, a_stand_in, an_explanation, page_of
 
 from fedatoms.cli import main
-from fedatoms.experiment import Experiment
-from fedatoms.measures.files import FILE, Measure, write_measure
-from fedatoms.paper.tables import pairs
-from fedatoms.report.figures import curves, sent, splits
-from fedatoms.report.find import find
-from fedatoms.report.groups import group
-from fedatoms.report.page import PLOTLY, report
-from fedatoms.runs import read_result
+from fedatoms.evidence.measures.files import FILE, Measure, write_measure
+from fedatoms.evidence.page.assemble import PLOTLY, report
+from fedatoms.evidence.page.figures import curves, sent, splits
+from fedatoms.evidence.paper.tables import pairs
+from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.groups import group
+from fedatoms.experiment.fields import Experiment
+from fedatoms.runs.execute import read_result
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "paper-results"

@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 from results import a_measure, a_run, an_explanation
 
-from fedatoms.measures import MEASURES
-from fedatoms.report.page import report
-from fedatoms.runs import read_result
+from fedatoms.evidence.measures import MEASURES
+from fedatoms.evidence.page.assemble import report
+from fedatoms.runs.execute import read_result
 
 RUNS = Path(__file__).parent.parent / "paper-results"
 NAME = "<script>document.title='broken'</script>"

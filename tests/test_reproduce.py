@@ -15,25 +15,25 @@ import torch
 from results import SOURCE, VALUES, a_run, stand_ins
 from rich.console import Console
 
-from fedatoms import compare
 from fedatoms.cli import main, parse
-from fedatoms.display import sheet
-from fedatoms.experiment import Experiment, check, identity
-from fedatoms.measures import MEASURES
-from fedatoms.measures.base import as_json
-from fedatoms.measures.files import Measure, write_measure
-from fedatoms.paper.studies import Study, distinct, quick, studies
-from fedatoms.paper.tables import cells
-from fedatoms.presets import preset
-from fedatoms.report.find import find
-from fedatoms.report.groups import group, groups_of
-from fedatoms.report.spending import spent
-from fedatoms.report.studied import figures, section
-from fedatoms.reproduce import work
-from fedatoms.reproduce.plan import Job, Reproduce, chosen, jobs, missing
-from fedatoms.reproduce.sheets import Sheet, sheets
-from fedatoms.runs import Result
-from fedatoms.train import Watch
+from fedatoms.cli.tables import sheet
+from fedatoms.engine.loop import Watch
+from fedatoms.evidence.measures import MEASURES
+from fedatoms.evidence.measures.base import as_json
+from fedatoms.evidence.measures.files import Measure, write_measure
+from fedatoms.evidence.page.run_figures import figures, section
+from fedatoms.evidence.paper.studies import Study, distinct, quick, studies
+from fedatoms.evidence.paper.tables import cells
+from fedatoms.evidence.reproduce import work
+from fedatoms.evidence.reproduce.plan import Job, Reproduce, chosen, jobs, missing
+from fedatoms.evidence.reproduce.terminal_tables import Sheet, sheets
+from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.groups import group, groups_of
+from fedatoms.evidence.results.spending import spent
+from fedatoms.experiment.fields import Experiment, check, identity
+from fedatoms.experiment.presets import preset
+from fedatoms.runs import compare
+from fedatoms.runs.execute import Result
 
 RESULTS = Path(__file__).parent.parent / "paper-results"
 ALL = list(studies().values())
@@ -199,7 +199,7 @@ def test_only_what_is_missing_runs(
     second = capsys.readouterr().out
     assert "1 of 2 to do" in second and shown(first) == shown(second)
     assert all(path.stat().st_mtime_ns == time for path, time in written.items() if path != gone)
-    monkeypatch.setattr("fedatoms.display.overall", None)  # with nothing to do there is no bar
+    monkeypatch.setattr("fedatoms.cli.tables.overall", None)  # with nothing to do there is no bar
     assert main(["reproduce", "iid", *TINY]) == 0
     assert "0 of 2 to do" in capsys.readouterr().out
 

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 
 import fedatoms
 from fedatoms.algorithms import ALGORITHMS
-from fedatoms.compare import compare, existing, run_missing
-from fedatoms.experiment import Experiment, from_json, identity, run_name, to_json
-from fedatoms.runs import read_result, read_rounds, resume, run
-from fedatoms.scoring import Progress
+from fedatoms.engine.evaluate import Progress
+from fedatoms.experiment.fields import Experiment, from_json, identity, run_name, to_json
+from fedatoms.runs.compare import compare, existing, run_missing
+from fedatoms.runs.execute import read_result, read_rounds, resume, run
 
 TINY = Experiment(
     clients=10,
@@ -71,7 +71,7 @@ def test_a_run_leaves_its_files(tmp_path: Path) -> None:
 
 
 def test_the_headline_is_the_mean_of_the_last_hundred_rounds() -> None:
-    from fedatoms.runs import summarise
+    from fedatoms.runs.execute import summarise
 
     rows = [{"round": t, "scores": {"all": {"accuracy": float(t)}} if t % 10 == 9 else {}} for t in range(200)]
     summary = summarise(rows)["all"]
@@ -270,7 +270,7 @@ def test_only_two_checkpoints_and_what_they_need_are_kept(tmp_path: Path) -> Non
 
 
 def test_no_space_left_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fedatoms.checkpoints as checkpoints
+    import fedatoms.runs.checkpoints as checkpoints
 
     real = checkpoints.replace_file
 
@@ -295,8 +295,8 @@ def test_kill_minus_nine_at_any_moment_loses_only_rounds_since_the_checkpoint(tm
     experiment = replace(TINY, algorithm="feddc", client_state="disk", rounds=24, checkpoint_every=1, out=str(tmp_path))
     fields = json.dumps(to_json(replace(experiment, name="run")))
     code = (
-        "import json, sys, torch; from pathlib import Path; from fedatoms.experiment import from_json;"
-        "from fedatoms.runs import resume, run; torch.set_num_threads(1);"
+        "import json, sys, torch; from pathlib import Path; from fedatoms.experiment.fields import from_json;"
+        "from fedatoms.runs.execute import resume, run; torch.set_num_threads(1);"
         f"e = from_json(json.loads({fields!r})); folder = Path(e.out) / 'run';"
         "resume(folder, {}) if (folder / 'experiment.json').exists() else run(e)"
     )
@@ -381,8 +381,8 @@ def test_ten_thousand_clients_keep_their_states_on_disk(tmp_path: Path) -> None:
     from conftest import clients_of, play, small_net
 
     from fedatoms.algorithms.scaffold import scaffold
-    from fedatoms.files import Stored
-    from fedatoms.simulation import Simulation
+    from fedatoms.core.files import Stored
+    from fedatoms.engine.spec import Simulation
 
     sim = Simulation(
         small_net(),

@@ -10,19 +10,19 @@ from conftest import clients_of, difference, identical, play, small_net
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedatoms import graphs
+from fedatoms.adapt.fit import load_personal, personalise, save_personal
 from fedatoms.algorithms import ALGORITHMS, algorithm
-from fedatoms.exchange import FAST, SLOW, Exchange, every_round, fast_slow
-from fedatoms.experiment import Experiment
-from fedatoms.explain.study import explain
-from fedatoms.explain.values import Explain
-from fedatoms.local import Training
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.evaluate import Progress
+from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
+from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.round import advance, begin
+from fedatoms.engine.spec import Simulation
+from fedatoms.evidence.explain.study import explain
+from fedatoms.evidence.explain.values import Explain
+from fedatoms.experiment.fields import Experiment
 from fedatoms.personal import METHODS, personal
-from fedatoms.personalise import load_personal, personalise, save_personal
-from fedatoms.runs import resume, run
-from fedatoms.scoring import Progress
-from fedatoms.simulate import advance, begin
-from fedatoms.simulation import Simulation
+from fedatoms.runs.execute import resume, run
 
 TRAINING = Training(epochs=2, batch_size=10, lr=0.05, momentum=0.5, weight_decay=1e-3, clip=1.0)
 EXCHANGES = {
@@ -98,10 +98,10 @@ def test_a_scalars_bytes_are_counted() -> None:
 
 
 def test_a_scalar_is_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     sim = simulation(algorithm=algorithm("scaffold"))
     fast = dataclasses.replace(sim)
-    fast.__dict__["map_clients"] = graphs.compiled(2)  # on a CPU a simulation would choose another map
+    fast.__dict__["map_clients"] = cuda_graph.compiled(2)  # on a CPU a simulation would choose another map
     assert difference(play(sim, 2).server.params, play(fast, 2).server.params) < 1e-10
 
 
@@ -136,7 +136,7 @@ def test_a_run_with_a_scalar_is_kept_resumed_personalised_and_explained(
     tmp_path.joinpath(f"tempered_{place}.py").write_text(
         "import torch\n"
         "from torch import nn\n"
-        "from fedatoms.models import digits_cnn\n"
+        "from fedatoms.nn.models import digits_cnn\n"
         "class Net(nn.Module):\n"
         "    def __init__(self, classes):\n"
         "        super().__init__()\n"

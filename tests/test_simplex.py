@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fedatoms.simplex import lightest
+from fedatoms.personal._simplex import lightest
 
 
 def form_of(size: int, rank: int, spread: float, seed: int) -> Tensor:

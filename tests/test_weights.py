@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedatoms.decompose import AtomConv, Conv, decompose, fuse
-from fedatoms.fedpara import HadamardConv, HadamardLinear, factorise
-from fedatoms.local import Training
-from fedatoms.products import Products
-from fedatoms.simulate import begin
-from fedatoms.simulation import Simulation
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.gpu.rewrite import Products
+from fedatoms.engine.round import begin
+from fedatoms.engine.spec import Simulation
+from fedatoms.nn.atoms import AtomConv, Conv, decompose, fuse
+from fedatoms.nn.hadamard import HadamardConv, HadamardLinear, factorise
 
 Make = Callable[[nn.Module], nn.Module]
 MAKERS: dict[str, tuple[Make, nn.Module]] = {

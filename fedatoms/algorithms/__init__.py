@@ -10,7 +10,7 @@ from fedatoms.algorithms.feddyn import feddyn
 from fedatoms.algorithms.fedopt import fedadam, fedavgm
 from fedatoms.algorithms.fedprox import fedprox
 from fedatoms.algorithms.scaffold import scaffold
-from fedatoms.names import find
+from fedatoms.core.lookup import find
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {  # the first argument, if any, is what --strength sets
     "fedavg": fedavg,

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedatoms.trees import Memory, Params
+from fedatoms.core.trees import Memory, Params
 
 Weighting = Literal["samples", "uniform"]
 

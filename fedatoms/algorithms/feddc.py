@@ -1,8 +1,8 @@
 """FedDC: Gao et al., "Federated Learning with Non-IID Data via Local Drift Decoupling and Correction", CVPR 2022."""
 
-from fedatoms import trees
 from fedatoms.algorithms.base import Algorithm, Server, Work, require
-from fedatoms.trees import Memory, Params
+from fedatoms.core import trees
+from fedatoms.core.trees import Memory, Params
 
 
 def feddc(a: float = 0.01) -> Algorithm:

@@ -1,8 +1,8 @@
 """FedDyn: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021."""
 
-from fedatoms import trees
 from fedatoms.algorithms.base import Algorithm, Server, Work, require
-from fedatoms.trees import Memory, Params
+from fedatoms.core import trees
+from fedatoms.core.trees import Memory, Params
 
 
 def feddyn(a: float = 0.01) -> Algorithm:

@@ -4,9 +4,9 @@ Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federa
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
 """
 
-from fedatoms import trees
 from fedatoms.algorithms.base import Algorithm, Server, require
-from fedatoms.trees import Memory, Params
+from fedatoms.core import trees
+from fedatoms.core.trees import Memory, Params
 
 
 def fedavgm(momentum: float = 0.9, server_lr: float = 1.0) -> Algorithm:

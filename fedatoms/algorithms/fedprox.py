@@ -1,8 +1,8 @@
 """FedProx: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020."""
 
-from fedatoms import trees
 from fedatoms.algorithms.base import Algorithm, Server, require
-from fedatoms.trees import Memory, Params
+from fedatoms.core import trees
+from fedatoms.core.trees import Memory, Params
 
 
 def fedprox(mu: float = 1e-4) -> Algorithm:

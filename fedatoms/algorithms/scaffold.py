@@ -1,8 +1,8 @@
 """SCAFFOLD, option II: Karimireddy et al., "Stochastic Controlled Averaging for Federated Learning", ICML 2020."""
 
-from fedatoms import trees
 from fedatoms.algorithms.base import Algorithm, Server, Work, require
-from fedatoms.trees import Memory, Params
+from fedatoms.core import trees
+from fedatoms.core.trees import Memory, Params
 
 
 def scaffold(server_lr: float = 1.0) -> Algorithm:

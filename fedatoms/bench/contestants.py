@@ -12,11 +12,11 @@ from fedatoms.bench.results import Bench
 from fedatoms.data.batches import Plan, fetch
 from fedatoms.data.datasets import Recipe
 from fedatoms.data.federation import Federation
-from fedatoms.decompose import decompose
-from fedatoms.local import Precision, Training
-from fedatoms.models import build
-from fedatoms.simulate import advance, begin
-from fedatoms.simulation import Simulation, batches_of, select
+from fedatoms.engine.client_round import Precision, Training
+from fedatoms.engine.round import advance, begin
+from fedatoms.engine.spec import Simulation, batches_of, select
+from fedatoms.nn.atoms import decompose
+from fedatoms.nn.models import build
 
 ATOMS = 9
 TABLE1_BATCH = 50  # smaller batches stand for the personal regime, which has momentum

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from fedatoms.bench.contestants import eager_round, lenet_clients
 from fedatoms.bench.results import Bench, Ratio, paired
-from fedatoms.decompose import decompose
-from fedatoms.simulate import advance, begin
-from fedatoms.simulation import State
+from fedatoms.engine.round import advance, begin
+from fedatoms.engine.spec import State
+from fedatoms.nn.atoms import decompose
 
 
 def measure(settings: Bench) -> Iterator[str | Ratio]:

@@ -49,8 +49,8 @@ def main(name: str, settings: Bench) -> dict[str, object]:
     from fedatoms.bench.contestants import Cell, cell_clients, ours
     from fedatoms.bench.limits import timed
     from fedatoms.bench.results import numbers
-    from fedatoms.build import configure
-    from fedatoms.experiment import Experiment
+    from fedatoms.experiment.build import configure
+    from fedatoms.experiment.fields import Experiment
 
     fixed = name == "deterministic"
     configure(Experiment("cifar10", precision=settings.precision, threads=settings.threads, deterministic=fixed))

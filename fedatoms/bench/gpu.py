@@ -18,13 +18,13 @@ from fedatoms.bench.contestants import Cell, Contestant, cell_clients, contestan
 from fedatoms.bench.jax_twin import Task
 from fedatoms.bench.limits import Limits, clean, limits, need, timed
 from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, find_row, numbers, paired, parts_of
-from fedatoms.build import configure, device_of
-from fedatoms.experiment import Experiment
-from fedatoms.local import Precision
+from fedatoms.engine.client_round import Precision
+from fedatoms.engine.evaluate import rounds
+from fedatoms.engine.round import begin
+from fedatoms.engine.spec import GLOBAL_MODELS, Simulation
+from fedatoms.experiment.build import configure, device_of
+from fedatoms.experiment.fields import Experiment
 from fedatoms.personal import personal
-from fedatoms.scoring import rounds
-from fedatoms.simulate import begin
-from fedatoms.simulation import GLOBAL_MODELS, Simulation
 
 EVALUATED_EVERY = 10
 LONGER = 10  # epochs of the personal regime (Table 2), where the grid has one

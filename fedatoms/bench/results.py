@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 
-from fedatoms.local import Precision
-from fedatoms.names import unknown
-from fedatoms.provenance import provenance
+from fedatoms.core.lookup import unknown
+from fedatoms.engine.client_round import Precision
+from fedatoms.runs.provenance import provenance
 
 Part = Literal["grid", "jax", "rounds", "algorithms", "personal", "deterministic", "cold"]
 PARTS: tuple[Part, ...] = get_args(Part)

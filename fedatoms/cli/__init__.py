@@ -8,9 +8,9 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from fedatoms.cli import bench, experiments, explain, flower, personalize, report, reproduce
-from fedatoms.cli.screen import say
-from fedatoms.cli.words import grid, parse
-from fedatoms.names import one_line, unknown
+from fedatoms.cli.args import grid, parse
+from fedatoms.cli.console import say
+from fedatoms.core.lookup import one_line, unknown
 
 __all__ = ["grid", "main", "parse"]
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(HELP, end="")
         return 0
     if words[0] == "--version":
-        from fedatoms.version import __version__
+        from fedatoms.core.version import __version__
 
         print(f"fedatoms {__version__}")
         return 0

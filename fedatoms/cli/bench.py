@@ -1,8 +1,8 @@
 """fedatoms bench: how fast, how big."""
 
-from fedatoms.cli.screen import terminal
-from fedatoms.cli.words import parse
-from fedatoms.experiment import Experiment
+from fedatoms.cli.args import parse
+from fedatoms.cli.console import terminal
+from fedatoms.experiment.fields import Experiment
 
 
 def command(words: list[str]) -> int:
@@ -11,8 +11,8 @@ def command(words: list[str]) -> int:
 
     from fedatoms.bench import cpu, gpu
     from fedatoms.bench.results import Bench, Event, check, collect, machine, write
-    from fedatoms.build import device_of
-    from fedatoms.display import benchmarks, contest, news
+    from fedatoms.cli.tables import benchmarks, contest, news
+    from fedatoms.experiment.build import device_of
 
     settings, console = parse("bench", words, Bench()), terminal()
     check(settings)  # before a file is written

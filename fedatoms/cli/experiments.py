@@ -3,10 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-from fedatoms.cli.screen import say, terminal, told_how_to_continue, told_to_repeat
-from fedatoms.cli.words import grid, parse, take
-from fedatoms.experiment import Experiment, load, load_run, run_name
-from fedatoms.presets import DEMO, PRESETS, preset
+from fedatoms.cli.args import grid, parse, take
+from fedatoms.cli.console import say, terminal, told_how_to_continue, told_to_repeat
+from fedatoms.experiment.fields import Experiment, load, load_run, run_name
+from fedatoms.experiment.presets import DEMO, PRESETS, preset
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -22,9 +22,9 @@ def run_command(words: list[str]) -> int:
     words, folder = take(words, "--resume")
     default, words = _starting_point(words) if folder is None else (load_run(Path(folder)), words)
     experiment = parse("run", words, default)
-    from fedatoms.compare import compare
-    from fedatoms.display import tables, watching
-    from fedatoms.runs import resume, run
+    from fedatoms.cli.tables import tables, watching
+    from fedatoms.runs.compare import compare
+    from fedatoms.runs.execute import resume, run
 
     console = terminal()
     home = Path(experiment.out) / run_name(experiment) if folder is None else Path(folder)
@@ -88,10 +88,10 @@ def presets_command(words: list[str]) -> int:
 
 
 def _compared(experiments: list[Experiment], title: str, plot: Path | None, *, verdict: bool = False) -> int:
-    from fedatoms.build import simulation
-    from fedatoms.compare import compare, run_missing
-    from fedatoms.display import judgement, tables, watching
-    from fedatoms.plots import accuracy_plot
+    from fedatoms.cli.tables import judgement, tables, watching
+    from fedatoms.experiment.build import simulation
+    from fedatoms.runs.compare import compare, run_missing
+    from fedatoms.runs.plots import accuracy_plot
 
     console = terminal()
     for experiment in experiments:

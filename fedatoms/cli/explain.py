@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from fedatoms.cli.screen import say, terminal
-from fedatoms.cli.words import parse
+from fedatoms.cli.args import parse
+from fedatoms.cli.console import say, terminal
 
 
 def command(words: list[str]) -> int:
     """Replays rounds of a run and says what was found."""
     if "--bounds" in words:
         return _bounds([word for word in words if word != "--bounds"])
-    from fedatoms.explain.study import check, explain, out_of
-    from fedatoms.explain.values import Explain
+    from fedatoms.evidence.explain.study import check, explain, out_of
+    from fedatoms.evidence.explain.values import Explain
 
     if not words or "-h" in words or "--help" in words:
         print("fedatoms explain RUN [--FLAG VALUE ...]        replays rounds of a run with atoms and measures them")
@@ -19,10 +19,10 @@ def command(words: list[str]) -> int:
         parse("explain", ["--help"], Explain())
     if words[0].startswith("-"):
         raise ValueError("the run is missing. Give its folder first, for example `fedatoms explain runs/mine`.")
-    from fedatoms.display import working
-    from fedatoms.explain.files import write
-    from fedatoms.explain.tables import layers_table, rounds_table
-    from fedatoms.explain.words import findings
+    from fedatoms.cli.tables import working
+    from fedatoms.evidence.explain.files import write
+    from fedatoms.evidence.explain.tables import layers_table, rounds_table
+    from fedatoms.evidence.explain.words import findings
 
     console, run, settings = terminal(), Path(words[0]), parse("explain", words[1:], Explain())
     check(run, settings)
@@ -38,8 +38,8 @@ def command(words: list[str]) -> int:
 
 
 def _bounds(words: list[str]) -> int:
-    from fedatoms.explain.bounds import ASSUMED, Bounds, fast_and_slow, rate, with_and_without
-    from fedatoms.explain.tables import bounds_table
+    from fedatoms.evidence.explain.bounds import ASSUMED, Bounds, fast_and_slow, rate, with_and_without
+    from fedatoms.evidence.explain.tables import bounds_table
 
     asked, console = parse("explain --bounds", words, Bounds()), terminal()
     title = f"Theorem 5.5: {asked.sampled} of {asked.clients} clients in a round, {asked.epochs} local steps"

@@ -5,9 +5,9 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from fedatoms.cli.screen import terminal
-from fedatoms.cli.words import parse
-from fedatoms.names import unknown
+from fedatoms.cli.args import parse
+from fedatoms.cli.console import terminal
+from fedatoms.core.lookup import unknown
 
 
 def command(words: list[str]) -> int:
@@ -81,7 +81,7 @@ def _flower_keys(words: list[str]) -> int:
 
 def _flower_demo(words: list[str]) -> int:
     settings = parse("flower demo", words, FlowerDemo())
-    from fedatoms.display import counting, tables
+    from fedatoms.cli.tables import counting, tables
     from fedatoms.flower.demo import demo
     from fedatoms.flower.deploy import DeploymentError
 

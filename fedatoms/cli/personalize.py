@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from fedatoms.cli.screen import terminal
-from fedatoms.cli.words import parse
+from fedatoms.cli.args import parse
+from fedatoms.cli.console import terminal
 
 
 def command(words: list[str]) -> int:
     """Fits a newcomer's own part to its pictures."""
-    from fedatoms.newcomer import Newcomer, join, prepare
+    from fedatoms.adapt.join import Newcomer, join, prepare
 
     if not words or "-h" in words or "--help" in words:
         print("fedatoms personalize RUN --images FILE.npz --out FILE.safetensors [--FLAG VALUE ...]")
@@ -16,7 +16,7 @@ def command(words: list[str]) -> int:
         parse("personalize", ["--help"], Newcomer())
     if words[0].startswith("-"):
         raise ValueError("the run is missing. Give its folder first, for example `fedatoms personalize runs/mine`.")
-    from fedatoms.display import joining, working
+    from fedatoms.cli.tables import joining, working
 
     console, newcomer = terminal(), parse("personalize", words[1:], Newcomer())
     ready = prepare(Path(words[0]), newcomer)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from fedatoms.cli.screen import say, terminal
-from fedatoms.cli.words import take
+from fedatoms.cli.args import take
+from fedatoms.cli.console import say, terminal
 
 
 def command(words: list[str]) -> int:
@@ -21,7 +21,7 @@ def command(words: list[str]) -> int:
     if strange or not words:
         said = f"{strange[0]} is no option of it" if strange else "it needs a folder that holds runs"
         raise ValueError(f"fedatoms report: {said}. Use for example `fedatoms report runs -o report.html`.")
-    from fedatoms.report.page import report
+    from fedatoms.evidence.page.assemble import report
 
     done = report([Path(word) for word in words], Path(page or "report.html"), Path(data_dir) if data_dir else None)
     for note in (*done.found.left_out, *done.found.notes):

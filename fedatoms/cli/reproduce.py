@@ -6,24 +6,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedatoms.cli.screen import say, terminal, told_to_repeat
-from fedatoms.cli.words import before_flags, parse
-from fedatoms.paper.studies import Study, studies
+from fedatoms.cli.args import before_flags, parse
+from fedatoms.cli.console import say, terminal, told_to_repeat
+from fedatoms.evidence.paper.studies import Study, studies
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedatoms.report.find import Found
-    from fedatoms.reproduce.budget import Limit
-    from fedatoms.reproduce.plan import Job, Reproduce
-    from fedatoms.runs import Result
+    from fedatoms.evidence.reproduce.budget import Limit
+    from fedatoms.evidence.reproduce.plan import Job, Reproduce
+    from fedatoms.evidence.results.find import Found
+    from fedatoms.runs.execute import Result
 
 
 def command(words: list[str], clock: Callable[[], float] = time.monotonic) -> int:
     """Runs what is missing of some studies, then shows the paper's numbers beside ours."""
     began = clock()
-    from fedatoms.reproduce.budget import Limit, end_of
-    from fedatoms.reproduce.plan import Reproduce, check_jobs, chosen, jobs, lacking, missing, out_of
+    from fedatoms.evidence.reproduce.budget import Limit, end_of
+    from fedatoms.evidence.reproduce.plan import Reproduce, check_jobs, chosen, jobs, lacking, missing, out_of
 
     if not words or "-h" in words or "--help" in words:
         _help()
@@ -65,7 +65,7 @@ def _help() -> None:
 
 
 def _find(out: Path) -> "Found":
-    from fedatoms.report.find import find
+    from fedatoms.evidence.results.find import find
 
     return find([out] if out.exists() else [])
 
@@ -74,10 +74,10 @@ def _do(
     jobs: Sequence["Job"], results: Sequence["Result"], settings: "Reproduce", limit: "Limit", console: "Console"
 ) -> tuple[str, bool]:
     """Does jobs, the most valuable first, and says which failed; returns what to say of those left, and if any did."""
-    from fedatoms.display import overall
-    from fedatoms.reproduce.budget import begun, by_worth, informed, left_over
-    from fedatoms.reproduce.plan import seeds_of
-    from fedatoms.reproduce.work import here, is_done, on_ray
+    from fedatoms.cli.tables import overall
+    from fedatoms.evidence.reproduce.budget import begun, by_worth, informed, left_over
+    from fedatoms.evidence.reproduce.plan import seeds_of
+    from fedatoms.evidence.reproduce.work import here, is_done, on_ray
 
     if not jobs:
         return "", False
@@ -96,10 +96,10 @@ def _do(
 
 def _show(wanted: Sequence[Study], asked: Sequence["Job"], settings: "Reproduce", console: "Console") -> None:
     """Prints what there is now of the studies, and writes the page of all results."""
-    from fedatoms.display import sheet
-    from fedatoms.report.page import report
-    from fedatoms.reproduce.plan import out_of
-    from fedatoms.reproduce.sheets import sheets
+    from fedatoms.cli.tables import sheet
+    from fedatoms.evidence.page.assemble import report
+    from fedatoms.evidence.reproduce.plan import out_of
+    from fedatoms.evidence.reproduce.terminal_tables import sheets
 
     out, data_dir = Path(out_of(settings)), Path(settings.data_dir)
     found = _find(out)

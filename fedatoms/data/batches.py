@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad as pad_tensor
 
-from fedatoms import trees
+from fedatoms.core import trees
+from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Recipe
-from fedatoms.randomness import generator
 
 
 class Plan(NamedTuple):

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedatoms.data.pickles import AGAIN, read_pickle
-from fedatoms.names import find
+from fedatoms.core.lookup import find
+from fedatoms.data.safe_pickle import AGAIN, read_pickle
 
 Fill = Literal["zero", "black"]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Images, Recipe
 from fedatoms.data.partitions import Split
-from fedatoms.randomness import generator
 
 Array = Tensor | npt.NDArray[np.generic]
 Samples = tuple[Array, Array] | Dataset[object]  # a pair (x, y), or a map-style data set of such pairs

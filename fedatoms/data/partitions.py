@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedatoms.randomness import numpy_generator
+from fedatoms.core.randomness import numpy_generator
 
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from fedatoms import server as server_side
-from fedatoms import trees
 from fedatoms.algorithms.base import Work
+from fedatoms.core import trees
+from fedatoms.core.trees import Memory, Params
+from fedatoms.engine import server as server_side
+from fedatoms.engine.spec import Simulation, State, travelling
 from fedatoms.flower.wire import Answer, Lacks, Tested
-from fedatoms.simulation import Simulation, State, travelling
-from fedatoms.trees import Memory, Params
 
 FEWEST = 3  # answers, for one of them to be far from the others
 LARGEST = torch.finfo(torch.float32).max  # of a loss: the sum of any number of them is finite

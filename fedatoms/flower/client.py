@@ -12,20 +12,20 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
-from fedatoms import trees
 from fedatoms.algorithms.base import Server
-from fedatoms.build import configure
-from fedatoms.clients import Clients
-from fedatoms.experiment import run_name, trajectory
-from fedatoms.files import write_file
+from fedatoms.core import trees
+from fedatoms.core.files import write_file
+from fedatoms.engine.client_states import Clients
+from fedatoms.engine.evaluate import Score, personal_score
+from fedatoms.engine.round import last_pass, take_part
+from fedatoms.engine.spec import Simulation, State
+from fedatoms.experiment.build import configure
+from fedatoms.experiment.fields import run_name, trajectory
 from fedatoms.flower import wire
 from fedatoms.flower.node import Kept, fits, keep, kept_at
 from fedatoms.flower.private import private, shut, shut_door
 from fedatoms.flower.task import Task, configured, node_simulation, own_data
 from fedatoms.flower.wire import Answer, Lacks, Order, Place, Tested
-from fedatoms.scoring import Score, personal_score
-from fedatoms.simulate import last_pass, take_part
-from fedatoms.simulation import Simulation, State
 
 log = logging.getLogger("flwr")
 

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedatoms.compare import Line, compare
 from fedatoms.flower.commands import Value
 from fedatoms.flower.deploy import DeploymentError, deployed, quote
 from fedatoms.flower.new import new
-from fedatoms.runs import read_result
+from fedatoms.runs.compare import Line, compare
+from fedatoms.runs.execute import read_result
 
 NAME = "demo"
 LONGEST = 1800.0  # seconds

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from fedatoms.clients import Client, flatten, unflatten
-from fedatoms.decompose import Group
-from fedatoms.files import replace_file
-from fedatoms.simulate import misfit_of
-from fedatoms.simulation import Simulation
-from fedatoms.trees import Params, misfit, restrict
+from fedatoms.core.files import replace_file
+from fedatoms.core.trees import Params, misfit, restrict
+from fedatoms.engine.client_states import Client, flatten, unflatten
+from fedatoms.engine.round import misfit_of
+from fedatoms.engine.spec import Simulation
+from fedatoms.nn.atoms import Group
 
 
 class Kept(NamedTuple):

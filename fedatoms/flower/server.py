@@ -9,14 +9,16 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from fedatoms.experiment import HOW_LONG, HOW_NOT_WHAT, Experiment, load_run, run_name, to_json, trajectory
-from fedatoms.flower.books import Books, load_books, load_holders, save_books, save_holders
+from fedatoms.core.lookup import find
+from fedatoms.engine.evaluate import Progress, Score, evaluate, lost
+from fedatoms.engine.spec import Record, Scored, Simulation, State
+from fedatoms.experiment.fields import HOW_LONG, HOW_NOT_WHAT, Experiment, load_run, run_name, to_json, trajectory
+from fedatoms.flower.membership import NODE_KEYS, ask, whose_clients
 from fedatoms.flower.private import private, shut
-from fedatoms.flower.roll import NODE_KEYS, ask, whose_clients
+from fedatoms.flower.server_state import Books, load_books, load_holders, save_books, save_holders
 from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, NotFinite, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
-from fedatoms.names import find
-from fedatoms.runs import (
+from fedatoms.runs.execute import (
     Ending,
     Engine,
     Result,
@@ -28,8 +30,6 @@ from fedatoms.runs import (
     run,
     write_model,
 )
-from fedatoms.scoring import Progress, Score, evaluate, lost
-from fedatoms.simulation import Record, Scored, Simulation, State
 
 log = logging.getLogger("flwr")
 SAME = HOW_NOT_WHAT | set(HOW_LONG)  # what a resumed run may change

@@ -11,17 +11,17 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Strategy
 
+from fedatoms.core.lookup import find
+from fedatoms.core.trees import Memory
+from fedatoms.engine.evaluate import over_clients
+from fedatoms.engine.server import not_finite, trace_of
+from fedatoms.engine.spec import Record, Simulation, select
 from fedatoms.flower import wire
-from fedatoms.flower.books import Books, bytes_in, mend, order_for, take_in
 from fedatoms.flower.checks import Refused, check_answer, check_score, far_ones
-from fedatoms.flower.roll import Roll, ask, by_sender, meet
+from fedatoms.flower.membership import Roll, ask, by_sender, meet
+from fedatoms.flower.server_state import Books, bytes_in, mend, order_for, take_in
 from fedatoms.flower.task import Settings
 from fedatoms.flower.wire import Answer, Lacks, Order, Size, Tested
-from fedatoms.names import find
-from fedatoms.scoring import over_clients
-from fedatoms.server import not_finite, trace_of
-from fedatoms.simulation import Record, Simulation, select
-from fedatoms.trees import Memory
 
 T = TypeVar("T")
 log = logging.getLogger("flwr")

@@ -9,16 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedatoms.build import assemble, data_of, parametrise
+from fedatoms.adapt.fit import with_own
+from fedatoms.core.lookup import unknown
 from fedatoms.data.datasets import Images, Recipe, load
 from fedatoms.data.federation import Federation, hold_out, pair_up
-from fedatoms.experiment import Experiment, check, load_run
-from fedatoms.loading import ImagesOf
-from fedatoms.loading import trained as loaded
-from fedatoms.models import build
-from fedatoms.names import unknown
-from fedatoms.personalise import with_own
-from fedatoms.simulation import Simulation
+from fedatoms.engine.spec import Simulation
+from fedatoms.experiment.build import assemble, data_of, parametrise
+from fedatoms.experiment.fields import Experiment, check, load_run
+from fedatoms.nn.models import build
+from fedatoms.runs.loading import ImagesOf
+from fedatoms.runs.loading import trained as loaded
 
 # A node holds its samples in memory: so many images of CIFAR are 123 GB. Weights, in float32, are exact up to 2^24.
 MOST = 10_000_000

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fedatoms.names import find
+from fedatoms.core.lookup import find
 from fedatoms.personal.base import Collaboration, Part, Personal, Phase, Told
 from fedatoms.personal.ditto import ditto
 from fedatoms.personal.fedbn import fedbn

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fedatoms.algorithms.base import require
+from fedatoms.core.trees import Params, apply
+from fedatoms.personal._simplex import lightest
 from fedatoms.personal.base import Collaboration, Personal, Phase, Told, groups
-from fedatoms.simplex import lightest
-from fedatoms.trees import Params, apply
 
 _SMALLEST = 1e-3  # weights below count as zero, as in the authors' code
 

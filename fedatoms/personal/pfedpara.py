@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from fedatoms.fedpara import personal_factors
+from fedatoms.nn.hadamard import personal_factors
 from fedatoms.personal.base import Labels, Personal
 
 

@@ -1,0 +1,295 @@
+"""A part of a trained model for one client alone: fitted to its data, kept in a small file, put back into a network."""
+
+import hashlib
+import json
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from fedatoms.core.files import read_tensors, replace_file
+from fedatoms.core.lookup import some, unknown
+from fedatoms.core.trees import Params, misfit, restrict
+from fedatoms.data.batches import normalise
+from fedatoms.data.datasets import Recipe, recipe_of
+from fedatoms.data.federation import Federation, Samples, federation
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.loop import with_params
+from fedatoms.engine.round import begin, last_pass, own_at_the_end
+from fedatoms.engine.spec import Simulation
+from fedatoms.experiment.build import assemble
+from fedatoms.experiment.fields import Experiment, identity, load_run
+from fedatoms.nn.atoms import Group, fuse
+from fedatoms.personal.base import Part, Personal, Phase, groups
+from fedatoms.runs.loading import ImagesOf, anew, fill, images_of, load_model
+
+PARTS = ("atoms", "head")
+_KEY = "fedatoms"  # one key of metadata: the order of several is random
+Model = nn.Module | Path | str  # a trained network, or the folder of a finished run
+
+
+class Base(NamedTuple):
+    """A global model, and what is known of it if it is a run's: its head, images and experiment."""
+
+    model: nn.Module
+    head: str | None = None
+    recipe: Recipe | None = None
+    shape: tuple[int, ...] | None = None
+    experiment: str = ""
+
+
+def personalise(
+    model: Model,
+    data: Samples,
+    *,
+    part: str = "atoms",
+    epochs: int = 10,
+    lr: float = 0.01,
+    momentum: float = 0.9,
+    batch_size: int = 10,
+    weight_decay: float = 0.0,
+    clip: float = 10.0,
+    recipe: Recipe | None = None,
+    head: str | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Params:
+    """Fits a part of a trained model to one client's data, all else fixed, and returns the tensors of that part.
+
+    ``model`` is a network, or the folder of a run: then ``data`` are raw pixels as in the run's data set and go through
+    its recipe. ``part`` is "atoms", "head" or "atoms,head". The model itself is not changed.
+
+    >>> from fedatoms.nn.atoms import decompose
+    >>> net = decompose(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), atoms=4)
+    >>> own = personalise(net, (torch.randn(6, 1, 4, 4), torch.arange(6) % 2))
+    >>> {name: tuple(leaf.shape) for name, leaf in own.items()}
+    {'0.atoms': (4, 3, 3)}
+    """
+    if not 0 < lr < float("inf"):
+        raise ValueError(f"lr={lr} is not a positive number. Use for example 0.01.")
+    base = base_of(model)
+    base = base._replace(recipe=recipe or base.recipe, head=head or base.head)
+    client = federation([data], test=data)
+    if base.shape and client.x.shape[1:] != base.shape:
+        raise ValueError(
+            f"data: images of shape {tuple(client.x.shape[1:])}, but {model} takes {base.shape}. Pass x of shape "
+            f"(n, {', '.join(map(str, base.shape))})."
+        )
+    training = Training(epochs, batch_size, lr, momentum=momentum, weight_decay=weight_decay, clip=clip)
+    return fit(simulation_of(base, client, part, training, seed=seed, device=device))
+
+
+def save_personal(path: Path | str, own: Params, *, of: Model) -> Path:
+    """Writes a client's own tensors to a safetensors file that names the model they belong to; returns its path.
+
+    >>> import tempfile
+    >>> from fedatoms.nn.atoms import decompose
+    >>> net = decompose(nn.Conv2d(1, 2, 3), atoms=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = save_personal(f"{folder}/ann.safetensors", {"atoms": torch.ones(2, 3, 3)}, of=net)
+    ...     load_personal(net, file)
+    Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1))
+    """
+    path, base = Path(path), base_of(of)
+    wrong = _misfit(base.model, own) if own else "there is nothing in it"
+    if wrong:
+        raise ValueError(f"own is not a part of the model ({wrong}). Pass what personalise(model, data) returned.")
+    about = {"frozen": fingerprint(base.model, own), "experiment": base.experiment}
+    tensors = {name: leaf.detach().cpu().contiguous() for name, leaf in own.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, save(tensors, metadata={_KEY: json.dumps(about)}))
+    return path
+
+
+def load_personal(model: Model, path: Path | str) -> nn.Module:
+    """Returns one plain network for inference: the model with a client's own tensors in it, atoms multiplied back.
+
+    ``model`` is the network or the folder of the run that the file was made with; any other is refused. The network
+    takes inputs as the model does: ``inputs_of`` makes them of a run's raw pixels.
+    """
+    base, (own, about) = base_of(model), _read(Path(path))
+    wrong = _misfit(base.model, own)
+    if wrong or about["frozen"] != fingerprint(base.model, own):
+        whose = f" of experiment {about['experiment']}" if about["experiment"] else ""
+        this = f" of experiment {base.experiment}" if base.experiment else ""
+        raise ValueError(
+            f"{path} belongs to another model{whose}, not to this one{this}{wrong and f' ({wrong})'}: own atoms only "
+            "fit the coefficients that they were trained with. Load it with that model, or fit new ones with "
+            "`fedatoms personalize`."
+        )
+    return fuse(with_params(base.model, own, own)).eval()
+
+
+def personal_model(folder: Path | str, client: int) -> nn.Module:
+    """Returns the own model of a client that took part in a run with a personalised method, as one plain network."""
+    folder = Path(folder)
+    model, experiment = load_model(folder), load_run(folder)
+    if experiment.personal == "none":
+        raise ValueError(
+            f"{folder} has no clients' own models: its method is not personalised. Run one with --personal "
+            "local-atoms, or fit a client's part with `fedatoms personalize`."
+        )
+    if not 0 <= client < experiment.clients:
+        raise ValueError(f"client={client} is not a client of {folder}. Use 0 to {experiment.clients - 1}.")
+    path = folder / "personal" / f"{client:06d}.safetensors"
+    _check_clients(folder, experiment)
+    return fuse(with_own(model, path, experiment, images_of(folder), anew(folder))).eval()
+
+
+def with_own(model: nn.Module, path: Path, experiment: Experiment, images: ImagesOf, remedy: str) -> nn.Module:
+    """Puts a client's own part, as a run of a personalised method wrote it, into the run's model."""
+    own = read_tensors(path, remedy).tree
+    return fill(model, own, path, remedy, own_part(experiment, model, images))
+
+
+def own_part(experiment: Experiment, model: nn.Module, images: ImagesOf) -> frozenset[str]:
+    """Names what each client has of its own at the end of a run: the method's own part, or what a last pass trains.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2))
+    >>> sorted(own_part(Experiment(personal="fedper"), net, ImagesOf(2, (1, 3, 3))))
+    ['2.bias', '2.weight']
+    """
+    nothing, none = torch.zeros(0, dtype=torch.int64), torch.zeros(0, *images.shape)
+    data = Federation(none, nothing, [nothing], none, nothing, [nothing], images.classes, None)
+    here = replace(experiment, device="cpu", map="one_by_one", threads=0, client_state="device", score="server")
+    sim = assemble(here, model, data)
+    return (own_at_the_end(sim, experiment.last_epochs) if experiment.last_epochs else sim).own
+
+
+def inputs_of(folder: Path | str, x: Tensor | npt.NDArray[np.generic]) -> Tensor:
+    """Turns pixels (n, C, H, W), raw whole numbers or floats from 0 to 1, into the inputs that a run's model takes.
+
+    Grey images may come without their channel, as (n, H, W).
+    """
+    experiment = load_run(Path(folder))
+    recipe = recipe_of(experiment.dataset, experiment.augment)
+    x, channels = torch.as_tensor(x), len(recipe.mean)
+    x = x[:, None] if x.dim() == 3 and channels == 1 else x
+    if x.dim() != 4 or x.shape[1] != channels:
+        raise ValueError(f"x has the shape {tuple(x.shape)}. Pass pixels of shape (n, {channels}, height, width).")
+    if x.is_floating_point():
+        if not bool(((x >= 0) & (x <= 1)).all()):
+            raise ValueError("x holds floats outside of 0 to 1. Scale them, or pass raw pixels as whole numbers.")
+        x = x * recipe.scale
+    return normalise(x, recipe, torch.float32)
+
+
+def base_of(model: Model) -> Base:
+    """Finds what is known of a global model.
+
+    >>> base_of(nn.Linear(1, 1)).recipe is None
+    True
+    """
+    if isinstance(model, nn.Module):
+        return Base(model)
+    experiment = load_run(Path(model))
+    recipe = recipe_of(experiment.dataset, experiment.augment)
+    return Base(load_model(model), experiment.head or None, recipe, images_of(model).shape, identity(experiment))
+
+
+def simulation_of(
+    base: Base, client: Federation, part: str, training: Training, *, seed: int = 0, device: str = "cpu"
+) -> Simulation:
+    """Makes a federation of one client, whose own part is all that moves."""
+    sim = Simulation(
+        base.model,
+        client._replace(recipe=base.recipe),
+        personal=Personal(part_of(part), beside=True, phases=(Phase("own"),)),
+        training=training,
+        score=(),
+        seed=seed,
+        device=device,
+        map="one_by_one",  # on a GPU too: compiling a step pays for many clients, not for one
+        head=base.head,
+    )
+    _ = sim.own  # its errors belong here: nothing is trained yet
+    return sim
+
+
+def fit(sim: Simulation) -> Params:
+    """Trains the part of a simulation's only client and returns it, on the host."""
+    try:
+        last, state = last_pass(sim, begin(sim), sim.training.epochs)
+    except FloatingPointError:
+        raise FloatingPointError(
+            f"the fit is not finite at a learning rate of {sim.training.lr:g}. Lower it, for example to "
+            f"{sim.training.lr / 10:g}."
+        ) from None
+    row = state.clients.read(0)
+    assert row is not None
+    return {name: leaf.cpu() for name, leaf in restrict(row.own, last.own).items()}
+
+
+def part_of(part: str) -> Part:
+    """Reads a part from its name.
+
+    >>> sorted(part_of("head")(nn.Linear(1, 1), {"weight": "head", "bias": "head"}))
+    ['bias', 'weight']
+    """
+    wanted = [name.strip() for name in part.split(",")]
+    for name in wanted:
+        if name not in PARTS:
+            raise unknown(name, PARTS, "part")
+    return groups(*cast(list[Group], wanted))
+
+
+def fingerprint(model: nn.Module, own: Collection[str]) -> str:
+    """Hashes all of a model's tensors but a client's own: these belong to whatever else has the same hash.
+
+    >>> net = nn.Linear(1, 1)
+    >>> fingerprint(net, {"bias"}) == fingerprint(with_params(net, {"bias": torch.ones(1)}, {"bias"}), {"bias"})
+    True
+    >>> other = with_params(net, {"weight": 2 + net.weight}, {"weight"})
+    >>> fingerprint(net, {"bias"}) == fingerprint(other, {"bias"})
+    False
+    """
+    digest = hashlib.sha256()
+    for name, leaf in sorted(model.state_dict().items()):
+        if name not in own:
+            digest.update(f"{name} {leaf.dtype} {tuple(leaf.shape)}\n".encode())
+            digest.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _misfit(model: nn.Module, own: Params) -> str:
+    """Says which of a client's own tensors the model does not have, or has in another shape or type."""
+    return misfit(own, restrict(dict(model.state_dict()), own))
+
+
+def _check_clients(folder: Path, experiment: Experiment) -> None:
+    if (folder / "nodes").is_dir():
+        raise ValueError(
+            f"{folder} is a run on nodes, which hold their own parts. Load a node's personal.safetensors there with "
+            "fedatoms.flower.trained(task, folder, own=file)."
+        )
+    found = {path.name for path in (folder / "personal").glob("*.safetensors")}
+    wanted = {f"{client:06d}.safetensors" for client in range(experiment.clients)}
+    if found != wanted:
+        lists = {"missing": wanted - found, "extra": found - wanted}
+        said = "; ".join(f"{what}: {some(sorted(names))}" for what, names in lists.items() if names)
+        raise ValueError(
+            f"{folder / 'personal'} has not one file for each of {experiment.clients} clients ({said}). {anew(folder)}"
+        )
+
+
+def _read(path: Path) -> tuple[Params, dict[str, str]]:
+    if not path.exists():
+        raise ValueError(f"{path} does not exist. Make it with `fedatoms personalize`, or with save_personal.")
+    own, metadata, _ = read_tensors(path, "Make it with save_personal.")
+    about = metadata.get(_KEY)
+    if about is None:
+        raise ValueError(
+            f"{path} does not say which model it belongs to. Use personal_model(folder, client) for a client of a run, "
+            "and files that save_personal wrote for others."
+        )
+    try:
+        known = json.loads(about)
+        return own, {name: str(known[name]) for name in ("frozen", "experiment")}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} is damaged: its metadata say {about[:40]!r}. Make it with save_personal.") from None

@@ -1,0 +1,140 @@
+"""A client that joins after training: its pictures and a run's folder in, its own part in a file and two scores out."""
+
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from fedatoms.adapt.fit import Base, base_of, fit, part_of, save_personal, simulation_of
+from fedatoms.data.datasets import Images
+from fedatoms.data.federation import hold_out, partition
+from fedatoms.data.image_files import Wanted, read_pictures
+from fedatoms.data.partitions import Split
+from fedatoms.engine.evaluate import Score, score
+from fedatoms.engine.round import begin
+from fedatoms.engine.spec import Simulation
+from fedatoms.experiment.build import configure, device_of, training_of
+from fedatoms.experiment.fields import Experiment, check, load_run
+from fedatoms.nn.atoms import groups
+from fedatoms.runs.loading import images_of
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A client that joins after training; what is not given is as in the run."""
+
+    images: str = ""
+    """Its pictures: an npz file with arrays x and y, or a folder with one folder of image files per class."""
+    out: str = ""
+    """File for its own part, for example ann.safetensors."""
+    part: str = "atoms"
+    """What is its own: atoms, head, or atoms,head."""
+    epochs: int = 10
+    """Passes over its pictures."""
+    lr: float | None = None
+    """Learning rate; None takes that of the run's last round."""
+    momentum: float | None = None
+    """Momentum of the SGD; None takes the run's."""
+    batch_size: int | None = None
+    """Samples in a batch; None takes the run's."""
+    holdout: float = 0.2
+    """Share of the pictures that is not fitted but scored; 0 fits all and scores none."""
+    seed: int = 0
+    """Seed of what is held out and of the batches."""
+    device: str = "auto"
+    """Where to train: cpu, cuda, cuda:1, ...; auto takes a GPU if there is one."""
+
+
+class Ready(NamedTuple):
+    """What is checked and can be fitted."""
+
+    run: Path
+    out: Path
+    sim: Simulation
+    numbers: int  # to fit
+    held_out: bool
+    labels_from: str
+
+
+class Joined(NamedTuple):
+    """A client's own part in its file, and what it is worth on pictures that it was not fitted to (if any)."""
+
+    ready: Ready
+    scores: dict[str, Score]  # of the global and of the personal model
+    size: int  # of the file, in bytes
+    seconds: float
+
+
+def prepare(run: Path, newcomer: Newcomer) -> Ready:
+    """Builds what can be fitted, or says in one line why that cannot be; writes nothing."""
+    base = base_of(run)
+    part_of(newcomer.part)(base.model, groups(base.model, base.head))  # a model without that part is said first
+    out = _check_files(newcomer)
+    asked = _as_experiment(newcomer, load_run(run))
+    check(asked)
+    device = device_of(asked)
+    images, labels_from = _images(newcomer, run, base)
+    split = Split([torch.arange(len(images.y))], [torch.arange(len(images.test_y))])
+    configure(asked)
+    client = partition(images, split)
+    sim = simulation_of(base, client, newcomer.part, training_of(asked), seed=newcomer.seed, device=device)
+    numbers = sum(sim.network.parameters[name].numel() for name in sim.own)
+    return Ready(run, out, sim, numbers, newcomer.holdout > 0, labels_from)
+
+
+def join(ready: Ready) -> Joined:
+    """Fits a client's own part, scores it where something was held out, and writes its file."""
+    began, sim = time.perf_counter(), ready.sim
+    own, before = fit(sim), begin(sim).server.params
+    after = {**before, **{name: leaf.to(sim.device) for name, leaf in own.items()}}
+    scores = {"global": score(sim, before), "personal": score(sim, after)} if ready.held_out else {}
+    path = save_personal(ready.out, own, of=ready.run)
+    return Joined(ready, scores, path.stat().st_size, time.perf_counter() - began)
+
+
+def _images(newcomer: Newcomer, run: Path, base: Base) -> tuple[Images, str]:
+    """Reads a newcomer's pictures, with the held-out ones as test set, and says where their labels are from."""
+    (classes, shape), recipe, share = images_of(run), base.recipe, newcomer.holdout
+    assert recipe is not None
+    x, y, labels_from = read_pictures(Path(newcomer.images), Wanted(shape, recipe.scale, classes))
+    if share and int(torch.bincount(y).max()) < 2:
+        raise ValueError(
+            f"--holdout {share}: no class of {newcomer.images} has two images, so none can be held out. "
+            "Use --holdout 0."
+        )
+    return hold_out(Images(x, y, x, y, classes, recipe), share, newcomer.seed), labels_from
+
+
+def _check_files(newcomer: Newcomer) -> Path:
+    if not newcomer.images:
+        raise ValueError("--images is missing. Give an npz file with arrays x and y, or a folder of class folders.")
+    if not newcomer.out:
+        raise ValueError("--out is missing. Give a file for the client's own part, for example ann.safetensors.")
+    out = Path(newcomer.out)
+    if out.suffix != ".safetensors":
+        raise ValueError(f"--out {out} does not end in .safetensors. Use for example {out.stem}.safetensors.")
+    if out.exists():
+        raise ValueError(f"--out {out} exists, and is not replaced. Use another --out, or remove it.")
+    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        raise ValueError(f"--out {out}: {out.parent} is not a folder to write to. Make it, or use another --out.")
+    return out
+
+
+def _as_experiment(newcomer: Newcomer, experiment: Experiment) -> Experiment:
+    """Says a newcomer's wishes as an experiment, which has the checks."""
+    last = experiment.lr * experiment.lr_decay**experiment.rounds
+    return replace(
+        experiment,
+        epochs=newcomer.epochs,
+        lr=last if newcomer.lr is None else newcomer.lr,
+        lr_decay=1.0,
+        momentum=experiment.momentum if newcomer.momentum is None else newcomer.momentum,
+        batch_size=experiment.batch_size if newcomer.batch_size is None else newcomer.batch_size,
+        holdout=newcomer.holdout,
+        seed=newcomer.seed,
+        device=newcomer.device,
+        threads=0,
+    )

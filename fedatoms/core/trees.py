@@ -1,0 +1,114 @@
+"""Arithmetic on state dicts: a dictionary of named tensors is the only tree in fedatoms."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedatoms.core.lookup import some
+
+Params = dict[str, Tensor]
+Memory = dict[str, Params]  # named trees, for example {"control": ...}
+
+
+def apply(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Params:
+    """Applies ``function`` leaf by leaf to trees with the keys of the first.
+
+    >>> apply(torch.add, {"w": torch.tensor(1.0)}, {"w": torch.tensor(2.0)})
+    {'w': tensor(3.)}
+    """
+    first, *others = trees
+    return {name: function(leaf, *(other[name] for other in others)) for name, leaf in first.items()}
+
+
+def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
+    """Returns ``a - b``.
+
+    >>> subtract({"w": torch.tensor(3.0)}, {"w": torch.tensor(2.0)})
+    {'w': tensor(1.)}
+    """
+    return apply(torch.sub, a, b)
+
+
+def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> Params:
+    """Returns ``a + scale * b``.
+
+    >>> add({"w": torch.tensor(1.0)}, {"w": torch.tensor(2.0)}, scale=0.5)
+    {'w': tensor(2.)}
+    """
+    return apply(lambda x, y: torch.add(x, y, alpha=scale), a, b)
+
+
+def zeros_like(tree: Mapping[str, Tensor]) -> Params:
+    """Returns a tree of zeros of the same shapes.
+
+    >>> zeros_like({"w": torch.ones(2)})
+    {'w': tensor([0., 0.])}
+    """
+    return apply(torch.zeros_like, tree)
+
+
+def restrict(tree: Mapping[str, Tensor], names: Collection[str]) -> Params:
+    """Returns the leaves of ``tree`` whose names are in ``names``, in the order of the tree.
+
+    >>> restrict({"a": torch.tensor(1), "b": torch.tensor(2)}, {"b"})
+    {'b': tensor(2)}
+    """
+    return {name: leaf for name, leaf in tree.items() if name in names}
+
+
+def stack(trees: Sequence[Mapping[str, Tensor]]) -> Params:
+    """Stacks trees along a new leading client axis.
+
+    >>> stack([{"w": torch.tensor(1)}, {"w": torch.tensor(2)}])
+    {'w': tensor([1, 2])}
+    """
+    return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
+
+
+def unstack(tree: Mapping[str, Tensor], client: int) -> Params:
+    """Returns one client's slice of a stacked tree, in memory of its own.
+
+    >>> unstack({"w": torch.tensor([1, 2])}, 1)
+    {'w': tensor(2)}
+    """
+    return {name: leaf[client].clone() for name, leaf in tree.items()}
+
+
+def move(leaf: Tensor, device: torch.device) -> Tensor:
+    """Copies a tensor to a device; from the host to a GPU without waiting for the work that is under way there.
+
+    >>> move(torch.ones(1), torch.device("cpu"))
+    tensor([1.])
+    """
+    if device.type == "cuda" and leaf.device.type == "cpu":
+        return leaf.pin_memory().to(device, non_blocking=True)
+    return leaf.to(device)
+
+
+def nbytes(tree: Mapping[str, Tensor]) -> int:
+    """Counts the bytes of all leaves.
+
+    >>> nbytes({"w": torch.zeros(3), "b": torch.zeros(1, dtype=torch.float64)})
+    20
+    """
+    return sum(leaf.numel() * leaf.element_size() for leaf in tree.values())
+
+
+def misfit(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    """Says what a tree lacks, has too much, or in another shape or type than expected; nothing if it fits.
+
+    >>> misfit({"w": torch.ones(1), "v": torch.ones(1)}, {"w": torch.ones(2, 3), "b": torch.ones(2)})
+    'missing: b; extra: v; misshapen: w is float32 (1,) instead of float32 (2, 3)'
+    """
+    both = {name: (_kind(found[name]), _kind(leaf)) for name, leaf in expected.items() if name in found}
+    lists = {
+        "missing": [name for name in expected if name not in found],
+        "extra": sorted(name for name in found if name not in expected),  # a file has no order
+        "misshapen": [f"{name} is {this} instead of {that}" for name, (this, that) in both.items() if this != that],
+    }
+    return "; ".join(f"{what}: {some(names)}" for what, names in lists.items() if names)
+
+
+def _kind(leaf: Tensor) -> str:
+    return f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}"

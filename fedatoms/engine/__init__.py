@@ -1,0 +1,1 @@
+"""A federation on one machine, round after round; imports core, nn, data, algorithms and personal."""

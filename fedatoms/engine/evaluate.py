@@ -1,0 +1,173 @@
+"""Scores on the test set: of three global models, and of every client's own model on its own part of it."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from fedatoms.core import trees
+from fedatoms.core.trees import Params
+from fedatoms.data.batches import normalise
+from fedatoms.engine.round import advance
+from fedatoms.engine.spec import Record, Scored, Simulation, State
+
+
+class Score(NamedTuple):
+    """A model's result on the test set; for clients' own models the mean over samples, and how clients differ."""
+
+    accuracy: float  # in per cent
+    loss: float
+    worst: float | None = None  # mean accuracy of the worst tenth of the clients
+    spread: float | None = None  # standard deviation over clients
+
+
+def evaluate(sim: Simulation, state: State) -> dict[Scored, Score]:
+    """Scores the models that the simulation asks for; models that are equal are run once."""
+    scores: dict[Scored, Score] = {}
+    seen: list[tuple[Params, Score]] = []
+    for which in sim.score:
+        if which == "personal":
+            scores[which] = personal_score(sim, state)
+            continue
+        params = scored_model(state, which, len(sim.data.parts))
+        known = [score for other, score in seen if all(_same(other[name], leaf) for name, leaf in params.items())]
+        scores[which] = known[0] if known else score(sim, params)
+        seen.append((params, scores[which]))
+    return scores
+
+
+def scored_model(state: State, which: Scored, clients: int) -> Params:
+    """Returns one of the three global models."""
+    server = state.server.params
+    if which == "selected":
+        return server if state.selected is None else state.selected
+    if which == "all":
+        assert state.last_sum is not None
+        return {**server, **{name: (leaf / clients).to(server[name].dtype) for name, leaf in state.last_sum.items()}}
+    return server
+
+
+def score(sim: Simulation, params: Params) -> Score:
+    """Runs a model over the test set."""
+    right, loss = _outcomes(sim, params, torch.arange(len(sim.data.test_y)))
+    return Score(100 * float(right.double().mean()), float(loss.double().mean()))
+
+
+def personal_score(sim: Simulation, state: State) -> Score:
+    """Runs the server's model with each client's own part in it over that client's part of the test set."""
+    server, parts = state.server.params, sim.data.test_parts
+    own = [_own(sim, state, client) for client in range(len(parts))]
+    found = {client: (torch.zeros(0, device=sim.device),) * 2 for client in range(len(parts))}  # not tested
+    alike = [client for client, tree in enumerate(own) if not tree and len(parts[client])]  # nothing of their own yet
+    if alike:
+        right, loss = _outcomes(sim, server, torch.arange(len(sim.data.test_y)))
+        found |= {client: (right[rows], loss[rows]) for client in alike for rows in [parts[client].to(sim.device)]}
+    owners, at_once = [client for client, tree in enumerate(own) if tree], _clients_at_once(sim)
+    for first in range(0, len(owners), at_once):
+        some = owners[first : first + at_once]
+        outcomes = _own_outcomes(sim, server, [own[client] for client in some], [parts[client] for client in some])
+        found.update(zip(some, outcomes, strict=True))
+    right, loss = (torch.stack([found[client][i].double().sum() for client in range(len(parts))]).cpu() for i in (0, 1))
+    return over_clients(right, loss, torch.tensor([float(len(part)) for part in parts], dtype=torch.float64))
+
+
+def over_clients(right: Tensor, loss: Tensor, tested: Tensor) -> Score:
+    """Sums up clients' results: right answers and sums of losses over so many tested samples each, in float64.
+
+    >>> over_clients(torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0]), torch.tensor([3.0, 1.0]))
+    Score(accuracy=75.0, loss=1.0, worst=0.0, spread=50.0)
+    """
+    each = (right / tested)[tested > 0].sort().values
+    if not len(each):
+        raise ValueError(
+            "no client has a part of the test set, so its own model cannot be scored. Use --own-test classes."
+        )
+    worst = each[: max(round(len(each) / 10), 1)].mean()
+    return Score(
+        accuracy=100 * float(right.sum() / tested.sum()),
+        loss=float(loss.sum() / tested.sum()),
+        worst=100 * float(worst),
+        spread=100 * float(each.std(correction=0)),
+    )
+
+
+def _own(sim: Simulation, state: State, client: int) -> Params:
+    row = state.clients.read(client)
+    return {} if row is None else trees.restrict(row.own, sim.own)
+
+
+def _clients_at_once(sim: Simulation) -> int:
+    """Returns how many clients' models to run at once: one on a CPU, where vmap gains nothing."""
+    longest = max(len(part) for part in sim.data.test_parts)
+    return max(sim.scored_at_once // max(longest, 1), 1) if sim.device.startswith("cuda") else 1
+
+
+def _own_outcomes(
+    sim: Simulation, server: Params, own: list[Params], parts: list[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """Says of each client's test samples whether its model is right, and its loss."""
+    if len(own) > 1:
+        try:
+            return _together(sim, server, own, parts)
+        except RuntimeError:  # a model that cannot be vectorised, or too little memory
+            pass
+    return [_outcomes(sim, {**server, **tree}, part) for tree, part in zip(own, parts, strict=True)]
+
+
+@torch.no_grad()
+def _together(sim: Simulation, server: Params, own: list[Params], parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    data, dtype = sim.pool, sim.network.dtype
+    rows = pad_sequence(parts, batch_first=True).to(sim.device)
+    x, y = normalise(data.test_x[rows.flatten()], data.recipe, dtype).unflatten(0, rows.shape), data.test_y[rows]
+    logits = torch.vmap(lambda tree, images: sim.network.predict({**server, **tree}, images))(trees.stack(own), x)
+    right, loss = logits.argmax(2) == y, F.cross_entropy(logits.movedim(2, 1), y, reduction="none")
+    return [(right[i, : len(part)], loss[i, : len(part)]) for i, part in enumerate(parts)]
+
+
+@torch.no_grad()
+def _outcomes(sim: Simulation, params: Params, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Says of each test sample whether a model is right, and its loss."""
+    data, dtype, right, losses = sim.pool, sim.network.dtype, [], []
+    for some in rows.to(sim.device).split(sim.scored_at_once):
+        y = data.test_y[some]
+        logits = sim.predict(params, normalise(data.test_x[some], data.recipe, dtype))
+        right.append(logits.argmax(1) == y)
+        losses.append(F.cross_entropy(logits, y, reduction="none"))
+    return torch.cat(right), torch.cat(losses)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a is b or torch.equal(a, b)  # only the second waits for a GPU
+
+
+class Progress(NamedTuple):
+    """What is known after a round; ``scores`` is empty in rounds without an evaluation."""
+
+    state: State
+    record: Record
+    scores: dict[Scored, Score]
+
+
+def rounds(sim: Simulation, state: State, until: int, eval_every: int = 1) -> Iterator[Progress]:
+    """Runs rounds up to number ``until`` and scores the models every ``eval_every`` of them, and after the last."""
+    while state.round < until:
+        state, record = advance(sim, state)
+        due = state.round % eval_every == 0 or state.round == until
+        scores = evaluate(sim, state) if due else {}
+        if what := lost(sim, scores):
+            raise FloatingPointError(
+                f"round {record.round}: {what}. Lower --lr, set --clip 10, or look at the test set."
+            )
+        yield Progress(state, record, scores)
+
+
+def lost(sim: Simulation, scores: Mapping[Scored, Score]) -> str | None:
+    """Says that the server's loss is no finite number; where a part is private, its model is not meant to be scored."""
+    score = scores.get("server")
+    if score is None or sim.private or math.isfinite(score.loss):
+        return None
+    return f"the server's loss is {score.loss}"

@@ -1,0 +1,208 @@
+"""Blocks of clients on a GPU: each step is compiled once, kept as a CUDA graph, and replayed without the host."""
+
+import gc
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from fedatoms.algorithms.base import Server
+from fedatoms.engine.client_round import Carry, Job, Learner, Reply, begin, block_step, finish_block
+from fedatoms.engine.execution.vmap import MapClients, naming_refusals, stack, vectorised, why
+from fedatoms.engine.gpu.rewrite import Products, kernel_is_missing, traced
+
+T = TypeVar("T")
+
+
+class Buffers(NamedTuple):
+    """The memory that a graph reads and writes."""
+
+    heard: Server
+    jobs: Job
+    carry: Carry
+    losses: Tensor  # (C, S)
+    step: Tensor  # (1,): the number of the next step
+    rate: Tensor
+
+
+class Program(NamedTuple):
+    """What is done over the buffers again and again; a reply holds until the next block begins."""
+
+    buffers: Buffers
+    step: Callable[[], object]
+    finish: Callable[[], Reply]
+
+
+def start_compiler() -> None:
+    """Starts the compiler's processes, which takes them seconds, while there is other work to do."""
+    from torch._inductor import async_compile  # an import of seconds
+
+    getattr(async_compile, "maybe_warm_pool", lambda: None)()  # older ones start as they are imported
+
+
+def compiled(block: int) -> MapClients:
+    """Trains ``block`` clients at once; a shorter block is filled up with clients that have nothing to do."""
+    programs: dict[object, Program | None] = {}  # None: the compiler refused
+
+    def map_clients(learner: Learner, heard: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
+        rest = iter(jobs)
+        while some := list(itertools.islice(rest, block)):
+            idle = some[0]._replace(plan=some[0].plan._replace(real=torch.zeros_like(some[0].plan.real)))
+            inputs = stack(some + [idle] * (block - len(some)), steps=_most_steps(learner))
+            # what tells the steps of rounds and phases apart
+            sets = (learner.trained, learner.travelling, learner.statistics)
+            kind = (*sets, learner.algorithm, learner.training, learner.align)
+            if kind not in programs:
+                with naming_refusals(), _collector_paused():
+                    programs[kind] = _record_if_possible(learner, heard, inputs)
+            program = programs[kind]
+            if program is None:
+                yield from vectorised(block)(learner, heard, itertools.chain(some, rest))
+                return
+            _fill(program.buffers, heard, inputs, learner)
+            for _ in range(max(len(job.plan.rows) for job in some)):
+                program.step()
+            yield _map(lambda leaf: leaf[: len(some)], program.finish())
+
+    return map_clients
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Lets garbage wait: a compiler's many objects live on, and looking through them takes a tenth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _most_steps(learner: Learner) -> int:
+    largest = max(len(part) for part in learner.data.parts)
+    return learner.training.epochs * -(-largest // learner.training.batch_size)
+
+
+class _NotCompiled(Exception):
+    """The compiler refused a step."""
+
+
+def _record_if_possible(learner: Learner, heard: Server, jobs: Job) -> Program | None:
+    try:
+        return _record(learner, heard, jobs)
+    except _NotCompiled as error:
+        warnings.warn(f"the step cannot be compiled ({error}): training without the compiler", stacklevel=2)
+        return None
+
+
+def _record(learner: Learner, heard: Server, jobs: Job) -> Program:
+    """Traces and compiles a step over fixed buffers and, on a GPU, keeps it as a graph."""
+    carry = begin(learner, jobs)
+    device = jobs.plan.rows.device
+    losses = torch.zeros(jobs.plan.real.shape[:2], dtype=learner.network.dtype, device=device)
+    first, rate = torch.zeros(1, dtype=torch.int64, device=device), torch.zeros((), dtype=losses.dtype, device=device)
+    buffers = _map(torch.clone, Buffers(heard, jobs, carry, losses, first, rate))
+    step = _compiled_step(learner, buffers)
+
+    def finish() -> Reply:
+        return finish_block(learner, buffers.heard, buffers.jobs, buffers.carry, buffers.losses, buffers.rate)
+
+    if device.type == "cpu":
+        return Program(buffers, lambda: step(buffers), finish)
+    replay_step, _ = _captured(lambda: step(buffers))
+    replay_finish, reply = _captured(finish)
+
+    def finish_again() -> Reply:
+        replay_finish()
+        return reply
+
+    return Program(buffers, replay_step, finish_again)
+
+
+def _compiled_step(learner: Learner, buffers: Buffers) -> Callable[[Buffers], object]:
+    step = _stepper(learner)
+    if learner.precision != "float32":
+        try:
+            with Products():
+                graph = traced(step, buffers)
+            return _compile(graph, buffers)
+        except Exception as error:
+            if not kernel_is_missing(error):
+                raise
+            warnings.warn(f"convolutions go to cuDNN, which is slower: {why(error)}", stacklevel=2)
+    return _compile(traced(step, buffers), buffers)
+
+
+def _compile(graph: GraphModule, buffers: Buffers) -> Callable[[Buffers], object]:
+    """Compiles a step and takes it; it is also taken as it is, so that Triton compiles our kernels at the same time."""
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(graph.forward, _map(torch.clone, buffers))
+        try:
+            step = _inductor(graph, [buffers])
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise _NotCompiled(why(error)) from error
+    step(buffers)
+    return step
+
+
+def _inductor(graph: GraphModule, example: list[Buffers]) -> Callable[[Buffers], object]:
+    import torch._inductor  # Dynamo could only trace again what is traced
+
+    compile_graph = cast(Callable[..., Callable[[Buffers], object]], torch._inductor.compile)
+    return compile_graph(graph, example, options={"shape_padding": False})  # to try it takes time and gains none
+
+
+def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:
+    """Keeps a function's work on the GPU as a graph; returns what replays it, and the tensors that it writes."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):  # lets libraries choose their kernels
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    return graph.replay, result
+
+
+def _stepper(learner: Learner) -> Callable[[Buffers], None]:
+    step = block_step(learner)
+
+    def once(buffers: Buffers) -> None:
+        heard, jobs, carry, losses, number, rate = buffers
+        new, loss = step(carry, jobs.memory, jobs.plan, number, heard, rate)
+        _copy(carry, new)
+        losses.index_copy_(1, number, loss[:, None])
+        number.add_(1).remainder_(losses.shape[1])  # never out of range, also when trying it out
+
+    return once
+
+
+def _fill(buffers: Buffers, heard: Server, jobs: Job, learner: Learner) -> None:
+    old, new = (pytree.tree_leaves(each) for each in (buffers[:3], (heard, jobs, begin(learner, jobs))))
+    for kind in {leaf.dtype for leaf in old}:  # few kernels instead of one for each leaf
+        into, tensors = zip(*(pair for pair in zip(old, new, strict=True) if pair[0].dtype == kind), strict=True)
+        torch._foreach_copy_(into, tensors)
+    buffers.losses.zero_()
+    buffers.step.zero_()
+    buffers.rate.fill_(learner.rate)
+
+
+def _copy(into: object, tensors: object) -> None:
+    for old, new in zip(pytree.tree_leaves(into), pytree.tree_leaves(tensors), strict=True):
+        old.copy_(new)
+
+
+def _map(function: Callable[[Tensor], Tensor], tree: T) -> T:
+    return cast(T, pytree.tree_map(function, tree))

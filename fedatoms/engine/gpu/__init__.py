@@ -1,0 +1,1 @@
+"""Batched kernels for the filters of many clients on a GPU; imports nothing of ours."""

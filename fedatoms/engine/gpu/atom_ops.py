@@ -1,0 +1,78 @@
+"""Filters of many clients, composed of each one's coefficients and atoms, as operators with a client axis of their own.
+
+They write and read filters in the order in which the operators of ``convolutions`` do, so that nothing is copied in
+between. On a GPU they are Triton kernels, on a CPU plain torch. ``composed`` is what one client sees: differentiable,
+with a rule for vmap.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedatoms.engine.gpu.conv_ops import Context, over_clients
+
+PARTS = 32  # of a client's filters: a kernel sums the slopes of the atoms over each on its own
+LARGEST = 64  # atoms, and entries of an atom: more do not fit into the shared memory of every GPU
+
+
+@torch.library.custom_op("fedatoms::compose", mutates_args=())
+def compose(coefficients: Tensor, atoms: Tensor) -> Tensor:
+    """Multiplies coefficients (C, O, I, M) and atoms (C, M, K, K) to filters (C, O, K, K, I)."""
+    if atoms.is_cuda:
+        from fedatoms.engine.gpu import triton_atoms
+
+        return triton_atoms.compose(coefficients, atoms)
+    return torch.einsum("coim,cmhw->cohwi", coefficients, atoms).contiguous()
+
+
+@torch.library.custom_op("fedatoms::share", mutates_args=())
+def share(coefficients: Tensor, atoms: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    """Turns the slopes of filters, (C, K, K, I, O), into those of coefficients and, in parts to sum, of atoms."""
+    if atoms.is_cuda:
+        from fedatoms.engine.gpu import triton_atoms
+
+        return triton_atoms.share(coefficients, atoms, slopes, PARTS)
+    to_coefficients = torch.einsum("chwio,cmhw->coim", slopes, atoms)
+    return to_coefficients.contiguous(), torch.einsum("chwio,coim->cmhw", slopes, coefficients)[:, None].contiguous()
+
+
+class _Composed(torch.autograd.Function):
+    """``tensordot(coefficients, atoms, 1)`` with gradients by the operators."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(coefficients: Tensor, atoms: Tensor) -> Tensor:
+        filters: Tensor = compose(coefficients[None], atoms[None])
+        return filters[0].permute(0, 3, 1, 2)
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @torch.no_grad()  # first derivatives only; where one is not wanted, it costs no more to have both
+    def backward(ctx: Context, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        coefficients, atoms = ctx.saved_tensors
+        to_coefficients, parts = share(coefficients[None], atoms[None], slopes.permute(2, 3, 1, 0)[None])
+        return to_coefficients[0], parts[0].sum(0)
+
+
+composed: Callable[[Tensor, Tensor], Tensor] = _Composed.apply
+
+
+@compose.register_fake
+def _(coefficients: Tensor, atoms: Tensor) -> Tensor:
+    clients, out, channels, _ = coefficients.shape
+    return coefficients.new_empty(clients, out, *atoms.shape[2:], channels)
+
+
+@share.register_fake
+def _(coefficients: Tensor, atoms: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    clients, *one = atoms.shape
+    return coefficients.new_empty(coefficients.shape), atoms.new_empty(clients, PARTS if atoms.is_cuda else 1, *one)
+
+
+for _operator in (compose, share):
+    _operator.register_vmap(over_clients(_operator))

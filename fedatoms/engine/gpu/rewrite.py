@@ -1,0 +1,190 @@
+"""A model's convolutions, exchanged for products over clients while it runs.
+
+vmap turns the convolutions of C clients into one with C groups, for which cuDNN runs one slow kernel after another.
+Inside ``Products()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 2)`` become the operators of
+``convolutions``, and filters for them that are ``tensordot(coefficients, atoms, 1)`` those of ``compositions``; a
+convolution that they do not cover stays what it is, and so do its filters.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+
+from fedatoms.engine.gpu.atom_ops import LARGEST, composed
+from fedatoms.engine.gpu.conv_ops import Pair, convolution, pooled
+
+
+class Products(TorchFunctionMode):
+    """While it is active, convolutions run as products where these apply. It holds tensors: one for each run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[int, _Made] = {}  # by the identity of the tensor, which it holds and so keeps unique
+        self._filters: dict[int, _Filters] = {}
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Tensor],
+        types: object,
+        args: tuple[Tensor, ...] = (),  # the first, that is; others may be anything
+        kwargs: dict[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Runs one of torch's functions, or what stands for it."""
+        kwargs = kwargs or {}
+        if function is torch.conv2d:
+            return self._convolve(_arguments(*args, **kwargs))
+        made = self._made.get(id(args[0])) if args else None
+        if made is not None and made.relu and function in _POOLS and _halves(*args[1:], **kwargs):
+            return pooled(made.x, made.weight, made.bias, made.padding)[0]
+        result = function(*args, **kwargs)
+        if made is not None and function in _RELUS:
+            self._made[id(result)] = made._replace(result=result, relu=True)
+        elif function is torch.tensordot and _composes(result, *args, **kwargs):
+            self._filters[id(result)] = _Filters(result, args[0], args[1])
+        elif _may_change_its_input(function, kwargs):
+            self._made.clear()
+            self._filters.clear()
+        return result
+
+    def _convolve(self, call: "_Conv2d") -> Tensor:
+        padding = _padding_if_covered(call)
+        if padding is None:
+            return _conv2d(*call)
+        filters = self._filters.get(id(call.weight))
+        x, weight = _cast(call.input), _cast(composed(*filters[1:]) if filters else call.weight)
+        bias = weight.new_zeros(len(weight)) if call.bias is None else _cast(call.bias)
+        y = convolution(x, weight, padding) + bias[:, None, None]
+        self._made[id(y)] = _Made(y, x, weight, bias, padding, relu=False)
+        return y
+
+
+def traced(function: Callable[..., object], *args: object) -> GraphModule:
+    """Writes a function's work down as a graph, without doing it: tensors that it makes have shapes and no numbers."""
+    graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
+    graph.graph.eliminate_dead_code()  # what an operator replaces
+    graph.recompile()
+    return graph
+
+
+def kernel_is_missing(error: Exception) -> bool:
+    """Says whether a graph with products failed for want of Triton, or of its support for the GPU.
+
+    >>> kernel_is_missing(ImportError("No module named 'triton'"))
+    True
+    """
+    return isinstance(error, ImportError) or type(error).__module__.startswith("triton")
+
+
+class _Conv2d(NamedTuple):
+    """The arguments of ``torch.conv2d``."""
+
+    input: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+    stride: int | Sequence[int] = 1
+    padding: int | Sequence[int] | str = 0
+    dilation: int | Sequence[int] = 1
+    groups: int = 1
+
+
+class _Made(NamedTuple):
+    """How a tensor came about: by a convolution, perhaps with ReLU."""
+
+    result: Tensor
+    x: Tensor
+    weight: Tensor
+    bias: Tensor
+    padding: Pair
+    relu: bool
+
+
+class _Filters(NamedTuple):
+    """How filters came about."""
+
+    result: Tensor
+    coefficients: Tensor
+    atoms: Tensor
+
+
+_conv2d: Callable[..., Tensor] = torch.conv2d
+_arguments: Callable[..., _Conv2d] = _Conv2d
+
+
+_POOLS = (F.max_pool2d, torch.max_pool2d)
+_RELUS = (F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_)
+
+
+def _padding_if_covered(call: _Conv2d) -> Pair | None:
+    """Returns the padding of a convolution that the operators cover and are faster at, else None."""
+    if call.groups != 1 or call.input.dim() != 4 or len(call.weight) < 16:
+        return None  # fewer filters leave most of a tile empty
+    steps, padding = {*_pair(call.stride), *_pair(call.dilation)}, _sides(call.padding, call.weight.shape[2:])
+    inside = padding is not None and all(p < k for p, k in zip(padding, call.weight.shape[2:], strict=True))
+    known = not (call.input.is_cuda and call.input.dtype == torch.float64)
+    return padding if steps == {1} and inside and known else None
+
+
+def _sides(padding: int | Sequence[int] | str, kernel: Sequence[int]) -> Pair | None:
+    """Returns a padding in numbers, or None if it differs from side to side."""
+    if not isinstance(padding, str):
+        return _pair(padding)
+    if padding == "same" and all(k % 2 for k in kernel):
+        return kernel[0] // 2, kernel[1] // 2
+    return (0, 0) if padding == "valid" else None
+
+
+def _makes_filters(result: Tensor, a: Tensor, b: Tensor, dims: object = 2, out: Tensor | None = None) -> bool:
+    """Says whether these arguments of ``tensordot`` are coefficients and atoms that the operators cover."""
+    if not (isinstance(dims, int) and dims == 1 and out is None and a.dim() == b.dim() == 3):
+        return False
+    fits = 0 < a.shape[2] == len(b) <= LARGEST and b.shape[1] * b.shape[2] <= LARGEST
+    same = a.dtype == b.dtype == result.dtype  # not so under autocast
+    return fits and same and not (b.is_cuda and b.dtype != torch.float32)
+
+
+_composes: Callable[..., bool] = _makes_filters
+
+
+def _windows_of_two(
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> bool:
+    """Says whether these arguments of ``max_pool2d`` mean windows of 2 x 2 side by side."""
+    windows = {*_pair(kernel_size), *_pair(stride or kernel_size)} == {2}
+    return windows and {*_pair(padding)} == {0} and {*_pair(dilation)} == {1} and not (ceil_mode or return_indices)
+
+
+_halves: Callable[..., bool] = _windows_of_two
+
+
+def _may_change_its_input(function: Callable[..., Tensor], kwargs: dict[str, Tensor]) -> bool:
+    """Says whether a tensor may not be what it was made as, or whether somebody listens to it."""
+    name = getattr(function, "__name__", "")
+    in_place = name.endswith("_") and name != "__get__"
+    return (
+        in_place
+        or kwargs.get("out") is not None
+        or bool(kwargs.get("inplace"))
+        or name in ("register_hook", "retain_grad")
+    )
+
+
+def _cast(x: Tensor) -> Tensor:
+    """Does what autocast does with the arguments of a convolution."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+def _pair(size: int | Sequence[int]) -> Pair:
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width

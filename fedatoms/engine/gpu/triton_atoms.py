@@ -1,0 +1,108 @@
+"""Triton kernels that compose the filters of many clients, and share out their slopes; only CUDA needs this file.
+
+Filters are written, and slopes read, in the order in which the convolutions of ``kernels`` have them. As there, sums
+have a fixed order and tiles a fixed size.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedatoms.engine.gpu.triton_conv import tile
+
+_FILTERS = 64  # that are composed at once
+# Three products in tf32 are as good as one in float32, for which NVIDIA has no matrix units; AMD has.
+_PRECISE = tl.constexpr("ieee" if torch.version.hip else "tf32x3")
+
+
+def compose(coefficients: Tensor, atoms: Tensor) -> Tensor:
+    """Multiplies coefficients (C, O, I, M) and atoms (C, M, K, K) to filters (C, O, K, K, I)."""
+    coefficients, atoms = coefficients.contiguous(), atoms.contiguous()
+    clients, out, channels, _ = coefficients.shape
+    filters = coefficients.new_empty(clients, out, *atoms.shape[2:], channels)
+    sizes, tiles = _composition(coefficients, atoms)
+    with torch.cuda.device_of(atoms):
+        _compose[(triton.cdiv(out * channels, _FILTERS), clients)](coefficients, atoms, filters, *sizes, *tiles)
+    return filters
+
+
+def share(coefficients: Tensor, atoms: Tensor, slopes: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+    """Turns slopes of filters, (C, K, K, I, O), into those of coefficients and, one for each part, of atoms."""
+    coefficients, atoms, slopes = coefficients.contiguous(), atoms.contiguous(), slopes.contiguous()
+    to_coefficients = torch.empty_like(coefficients)
+    to_atoms = atoms.new_empty(len(atoms), parts, *atoms.shape[1:])
+    sizes, tiles = _composition(coefficients, atoms)
+    with torch.cuda.device_of(atoms):
+        _share[(parts, len(atoms))](coefficients, atoms, slopes, to_coefficients, to_atoms, *sizes, *tiles)
+    return to_coefficients, to_atoms
+
+
+def _composition(coefficients: Tensor, atoms: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    _, out, channels, number = coefficients.shape
+    entries = atoms[0, 0].numel()
+    return (out, channels, number, entries), (_FILTERS, tile(number), tile(entries))
+
+
+@triton.jit
+def _compose(
+    coefficients,
+    atoms,
+    filters,
+    out: tl.constexpr,
+    channels: tl.constexpr,
+    number: tl.constexpr,
+    entries: tl.constexpr,
+    tile_f: tl.constexpr,
+    tile_m: tl.constexpr,
+    tile_n: tl.constexpr,
+):
+    client = tl.program_id(1).to(tl.int64)
+    f = tl.program_id(0) * tile_f + tl.arange(0, tile_f)  # filter i of output o is number o * I + i
+    m, n = tl.arange(0, tile_m), tl.arange(0, tile_n)
+    coefficients += client * out * channels * number
+    atoms += client * number * entries
+    inside = f < out * channels
+    left = tl.load(coefficients + f[:, None] * number + m[None, :], inside[:, None] & (m < number)[None, :], 0.0)
+    right = tl.load(atoms + m[:, None] * entries + n[None, :], (m < number)[:, None] & (n < entries)[None, :], 0.0)
+    filters += client * out * channels * entries + (f // channels * entries * channels + f % channels)[:, None]
+    product = tl.dot(left, right, input_precision=_PRECISE)
+    tl.store(filters + n[None, :] * channels, product, inside[:, None] & (n < entries)[None, :])
+
+
+@triton.jit
+def _share(
+    coefficients,
+    atoms,
+    slopes,
+    to_coefficients,
+    to_atoms,
+    out: tl.constexpr,
+    channels: tl.constexpr,
+    number: tl.constexpr,
+    entries: tl.constexpr,
+    tile_f: tl.constexpr,
+    tile_m: tl.constexpr,
+    tile_n: tl.constexpr,
+):
+    part, parts, client = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
+    m, n = tl.arange(0, tile_m), tl.arange(0, tile_n)
+    coefficients += client * out * channels * number
+    to_coefficients += client * out * channels * number
+    slopes += client * out * channels * entries
+    turned = tl.load(  # atoms, entries first
+        atoms + (client * number + m[None, :]) * entries + n[:, None],
+        (m < number)[None, :] & (n < entries)[:, None],
+        0.0,
+    )
+    total = tl.zeros((tile_m, tile_n), tl.float32)
+    for first in range(part * tile_f, out * channels, parts * tile_f):
+        f = first + tl.arange(0, tile_f)  # filter i of output o is number i * O + o
+        inside = f < out * channels
+        down = tl.load(slopes + n[None, :] * out * channels + f[:, None], inside[:, None] & (n < entries)[None, :], 0.0)
+        at = (f % out * channels + f // out)[:, None] * number + m[None, :]
+        among = inside[:, None] & (m < number)[None, :]
+        tl.store(to_coefficients + at, tl.dot(down, turned, input_precision=_PRECISE), among)
+        total = tl.dot(tl.trans(tl.load(coefficients + at, among, 0.0)), down, total, input_precision=_PRECISE)
+    to_atoms += ((client * parts + part) * number + m)[:, None] * entries + n[None, :]
+    tl.store(to_atoms, total, (m < number)[:, None] & (n < entries)[None, :])

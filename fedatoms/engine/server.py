@@ -1,0 +1,132 @@
+"""The server's side of a round: what goes down, and what the mean of the uploads does to the model."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedatoms.algorithms.base import Algorithm, Server
+from fedatoms.core import trees
+from fedatoms.core.trees import Memory, Params
+from fedatoms.nn.atoms import Group
+
+
+class Total(NamedTuple):
+    """A weighted sum of uploads, in float64 so that blocks and their order do not show in float32 results."""
+
+    uploads: Memory
+    weight: float
+
+
+NOTHING_YET = Total({}, 0.0)
+
+
+def start(params: Params, algorithm: Algorithm, parameters: Collection[str]) -> Server:
+    """Sets the server up: a whole model, and the algorithm's memory over its trainable parameters."""
+    return Server(params, algorithm.server_memory(trees.restrict(params, parameters)))
+
+
+def heard(server: Server, algorithm: Algorithm, travelling: Collection[str]) -> Server:
+    """Returns what an algorithm hears on a client: the travelling parameters and the memory that is sent along."""
+    memory = {name: trees.restrict(server.memory[name], travelling) for name in algorithm.sends}
+    return Server(trees.restrict(server.params, travelling), memory)
+
+
+def message(server: Server, algorithm: Algorithm, lacking: Collection[str], travelling: Collection[str]) -> Memory:
+    """Returns what crosses to one client: the leaves it lacks and the memory that is sent along."""
+    return {"params": trees.restrict(server.params, lacking), **heard(server, algorithm, travelling).memory}
+
+
+def lacking(versions: Mapping[Group, int], held: Mapping[Group, int]) -> frozenset[Group]:
+    """Returns the groups of which a client does not hold the server's version.
+
+    >>> sorted(lacking({"atoms": 3, "coefficients": 1}, {"atoms": 2, "coefficients": 1}))
+    ['atoms']
+    """
+    return frozenset(group for group, version in versions.items() if held.get(group) != version)
+
+
+def gather(total: Total, uploads: Memory, weights: Tensor) -> Total:
+    """Adds a block of uploads, with a leading client axis, to a total.
+
+    >>> total = gather(NOTHING_YET, {"params": {"w": torch.tensor([1.0, 4.0])}}, torch.tensor([2.0, 1.0]))
+    >>> mean_of(total, like={"w": torch.tensor(0.0)})
+    {'params': {'w': tensor(2.)}}
+    """
+    before = total.uploads if total.weight else {kind: trees.apply(_nothing, tree) for kind, tree in uploads.items()}
+    device = next((leaf.device for tree in before.values() for leaf in tree.values()), weights.device)
+    plus = _plus(weights.tolist(), trees.move(weights.double(), device))
+    added = {kind: trees.apply(plus, before[kind], tree) for kind, tree in uploads.items()}
+    return Total(added, total.weight + float(weights.double().sum()))
+
+
+def mean_of(total: Total, like: Params) -> Memory:
+    """Divides a total by its weight, in the types of ``like``."""
+    return {
+        kind: {name: (leaf / total.weight).to(like[name].dtype) for name, leaf in tree.items()}
+        for kind, tree in total.uploads.items()
+    }
+
+
+def settle(server: Server, algorithm: Algorithm, mean: Memory, participation: float) -> Server:
+    """Takes the mean of the uploads in: the algorithm sees what travelled, the rest stays as it was.
+
+    >>> from fedatoms.algorithms.fedavg import fedavg
+    >>> old = Server({"w": torch.tensor(0.0), "kept": torch.tensor(5.0)}, {})
+    >>> settle(old, fedavg(), {"params": {"w": torch.tensor(2.0)}, "statistics": {}}, participation=0.1).params
+    {'w': tensor(2.), 'kept': tensor(5.)}
+    """
+    travelling = mean["params"].keys()
+    memory = {name: trees.restrict(tree, travelling) for name, tree in server.memory.items()}
+    new = algorithm.aggregate(Server(trees.restrict(server.params, travelling), memory), mean, participation)
+    params = {**server.params, **new.params, **mean["statistics"]}
+    return Server(params, {name: {**tree, **new.memory[name]} for name, tree in server.memory.items()})
+
+
+def trace_of(server: Server) -> Tensor:
+    """Sums all that a server holds, without waiting for it: the sum is finite only if each of its numbers is.
+
+    >>> trace_of(Server({"w": torch.tensor([1.0, 2.0]), "steps": torch.tensor(3)}, {"h": {"w": torch.tensor(0.5)}}))
+    tensor(3.5000)
+    """
+    leaves = [leaf for leaf in _leaves(server).values() if leaf.is_floating_point()]
+    return torch.stack([leaf.sum() for leaf in leaves]).sum()
+
+
+def not_finite(before: Server, after: Server, trace: Tensor) -> str | None:
+    """Names what a round has made other than finite numbers; ``trace`` is that of the server after it.
+
+    A buffer that never was finite, as a mask of -inf, is none of it.
+
+    >>> before, after = (Server({"w": torch.tensor(w), "mask": torch.tensor(-torch.inf)}, {}) for w in (0.0, torch.nan))
+    >>> not_finite(before, before, trace_of(before))
+    >>> not_finite(before, after, trace_of(after))
+    'w'
+    """
+    if torch.isfinite(trace):
+        return None
+    old = _leaves(before)
+    return next((name for name, leaf in _leaves(after).items() if _broke(old[name], leaf)), None)
+
+
+def _leaves(server: Server) -> Params:
+    memory = {f"{kind}/{name}": leaf for kind, tree in server.memory.items() for name, leaf in tree.items()}
+    return {**server.params, **memory}
+
+
+def _broke(old: Tensor, new: Tensor) -> bool:
+    return new.is_floating_point() and not bool((torch.isfinite(new) | ~torch.isfinite(old)).all())
+
+
+def _plus(weights: list[float], on_device: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    def plus(total: Tensor, leaf: Tensor) -> Tensor:
+        if len(weights) == 1:
+            return torch.add(total, leaf[0], alpha=weights[0])  # one pass, without a float64 copy of the leaf
+        return torch.add(total, torch.tensordot(on_device, leaf.double(), dims=1))
+
+    return plus
+
+
+def _nothing(leaf: Tensor) -> Tensor:
+    return leaf.new_zeros(leaf.shape[1:], dtype=torch.float64)

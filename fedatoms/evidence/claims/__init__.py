@@ -1,0 +1,39 @@
+"""The paper's claims, each judged by a rule that is stated: by its tables, by other runs, and by what was measured."""
+
+from fedatoms.evidence.claims import measures, runs, tables
+from fedatoms.evidence.claims.base import Claim
+from fedatoms.evidence.results.find import Found
+from fedatoms.evidence.results.groups import group, match
+
+__all__ = ["Claim", "claims"]
+
+
+def claims(found: Found) -> list[Claim]:
+    """Judges the paper's claims by all that was found, tables first, then figures.
+
+    >>> {claim.verdict for claim in claims(Found([], [], [], [], []))}
+    {'not run'}
+    """
+    groups = group(found.runs)
+    ours, measured = match(groups), [each.measure for each in found.measures]
+    explained = [each.explanation for each in found.explained]
+    return [
+        tables.mean_gain(ours),
+        tables.every_algorithm(ours),
+        tables.signs(ours),
+        tables.baselines(ours),
+        tables.no_extra_cost(ours),
+        tables.personal(ours),
+        tables.more_atoms(ours),
+        tables.fewer_rounds(ours),  # figure (a)
+        measures.variance(measured),  # (b)
+        runs.sampled(groups),  # (c)
+        runs.more_clients(groups),
+        runs.communication(groups),  # (d)
+        measures.synthetic(measured),
+        measures.training_loss(measured),
+        measures.landscape(measured),
+        measures.bounded(explained),
+        measures.latent(explained),
+        runs.elsewhere(groups, ours),
+    ]

@@ -1,0 +1,95 @@
+"""The same rounds twice from one checkpoint: with latent clients, and with a server that averages filters instead."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from fedatoms.algorithms.base import replace_params
+from fedatoms.core.trees import Params
+from fedatoms.engine.evaluate import score
+from fedatoms.engine.round import advance
+from fedatoms.engine.spec import Simulation, State
+from fedatoms.evidence.explain.aggregates import Apart, together
+from fedatoms.evidence.explain.factors import Layer, factors_of
+from fedatoms.evidence.explain.replay import Replay, Tick, replay
+
+
+@dataclass(frozen=True)
+class Forked:
+    """Accuracy and loss of the server after each of some rounds, with latent clients and without.
+
+    ``lost`` is the largest share of what separates the two averages that the atoms could not represent: 0 where they
+    span all kernels.
+    """
+
+    round: int  # of the checkpoint
+    accuracy_on: list[float]
+    accuracy_off: list[float]
+    loss_on: list[float]
+    loss_off: list[float]
+    lost: float
+
+
+class Refactored(NamedTuple):
+    """A server's model without latent clients, and how much of what separates it from the other one was lost."""
+
+    params: Params
+    lost: float
+
+
+def check_fork(sim: Simulation, algorithm: str) -> None:
+    """Refuses algorithms whose server does more than average, since what it remembers is of factors, not of filters."""
+    if sim.algorithm.aggregate is not replace_params:
+        raise ValueError(
+            f"--fork: the server of {algorithm} keeps a memory over coefficients and atoms, which a mean of filters "
+            f"does not have. Fork a run of fedavg or fedprox, or leave --fork out."
+        )
+
+
+def fork(sim: Simulation, state: State, layers: Sequence[Layer], rounds: int, tick: Tick = lambda *_: None) -> Forked:
+    """Goes on for some rounds with latent clients and without: the same clients, the same batches, the same seeds."""
+    with_latent, without = state, _elsewhere(state)
+    kept: dict[str, list[float]] = {"accuracy_on": [], "accuracy_off": [], "loss_on": [], "loss_off": []}
+    lost = 0.0
+    for done in range(rounds):
+        tick(done, rounds)
+        with_latent, _ = advance(sim, with_latent)
+        without, missed = advance_without(sim, without, layers)
+        lost = max(lost, missed)
+        for name, now in (("on", with_latent), ("off", without)):
+            result = score(sim, now.server.params)
+            kept[f"accuracy_{name}"].append(result.accuracy)
+            kept[f"loss_{name}"].append(result.loss)
+    return Forked(state.round, **kept, lost=lost)
+
+
+def advance_without(sim: Simulation, state: State, layers: Sequence[Layer]) -> tuple[State, float]:
+    """Runs one round whose server averages the clients' filters, and says how much of that its atoms could not hold."""
+    done = replay(sim, state)
+    if not done.clients:
+        return done.after, 0.0
+    params, lost = refactor(done, layers)
+    return done.after._replace(server=done.after.server._replace(params=params)), lost
+
+
+def refactor(done: Replay, layers: Sequence[Layer]) -> Refactored:
+    """Writes the mean of the clients' filters as coefficients of the server's own mean atoms, by least squares.
+
+    With the mean atoms D and C = mean of filters - product of means, the coefficients move by C D^+: nothing else of
+    the gauge changes, and the result is exact if D spans all kernels.
+    """
+    params, parts = dict(done.after.server.params), []
+    for layer in layers:
+        shift, atoms = factors_of(layer, done).shift, params[layer.atoms].double().flatten(1)
+        move, old = shift @ torch.linalg.pinv(atoms), params[layer.coefficients]
+        params[layer.coefficients] = (old.double() + move.reshape(old.shape)).to(old.dtype)
+        parts.append(Apart(float((shift - move @ atoms).norm()), float(shift.norm())))
+    return Refactored(params, together(parts).ratio)
+
+
+def _elsewhere(state: State) -> State:
+    """Gives states of clients that are kept on disk a folder of their own: files are named by client and round."""
+    folder = state.clients.folder
+    return state._replace(clients=state.clients._replace(folder=folder and folder / "without"))

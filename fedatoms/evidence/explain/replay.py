@@ -1,0 +1,93 @@
+"""A run's next rounds, replayed from its checkpoint by the engine itself, with what each client uploaded."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fedatoms.algorithms.base import Server
+from fedatoms.core import trees
+from fedatoms.core.trees import Params
+from fedatoms.engine.client_round import Job, Learner, Reply
+from fedatoms.engine.round import advance
+from fedatoms.engine.spec import Record, Simulation, State, select, weights_of
+from fedatoms.experiment.build import configure, simulation
+from fedatoms.experiment.fields import Experiment, load_run, trajectory
+from fedatoms.runs.checkpoints import load_checkpoint
+from fedatoms.runs.lock import writer
+
+Tick = Callable[[int, int], None]  # hears how many parts of a long work are done, of how many
+
+
+class Opened(NamedTuple):
+    """A run as its last checkpoint left it; nothing of it is written to the run's folder."""
+
+    experiment: Experiment
+    sim: Simulation
+    state: State
+    notes: list[str]
+
+
+class Replay(NamedTuple):
+    """One round: the states around it, and the clients that reported with their weights and models."""
+
+    before: State
+    after: State
+    record: Record
+    clients: list[int]
+    weights: Tensor  # (C,) in float64, their sum is 1
+    models: list[Params]  # as the server knows them: its own model, with what the client uploaded in it
+
+
+def open_run(run: Path, changes: Mapping[str, object], scratch: Path) -> Opened:
+    """Loads a run's last checkpoint, on another device or with data elsewhere if ``changes`` says so.
+
+    ``scratch`` takes the states of clients if they are kept on disk.
+    """
+    experiment = replace(load_run(run), **changes)  # type: ignore[arg-type]
+    _check(run, experiment)
+    configure(experiment)
+    sim = simulation(replace(experiment, score="server"), scratch)  # others cost memory and change no parameter
+    loaded = load_checkpoint(run / "checkpoint", sim, trajectory=trajectory(experiment), set_aside=False)
+    return Opened(experiment, sim, loaded.state, loaded.notes)
+
+
+def replay(sim: Simulation, state: State) -> Replay:
+    """Runs the next round as the run itself would, bit for bit, and keeps what its clients uploaded."""
+    uploads: list[Params] = []
+
+    def listening(learner: Learner, heard: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
+        for reply in sim.map_clients(learner, heard, jobs):
+            if learner.algorithm is sim.algorithm:  # not a phase that trains what stays on the client
+                uploads.extend(_uploads(reply))
+            yield reply
+
+    listener = copy.copy(sim)
+    listener.__dict__["map_clients"] = listening
+    after, record = advance(listener, state)
+    clients = select(sim, state.round)[1]
+    weights = weights_of(sim, clients).double()
+    models = [{**state.server.params, **upload} for upload in uploads]
+    return Replay(state, after, record, clients, weights / weights.sum(), models)
+
+
+def _uploads(reply: Reply) -> list[Params]:
+    both = {**reply.upload["params"], **reply.upload["statistics"]}
+    return [trees.unstack(both, i) for i in range(len(reply.steps))]
+
+
+def _check(run: Path, experiment: Experiment) -> None:
+    if (run / "nodes").is_dir() or experiment.dataset == "own":
+        raise ValueError(
+            f"{run} is a run on nodes, which hold its clients' data and states: they cannot be replayed here. Explain "
+            f"a run of `fedatoms run`."
+        )
+    if not any((run / "checkpoint").glob("*.json")):
+        again = f"Make the run again: `fedatoms run {run / 'experiment.json'} --name again`"
+        more = f"Go on with `fedatoms run --resume {run}`, which saves one in the end or at Ctrl-C"
+        by = writer(run)
+        way = f"It is running ({by}): wait for its first" if by else again if (run / "result.json").exists() else more
+        raise ValueError(f"{run} has no checkpoint to replay from. {way}.")

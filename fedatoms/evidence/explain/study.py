@@ -1,0 +1,132 @@
+"""A run explained: its rounds replayed and measured, what a plain run and a fork add to that."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from fedatoms.evidence.explain.aggregates import compare_aggregates
+from fedatoms.evidence.explain.factors import Layer, layers_of
+from fedatoms.evidence.explain.files import FILE
+from fedatoms.evidence.explain.fork import check_fork, fork
+from fedatoms.evidence.explain.latent import score_latent
+from fedatoms.evidence.explain.replay import Opened, Replay, Tick, open_run, replay
+from fedatoms.evidence.explain.scores import judge_of
+from fedatoms.evidence.explain.twin import check_twin, plain_accuracies
+from fedatoms.evidence.explain.values import Explain, Explanation, Round
+from fedatoms.evidence.explain.variance import variance_of
+from fedatoms.experiment.fields import load_run
+from fedatoms.runs.provenance import provenance
+
+Tell = Callable[[str, int, int], None]  # what goes on, parts done, of so many
+
+
+def explain(
+    run: Path | str,
+    settings: Explain | None = None,
+    *,
+    tell: Tell = lambda *what: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Explanation:
+    """Replays rounds of a run with a decomposed network, and measures what latent clients change in them.
+
+    ``tell`` hears how far it is, ``say`` what is wrong with a checkpoint.
+    """
+    run, settings = Path(run), settings or Explain()
+    check(run, settings)
+    with tempfile.TemporaryDirectory(prefix="fedatoms-") as scratch:
+        opened, plain = _open_both(run, settings, Path(scratch))
+        for note in (*opened.notes, *(plain.notes if plain else ())):
+            say(note)
+        layers, sim, start, rounds = layers_of(opened.sim.model), opened.sim, opened.state, settings.fork
+        return Explanation(
+            run=run.name,
+            experiment=opened.experiment,
+            settings=settings,
+            round=start.round,
+            images=len(sim.data.test_y),
+            rounds=_measured(opened, layers, settings, tell),
+            plain=plain_accuracies(plain, settings.rounds, partial(tell, "the plain run")) if plain else None,
+            fork=fork(sim, start, layers, rounds, partial(tell, "with and without latent clients")) if rounds else None,
+            provenance=provenance(sim.device),
+        )
+
+
+def check(run: Path, settings: Explain) -> None:
+    """Refuses what cannot be explained, before anything is computed."""
+    experiment = load_run(run)
+    if experiment.parametrisation == "plain":
+        raise ValueError(
+            f"{run} has a plain network: nothing is decomposed. Explain a run with --parametrisation atoms."
+        )
+    if experiment.parametrisation != "atoms":
+        raise ValueError(
+            f"{run} has a network of {experiment.parametrisation}, which has no coefficients and atoms. "
+            f"Explain a run with --parametrisation atoms."
+        )
+    for name, least in (("rounds", 1), ("crossed", 0), ("fork", 0)):
+        if getattr(settings, name) < least:
+            raise ValueError(f"--{name} {getattr(settings, name)} is less than {least}. Use {least} or more.")
+    out = out_of(run, settings)
+    if out.suffix != ".json" or not out.parent.is_dir():
+        raise ValueError(
+            f"--out {out} is not a .json file in a folder that exists. Use for example --out explain.json."
+        )
+
+
+def out_of(run: Path, settings: Explain) -> Path:
+    """Returns the file for what was measured.
+
+    >>> out_of(Path("runs/mine"), Explain()).as_posix()
+    'runs/mine/explain.json'
+    """
+    return Path(settings.out) if settings.out else run / FILE
+
+
+def _open_both(run: Path, settings: Explain, scratch: Path) -> tuple[Opened, Opened | None]:
+    """Loads the run and its plain twin, if there is one, and refuses what does not fit before anything is trained."""
+    opened, plain = _open(run, settings, scratch / "run"), None
+    if settings.fork:
+        check_fork(opened.sim, opened.experiment.algorithm)
+    if settings.plain:
+        plain = _open(Path(settings.plain), settings, scratch / "plain")
+        check_twin(Path(settings.plain), plain, opened)
+    return opened, plain
+
+
+def _open(run: Path, settings: Explain, scratch: Path) -> Opened:
+    asked = {name: getattr(settings, name) for name in ("data_dir", "device", "threads")}
+    opened = open_run(run, {name: value for name, value in asked.items() if value is not None}, scratch)
+    if opened.sim.private:
+        raise ValueError(
+            f"{run}: with --personal {opened.experiment.personal} a part of the model never leaves a client, so the "
+            f"server has no whole model to score. Explain a run without it, or with local-atoms, ditto or finetune."
+        )
+    return opened
+
+
+def _measured(opened: Opened, layers: Sequence[Layer], settings: Explain, tell: Tell) -> list[Round]:
+    state, found = opened.state, []
+    for _ in range(settings.rounds):
+        name = f"round {state.round}"
+        tell(f"{name}: training", 0, 0)
+        done = replay(opened.sim, state)
+        state = done.after
+        if done.clients:  # else all of them failed, and nothing moved
+            found.append(_measure(opened, done, layers, settings, partial(tell, f"{name}: scoring latent clients")))
+    if not found:
+        raise ValueError(f"no client reported in {settings.rounds} rounds. Replay more with --rounds.")
+    return found
+
+
+def _measure(opened: Opened, done: Replay, layers: Sequence[Layer], settings: Explain, tick: Tick) -> Round:
+    judge, latent = judge_of(opened.sim, done.clients), None
+    if min(settings.crossed, len(done.clients)) > 1:
+        latent = score_latent(done, layers, judge, most=settings.crossed, seed=settings.seed, tick=tick)
+    return Round(
+        round=done.before.round,
+        clients=done.clients,
+        aggregates=compare_aggregates(done, layers, judge),
+        latent=latent,
+        variance=variance_of(done, layers, seed=settings.seed),
+    )

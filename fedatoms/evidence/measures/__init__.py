@@ -1,0 +1,28 @@
+"""Figures of the paper that are no plain runs, one idea a module: each makes values of experiments and settings.
+
+``MEASURES[name].measure(experiments, settings, watch)`` takes one, ``files`` writes and reads what it gave.
+"""
+
+from dataclasses import replace
+
+from fedatoms.evidence.measures.base import Experiments, Kind, kind
+from fedatoms.evidence.measures.landscape import Grid, landscape
+from fedatoms.evidence.measures.synthetic import Gaussians, synthetic
+from fedatoms.evidence.measures.training_loss import Rounds, training_loss
+from fedatoms.evidence.measures.variance import Repeats, variance
+from fedatoms.experiment.presets import preset
+
+FULL: Experiments = (preset("fedavg-cifar10-5"), preset("fedavg-atoms25-cifar10-5"))
+QUICK: Experiments = (replace(preset("fedavg"), epochs=2), replace(preset("fedavg-atoms"), epochs=2))
+
+MEASURES: dict[str, Kind] = {
+    each.name: each
+    for each in (
+        kind("variance", "Variance of a round", variance, (Repeats(), Repeats((0, 1, 3), 3)), (FULL, QUICK)),
+        kind("synthetic", "Two Gaussians", synthetic, (Gaussians(), Gaussians(rounds=15, repeats=50))),
+        kind("training_loss", "Training loss", training_loss, (Rounds(), Rounds(12)), (FULL, QUICK)),
+        kind("landscape", "Loss landscape", landscape, (Grid(), Grid(8, 13, 500)), (FULL, QUICK)),
+    )
+}
+
+__all__ = ["FULL", "MEASURES", "QUICK", "Kind"]

@@ -1,0 +1,95 @@
+"""What a measure is before it is taken: its function, its settings large and quick, the experiments it is meant for."""
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+
+from fedatoms.evidence.measures.files import Measure, Values
+from fedatoms.experiment.build import device_of
+from fedatoms.experiment.fields import Experiment, identity
+from fedatoms.runs.provenance import provenance
+
+if TYPE_CHECKING:
+    from dataclasses import Field
+
+Experiments = tuple[Experiment, ...]
+Watch = Callable[[int, int, str], None]  # so many of so many are done, and at what
+
+
+class Settings(Protocol):
+    """A frozen dataclass: how large a measure is."""
+
+    __dataclass_fields__: ClassVar[dict[str, "Field[object]"]]
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class Kind(NamedTuple):
+    """A measure that can be taken; ``measure(experiments, settings, watch)`` takes it.
+
+    ``settings`` and ``experiments`` are those of the paper's figure, ``quick`` and ``quick_experiments`` take seconds.
+    """
+
+    name: str
+    title: str
+    measure: Callable[[Experiments, Settings, Watch], Measure]
+    settings: Settings
+    quick: Settings
+    experiments: Experiments = ()
+    quick_experiments: Experiments = ()
+
+
+def kind(
+    name: str,
+    title: str,
+    function: Callable[[Experiments, S, Watch], Values],
+    settings: tuple[S, S],
+    experiments: tuple[Experiments, Experiments] = ((), ()),
+) -> Kind:
+    """Makes a measure of a function from experiments and settings to values; pairs are: of the paper's size, quick."""
+    full, quick = settings
+
+    def measure(given: Experiments, settings: Settings, watch: Watch) -> Measure:
+        if not isinstance(settings, type(full)):
+            raise TypeError(f"{settings} are not the settings of {name}. Use for example {full}.")
+        if bool(given) != bool(experiments[0]):
+            raise ValueError(f"{name} {'takes no' if given else 'needs'} experiments. Use those of MEASURES[{name!r}].")
+        source, began = provenance(device_of(given[0]) if given else "cpu"), time.perf_counter()
+        values = function(given, settings, watch)
+        source["seconds"] = round(time.perf_counter() - began, 3)
+        return Measure(name, given, as_json(settings), values, source)
+
+    return Kind(name, title, measure, full, quick, *experiments)
+
+
+def as_json(settings: Settings) -> Values:
+    """Writes settings as a file has them: tuples are lists."""
+    written: Values = json.loads(json.dumps(asdict(settings)))
+    return written
+
+
+def size_of(kind: Kind, measure: Measure) -> Literal["full", "quick", "other"]:
+    """Says whether a measure was taken at the paper's size, whatever the seed, quickly, or in another way."""
+    taken, full = ([identity(one, without=("seed",)) for one in each.experiments] for each in (measure, kind))
+    if measure.settings == as_json(kind.settings) and taken == full:
+        return "full"
+    return "quick" if measure.settings == as_json(kind.quick) else "other"
+
+
+def silent(done: int, total: int, what: str) -> None:
+    """Watches without a word."""
+
+
+def counting(watch: Watch, total: int) -> Callable[[str], None]:
+    """Returns what is called after each of ``total`` pieces of work, with what was worked at.
+
+    >>> tick = counting(print, 2)
+    >>> tick("rounds")
+    1 2 rounds
+    """
+    done = itertools.count(1)
+    return lambda what: watch(next(done), total, what)

@@ -1,0 +1,90 @@
+"""The variance of a round: the same global model is trained on several times, with other clients and other batches.
+
+(1/N) sum over i of |theta_i - mean|^2 over N repeats (divided by N), theta all reconstructed filters; raw, divided by
+|mean|^2, and divided by the squared move |mean - theta_t|^2.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedatoms.core.randomness import address
+from fedatoms.engine.round import advance, begin
+from fedatoms.engine.spec import Simulation, State, sharing
+from fedatoms.evidence.measures.base import Experiments, Watch, counting
+from fedatoms.evidence.measures.files import Values
+from fedatoms.evidence.measures.networks import filters, prepared
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Which rounds are repeated, and how often."""
+
+    rounds: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 50)
+    repeats: int = 10
+
+    def __post_init__(self) -> None:
+        if not self.rounds or min(self.rounds) < 0 or list(self.rounds) != sorted(set(self.rounds)):
+            raise ValueError(f"rounds={self.rounds} are not rising numbers from 0 up. Use for example (0, 1, 10).")
+        if self.repeats < 1:
+            raise ValueError(f"repeats={self.repeats} is less than 1. Use for example 10.")
+
+
+class Variance(NamedTuple):
+    """A variance, raw, and as a share of the mean's squared norm and of its squared move."""
+
+    raw: float
+    by_norm: float
+    by_move: float
+
+
+def variance(experiments: Experiments, settings: Repeats, watch: Watch) -> Values:
+    """Measures each experiment in some rounds; between them its run goes on as if there were no repeats."""
+    trained = settings.rounds[-1] + len(settings.rounds) * settings.repeats
+    tick = counting(watch, len(experiments) * trained)
+    lines = []
+    for experiment in experiments:
+        found = list(along(prepared(experiment), settings, lambda: tick("rounds")))
+        lines.append({name: [getattr(one, name) for one in found] for name in Variance._fields})
+    return {"rounds": list(settings.rounds), "lines": lines}
+
+
+def along(sim: Simulation, settings: Repeats, tick: Callable[[], None]) -> Iterator[Variance]:
+    """Yields the variance of each round that the settings name."""
+    others = [other_draws(sim, number) for number in range(settings.repeats)]
+    state = begin(sim)
+    for t in settings.rounds:
+        while state.round < t:
+            state, _record = advance(sim, state)
+            tick()
+        yield spread(repeated(others, state, tick), filters(sim.model, state.server.params))
+
+
+def other_draws(sim: Simulation, number: int) -> Simulation:
+    """Returns a simulation that draws other clients, failures and batches, and differs in nothing else."""
+    return sharing(replace(sim, seed=address(sim.seed, "repeat", number)), sim)
+
+
+def repeated(sims: Sequence[Simulation], state: State, tick: Callable[[], None] = lambda: None) -> list[Tensor]:
+    """Runs the same round in each simulation, and returns the filters that each aggregates."""
+    found = []
+    for sim in sims:
+        found.append(filters(sim.model, advance(sim, state)[0].server.params))
+        tick()
+    return found
+
+
+def spread(repeats: Sequence[Tensor], before: Tensor) -> Variance:
+    """Returns the variance of vectors that began at ``before``.
+
+    >>> spread([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])], torch.tensor([2.0, 0.0]))
+    Variance(raw=1.0, by_norm=0.125, by_move=0.25)
+    """
+    thetas = torch.stack(list(repeats))
+    mean = thetas.mean(0)
+    raw = float((thetas - mean).square().sum(1).mean())
+    norm, move = (float(vector.square().sum()) for vector in (mean, mean - before))
+    return Variance(raw, raw / norm if norm else 0.0, raw / move if move else 0.0)

@@ -1,0 +1,82 @@
+"""The page: one HTML file that opens offline, made of runs and of nothing else, and a CSV file beside it."""
+
+import base64
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import NamedTuple
+from urllib.parse import quote
+
+from fedatoms.core.files import replace_file
+from fedatoms.evidence.claims import claims
+from fedatoms.evidence.page import explanations, figures, measures, run_figures, sections
+from fedatoms.evidence.page.export import to_csv
+from fedatoms.evidence.results.find import Found, find
+from fedatoms.evidence.results.groups import group, match
+from fedatoms.nn.atoms import GROUPS
+
+# What draws: plotly.js-cartesian-dist-min 4.1.1, packed with `gzip -9n`; a third of Plotly, and all that we need.
+PLOTLY = "plotly-cartesian.min.js.gz"
+
+
+class Report(NamedTuple):
+    """What was written, and what was not used."""
+
+    page: Path
+    csv: Path
+    found: Found
+
+
+def report(folders: Sequence[Path], page: Path, data_dir: Path | None = None) -> Report:
+    """Writes the page of all runs below some folders, and a CSV file of the same name."""
+    if page.suffix not in (".html", ".htm"):
+        raise ValueError(f"-o {page} does not end in .html. Use for example -o report.html.")
+    if data_dir is not None and not data_dir.is_dir():
+        raise ValueError(f"--data-dir {data_dir} is not a folder. Give the one that holds the data sets' files.")
+    found = find(folders)
+    if not (found.runs or found.measures or found.explained):
+        named = "".join(f" {note.path}: {note.reason}." for note in found.left_out)
+        places = sections.listed(map(str, folders))
+        raise ValueError(f"no finished run below {places}.{named} Make one, for example with `fedatoms run`.")
+    csv = page.with_suffix(".csv")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(csv, to_csv(found.runs).encode())
+    replace_file(page, render(found, folders, csv.name, data_dir).encode())
+    return Report(page, csv, found)
+
+
+def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | None) -> str:
+    """Returns the page as text."""
+    groups = group(found.runs)
+    ours, of_runs = match(groups), run_figures.figures(groups)
+    pictures, left_out = figures.splits(found.runs, data_dir)
+    data = {
+        "curves": figures.curves(groups),
+        "measures": explanations.plots(found.explained) + run_figures.plots(of_runs) + measures.plots(found.measures),
+        "bytes": figures.sent(groups),
+        "splits": pictures,
+        "groups": GROUPS,
+    }
+    return Template(_file("page.html")).substitute(
+        style=_file("page.css"),
+        script=_file("page.js"),
+        plotly=base64.b64encode((files("fedatoms.evidence.page") / PLOTLY).read_bytes()).decode(),
+        data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        csv=escape(quote(csv)),
+        summary=sections.summary(found, groups, folders),
+        claims=sections.claim_cards(claims(found)),
+        tables="\n".join(sections.paper_table(number, ours) for number in sections.SCORED),
+        others=sections.other_runs(groups, {id(each) for each in ours.values()}),
+        explained=explanations.section(found.explained),
+        measures=run_figures.section(of_runs) + measures.section(found.measures),
+        bytes=sections.sent_bytes(found.runs),
+        splits=sections.paragraphs(left_out),
+        provenance=sections.origins(found.runs),
+    )
+
+
+def _file(name: str) -> str:
+    return (files("fedatoms.evidence.page") / name).read_text()

@@ -1,0 +1,50 @@
+"""All results as one CSV file: a line for each run, a column for each thing that any of them has."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+
+from fedatoms.evidence.paper.tables import cells_of
+from fedatoms.evidence.results.find import Run
+from fedatoms.evidence.results.groups import column_name, is_stand_in, row_name
+from fedatoms.runs.execute import described
+
+
+def to_csv(runs: Sequence[Run]) -> str:
+    """Writes runs as CSV, numbers with all their digits.
+
+    >>> to_csv([])
+    'folder\\n'
+    """
+    lines = [_line(run) for run in runs]
+    heads = list(dict.fromkeys(["folder", *(head for line in lines for head in line)]))
+    file = io.StringIO()
+    writer = csv.DictWriter(file, heads, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return file.getvalue()
+
+
+def _line(run: Run) -> dict[str, object]:
+    result = run.result
+    accuracy = {model: summary._asdict() for model, summary in result.accuracy.items()}
+    paper = [
+        f"Table {cell.table}, {row_name(cell)}, {column_name(cell)}: {cell.printed}"
+        for cell in cells_of(result.experiment)
+    ]
+    return {
+        "folder": run.name,
+        "quick": "yes" if is_stand_in(result.experiment) else "",
+        **described(result.experiment),
+        **{f"{model} {name}": value for model, summary in accuracy.items() for name, value in summary.items()},
+        **_named("personal", result.personal or {}),
+        **_named("bytes up", result.bytes_up),
+        **_named("bytes down", result.bytes_down),
+        **{"seconds": result.seconds, "seconds per round": result.seconds_per_round, "parameters": result.parameters},
+        **_named("provenance", result.provenance),
+        "paper": "; ".join(paper),
+    }
+
+
+def _named(what: str, values: Mapping[str, object]) -> dict[str, object]:
+    return {f"{what}: {name}": value for name, value in values.items()}

@@ -1,0 +1,149 @@
+"""The page's figures as plain data: curves, bytes by group, classes of clients."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedatoms.core.lookup import one_line
+from fedatoms.data.datasets import Images, load
+from fedatoms.data.federation import hold_out
+from fedatoms.evidence.paper.tables import cells_of
+from fedatoms.evidence.results.find import Run
+from fedatoms.evidence.results.groups import Group, marked, places
+from fedatoms.evidence.results.names import setting, told_apart
+from fedatoms.experiment.build import split_of
+from fedatoms.experiment.fields import Experiment
+from fedatoms.runs.execute import accuracy_curves
+from fedatoms.runs.plots import COLOURS
+
+Json = dict[str, object]
+PLAIN_DASHES: tuple[str, ...] = ("dash", "dot")
+OTHER_DASHES: tuple[str, ...] = ("solid", "dashdot", "longdash")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+STYLES = [(colour, dash) for dash in DASHES for colour in COLOURS]
+SHOWN = 200  # clients in a picture of a split: more rows are thinner than a pixel
+
+
+def curves(groups: Sequence[Group]) -> list[Json]:
+    """Makes, for each setting, its experiments' accuracies over rounds: the mean over seeds and their range."""
+    whole = [group for group in groups if any(run.rows for run in group.runs)]
+    return [{"setting": name, "lines": _lines(some)} for name, some in places(whole).items()]
+
+
+def sent(groups: Sequence[Group]) -> list[Json]:
+    """Makes, for each setting, the bytes that each run sent by group of parameters.
+
+    >>> sent([])
+    []
+    """
+    return [{"setting": name, "runs": _bars(some)} for name, some in places(groups).items()]
+
+
+def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list[str]]:
+    """Makes, for each split of data over clients, how many images of each class a client has; and what is left out."""
+    read = _reader(data_dir)
+    pictures, left_out = [], dict[str, None]()
+    for experiment, mark in _marks([run.result.experiment for run in runs]).items():
+        if experiment.dataset != "digits" and data_dir is None:
+            left_out[f"{experiment.dataset}: its labels are not here; give its folder with --data-dir."] = None
+            continue
+        try:
+            pictures.append(_picture(experiment, read(experiment.dataset), mark))
+        except (ValueError, OSError) as error:
+            left_out[f"{setting(experiment)}: {one_line(error)}"] = None
+    return sorted(pictures, key=lambda picture: str(picture["name"])), list(left_out)
+
+
+def _lines(groups: Sequence[Group]) -> list[Json]:
+    """Makes the lines of a setting; those of the paper's tables are first, and shown alone if there are any."""
+    groups = sorted(groups, key=lambda group: not cells_of(group.experiment))
+    printed = [bool(cells_of(group.experiment)) for group in groups]
+    shown = printed if any(printed) else [True] * len(groups)
+    styles = _styles([group.experiment for group in groups])
+    lines: list[Json] = [
+        {"label": name, "shown": on, "seeds": len(group.seeds), **style, "models": _models(group)}
+        for name, on, group, style in zip(_names(groups), shown, groups, styles, strict=True)
+    ]
+    return sorted(lines, key=lambda line: (not line["shown"], str(line["label"])))
+
+
+def _names(groups: Sequence[Group]) -> list[str]:
+    return told_apart([group.experiment for group in groups])[1]
+
+
+def _styles(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
+    """Gives each algorithm a colour and plain networks a broken line; with one algorithm, each experiment a colour.
+
+    What is taken goes to nobody else, as long as there are styles.
+    """
+    algorithms = sorted({one.algorithm for one in experiments})
+    by_algorithm = len(algorithms) > 1 and all(one.personal == "none" for one in experiments)
+    styles = list[tuple[str, str]]()
+    for one in experiments:
+        colour = COLOURS[algorithms.index(one.algorithm) % len(COLOURS)]
+        dashes = PLAIN_DASHES if one.parametrisation == "plain" else OTHER_DASHES
+        wanted = [(colour, dash) for dash in dashes] if by_algorithm else []
+        styles.append(next((style for style in (*wanted, *STYLES) if style not in styles), STYLES[0]))
+    return [{"colour": colour, "dash": dash} for colour, dash in styles]
+
+
+def _models(group: Group) -> Json:
+    each = [accuracy_curves(run.rows) for run in group.runs if run.rows]
+    return {name: _band([curves[name] for curves in each if name in curves]) for name in each[0]}
+
+
+def _band(seeds: Sequence[list[tuple[int, float]]]) -> Json:
+    values: dict[int, list[float]] = {}
+    for curve in seeds:
+        for t, accuracy in curve:
+            values.setdefault(t + 1, []).append(accuracy)
+    band: Json = {"x": list(values), "y": [round(statistics.mean(some), 3) for some in values.values()]}
+    if len(seeds) > 1:
+        band |= {"low": [min(some) for some in values.values()], "high": [max(some) for some in values.values()]}
+    return band
+
+
+def _bars(groups: Sequence[Group]) -> list[Json]:
+    bars: list[Json] = []
+    for name, group in sorted(zip(_names(groups), groups, strict=True), key=lambda both: both[0]):
+        for run in group.runs:
+            seed = f", seed {run.result.experiment.seed}" if len(group.runs) > 1 else ""
+            bars.append({"label": name + seed, "up": run.result.bytes_up, "down": run.result.bytes_down})
+    return bars
+
+
+def _split_key(experiment: Experiment) -> Experiment:
+    """Keeps of an experiment what its split depends on."""
+    kept = ("dataset", "partition", "clients", "seed", "holdout")
+    more = {"shards": ("classes_per_client", "distinct"), "dirichlet": ("dirichlet", "unbalanced"), "iid": ()}
+    names = (*kept, *more[experiment.partition])
+    return replace(Experiment(), **{name: getattr(experiment, name) for name in names})
+
+
+def _marks(experiments: Sequence[Experiment]) -> dict[Experiment, str]:
+    """Finds the splits, each with a mark if it is of quick stand-ins alone."""
+    marks = dict[Experiment, str]()
+    for one in experiments:
+        key = _split_key(one)
+        marks[key] = marks.get(key, marked(one)) and marked(one)
+    return marks
+
+
+def _reader(data_dir: Path | None) -> Callable[[str], Images]:
+    known: dict[str, Images] = {}
+
+    def read(dataset: str) -> Images:
+        if dataset not in known:
+            known[dataset] = load(dataset, data_dir or "data")
+        return known[dataset]
+
+    return read
+
+
+def _picture(experiment: Experiment, images: Images, mark: str) -> Json:
+    images = hold_out(images, experiment.holdout, experiment.seed)
+    parts = split_of(experiment, images).train
+    counts = [images.y[part].bincount(minlength=images.classes).tolist() for part in parts[:SHOWN]]
+    more = f"; the first {SHOWN} of {len(parts)} clients" if len(parts) > SHOWN else ""
+    return {"name": f"{setting(experiment)}, seed {experiment.seed}{mark}{more}", "counts": counts}

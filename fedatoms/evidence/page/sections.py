@@ -1,0 +1,269 @@
+"""The page's sections as HTML, from runs and the paper's tables."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+from fedatoms.evidence.claims.base import Claim
+from fedatoms.evidence.claims.tables import NEAR
+from fedatoms.evidence.page.table import Cell, change, number, spread, table, text
+from fedatoms.evidence.paper.tables import DECOMPOSED, cells, pairs
+from fedatoms.evidence.paper.tables import Cell as Printed
+from fedatoms.evidence.results.find import Found, Note, Run
+from fedatoms.evidence.results.groups import (
+    STAND_IN,
+    Group,
+    Ours,
+    atoms_beside,
+    column_name,
+    gain_of,
+    headline,
+    is_stand_in,
+    marked,
+    ours_of,
+    place,
+    places,
+    reasons,
+    row_name,
+)
+from fedatoms.evidence.results.names import labels, setting
+from fedatoms.nn.atoms import GROUPS
+from fedatoms.runs.execute import WINDOW
+
+LAST = f"the last {WINDOW} rounds, or all if there are fewer"
+MISSING = "number quiet missing"  # page.css hides such rows on demand
+SCORED = {
+    1: f"test accuracy of the mean of all clients' last models, mean over the last {WINDOW} rounds",
+    2: "accuracy of clients' own models on their own test images, after the last local pass",
+    3: "as Table 2, for different numbers of atoms",
+}
+
+
+def summary(found: Found, groups: Sequence[Group], folders: Sequence[Path]) -> str:
+    """Says how many runs there are, from where, when and of which code, and names what was left out."""
+
+    def known(name: str) -> list[str]:
+        return sorted({str(run.result.provenance[name]) for run in found.runs if run.result.provenance.get(name)})
+
+    times = known("time")
+    facts = {
+        "runs": _finished(found.runs, groups),
+        "below": listed(folder.as_posix() for folder in folders),
+        "when": " to ".join(
+            dict.fromkeys(time[:16].replace("T", " ") for time in (times or [""])[:: max(1, len(times) - 1)])
+        ),
+        "commits": listed([*known("commit"), *_nameless(found.runs)]),
+        "on": listed(known("device")),
+    }
+    lines = "".join(f"<div><dt>{name}</dt><dd>{escape(fact or 'not said')}</dd></div>" for name, fact in facts.items())
+    left_out = _notes("left out", "Left out, and used nowhere below", found.left_out)
+    return f"<dl>{lines}</dl>{left_out}{_notes('notes', 'To be read with care', found.notes)}"
+
+
+def _finished(runs: Sequence[Run], groups: Sequence[Group]) -> str:
+    """Counts runs and experiments, and says how many of the runs are quick stand-ins."""
+    number = sum(is_stand_in(run.result.experiment) for run in runs)
+    quick = f"; {_count(number, STAND_IN)}" if number else ""
+    return f"{len(runs)} finished, of {_count(len(groups), 'experiment')} (seeds aside){quick}"
+
+
+def _nameless(runs: Sequence[Run]) -> list[str]:
+    """Counts runs that do not say their commit."""
+    number = sum(not run.result.provenance.get("commit") for run in runs)
+    return [f"not said by {_count(number, 'run')}"] if number else []
+
+
+def _notes(name: str, title: str, notes: Sequence[Note]) -> str:
+    if not notes:
+        return ""
+    lines = "".join(f"<li><code>{escape(note.path.as_posix())}</code>: {escape(note.reason)}</li>" for note in notes)
+    return f'<div class="warning" data-notes="{name}"><h3>{title} ({len(notes)})</h3><ul>{lines}</ul></div>'
+
+
+def claim_cards(claims: Sequence[Claim]) -> str:
+    """Shows claims as cards; those that nothing found is about are folded away."""
+    cards = [_claim_card(place, claim) for place, claim in enumerate(claims)]
+    judged = [card for card, claim in zip(cards, claims, strict=True) if claim.evidence]
+    rest = [card for card, claim in zip(cards, claims, strict=True) if not claim.evidence]
+    folded = (
+        f"<details><summary>{_count(len(rest), 'claim')} that nothing here is about</summary>{_grid(rest)}</details>"
+    )
+    return (_grid(judged) if judged else "") + (folded if rest else "")
+
+
+def _grid(cards: Sequence[str]) -> str:
+    return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _claim_card(place: int, claim: Claim) -> str:
+    kind = {"holds": "good", "does not hold": "bad", "not run": "quiet"}[claim.verdict]
+    paper, ours = claim.numbers
+    both = number(paper, claim.unit.form, none=""), _ours(ours, claim.unit.form, claim.at_least)
+    shown = "".join(
+        f"<div><dt>{who}</dt><dd>{cell.text} {escape(claim.unit.name)}</dd></div>"
+        for who, cell in zip(("paper", "ours"), both, strict=True)
+        if cell.text
+    )
+    return (
+        f'<article class="claim"><p class="verdict {kind}">{claim.verdict}</p><h3>{escape(claim.text)}</h3>'
+        f'<p class="quiet">{escape(claim.rule)}</p><dl>{shown}</dl>{_evidence(place, claim)}</article>'
+    )
+
+
+def _evidence(place: int, claim: Claim) -> str:
+    if not claim.evidence:
+        return ""
+    printed = any(line.paper is not None for line in claim.evidence)
+    heads = ("which", *(["paper"] if printed else []), "ours", "for it")
+    rows = []
+    for line in claim.evidence:
+        paper = [number(line.paper, claim.counted.form, none="")] if printed else []
+        ours = _ours(line.ours, claim.counted.form, line.at_least)
+        rows.append([text(line.about), *paper, ours, _yes(line.speaks_for)])
+    said = sum(line.speaks_for for line in claim.evidence)
+    shown = table(f"claim-{place}", claim.counted.name, heads, rows)
+    return f"<details><summary>Evidence: {said} of {len(rows)} speak for it</summary>{shown}</details>"
+
+
+def _ours(value: float | None, form: str, at_least: bool) -> Cell:
+    cell = number(value, form, none="")
+    return cell._replace(text=f"at least {cell.text}") if at_least else cell
+
+
+def _yes(value: bool) -> Cell:
+    return Cell("yes" if value else "no", str(int(value)), "good" if value else "bad")
+
+
+def paper_table(which: int, ours: Ours) -> str:
+    """Shows a table of the paper, cell by cell, with what we have for each."""
+    printed = cells(which)
+    run = sum(ours_of(cell, ours) is not None for cell in printed)
+    gains = ("gain, paper", "gain, ours") if which == 1 else ()
+    heads = ("method", "data", "paper", "ours", "difference", "seeds", *gains, "runs")
+    caption = f"{SCORED[which]}, in %. {atoms_beside(which, ours)}".strip(" .")
+    shown = table(f"table-{which}", caption, heads, [_paper_row(cell, ours) for cell in printed])
+    why = paragraphs(reasons(printed)) if run else ""
+    only = f'<label class="only"><input type="checkbox"> only the {run} that were run</label>' if run else ""
+    return (
+        f'<details class="paper"{" open" if run else ""}><summary><h3>Table {which}</h3> {run} of {len(printed)} cells '
+        f"run</summary>{only}{shown}{why}</details>"
+    )
+
+
+def _paper_row(cell: Printed, ours: Ours) -> list[Cell]:
+    mine, found = ours_of(cell, ours), ours.get(place(cell))
+    shown = spread(mine) if mine is not None else Cell("not run", kind=MISSING)
+    seeds = number(len(found.seeds), "d") if found else number(None, none="")
+    start = [text(row_name(cell)), text(column_name(cell)), Cell(cell.printed, repr(cell.value), "number"), shown]
+    middle = [change(None if mine is None else mine.mean - cell.value, NEAR), seeds]
+    return [*start, *middle, *(_gains(cell, ours) if cell.table == 1 else ()), _folders(found)]
+
+
+def _gains(cell: Printed, ours: Ours) -> list[Cell]:
+    pair = next((pair for pair in pairs(cell.column.dataset) if place(pair.atoms) == place(cell)), None)
+    if pair is None or not cell.row.endswith(DECOMPOSED):
+        return [number(None, none=""), number(None, none="")]
+    return [change(pair.gain), change(gain_of(pair, ours))]
+
+
+def _folders(found: Group | None) -> Cell:
+    return text(listed(run.name for run in found.runs) if found else None)._replace(kind="path")
+
+
+def other_runs(groups: Sequence[Group], known: set[int]) -> str:
+    """Shows the groups whose ids are not ``known``: those that are no cell of the paper."""
+    rest = [each for each in groups if id(each) not in known]
+    if not rest:
+        return "<p>None: every run stands in a table above.</p>"
+    costs = ("MB up", "MB down", "rounds", "seeds")
+    heads = ("method", "setting", "accuracy", "final", "best", "model", "personal", *costs, "runs")
+    names = _labels(groups)
+    rows = [_other_row(each, names[id(each)]) for each in rest]
+    return table("others", f"Accuracy in %: mean over {LAST}, ± standard deviation over seeds", heads, rows)
+
+
+def _other_row(each: Group, name: str) -> list[Cell]:
+    model, accuracy = headline(each)
+    last = [run.result.accuracy[model] for run in each.runs]
+    own = [(run.result.personal or {}).get("after the last pass") for run in each.runs]
+    personal = [value for value in own if value is not None]
+    return [
+        text(name)._replace(kind="wide"),
+        text(setting(each.experiment) + marked(each.experiment))._replace(kind="wide"),
+        spread(accuracy),
+        number(statistics.mean(summary.final for summary in last)),
+        number(statistics.mean(summary.best for summary in last)),
+        text(model),
+        number(statistics.mean(personal) if personal else None, none=""),
+        number(each.up / 1e6, ",.1f"),
+        number(each.down / 1e6, ",.1f"),
+        number(each.experiment.rounds, "d"),
+        number(len(each.seeds), "d"),
+        _folders(each),
+    ]
+
+
+def _labels(groups: Sequence[Group]) -> dict[int, str]:
+    """Names each group by what differs in its setting."""
+    return {
+        id(each): name
+        for some in places(groups).values()
+        for each, name in zip(some, labels([each.experiment for each in some]), strict=True)
+    }
+
+
+def sent_bytes(runs: Sequence[Run]) -> str:
+    """Shows the bytes of each run by group of parameters."""
+    used = [name for name in GROUPS if any(name in run.result.bytes_up | run.result.bytes_down for run in runs)]
+    heads = ("run", *(f"{name}, {way}" for way in ("up", "down") for name in used))
+    rows = [
+        [
+            _run(run),
+            *(
+                number(way.get(name, 0) / 1e6, ",.1f")
+                for way in (run.result.bytes_up, run.result.bytes_down)
+                for name in used
+            ),
+        ]
+        for run in runs
+    ]
+    return table("sent", "Bytes of all clients in all rounds, in MB", heads, rows)
+
+
+def _run(run: Run) -> Cell:
+    return text(run.name + marked(run.result.experiment))
+
+
+def origins(runs: Sequence[Run]) -> str:
+    """Shows where each run comes from."""
+    shown = ("time", "commit", "fedatoms", "device", "cores", "torch", "cuda", "numpy", "python", "system")
+    heads = ("run", "seed", *shown, "seconds", "parameters")
+    rows = []
+    for run in runs:
+        source = [text(run.result.provenance.get(name)) for name in shown]
+        costs = [number(run.result.seconds, ",.1f"), number(run.result.parameters, ",d")]
+        rows.append([_run(run), number(run.result.experiment.seed, "d"), *source, *costs])
+    return table("origin", "What was run where, when and at which commit", heads, rows)
+
+
+def paragraphs(lines: Iterable[str]) -> str:
+    """Makes small paragraphs of lines.
+
+    >>> paragraphs(["a < b"])
+    '<p class="quiet">a &lt; b</p>'
+    """
+    return "".join(f'<p class="quiet">{escape(line)}</p>' for line in lines)
+
+
+def listed(words: Iterable[str]) -> str:
+    """Joins words.
+
+    >>> listed(["a", "b"])
+    'a, b'
+    """
+    return ", ".join(words)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,88 @@
+"""Tables that sort: HTML from columns and cells, all text escaped."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from fedatoms.runs.compare import Spread
+
+
+class Cell(NamedTuple):
+    """What a cell shows, what it sorts by (an empty key stays last), and how it looks."""
+
+    text: str
+    key: str = ""
+    kind: str = ""  # a class of page.css: number, good, bad, quiet
+
+
+def table(name: str, caption: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Writes a table whose header buttons sort it, in a box of its own that scrolls.
+
+    >>> '<td data-key="&lt;1&gt;">&lt;1&gt;</td>' in table("t", "Two", ["a & b"], [[text("<1>")]])
+    True
+    """
+    top = "".join(
+        f'<th scope="col"{_class(_kind(rows, n))}><button type="button">{escape(head)}<i></i></button></th>'
+        for n, head in enumerate(heads)
+    )
+    body = "\n".join(f"<tr>{''.join(_td(cell) for cell in row)}</tr>" for row in rows)
+    label = escape(caption)
+    return (
+        f'<div class="box" id="{escape(name)}" role="region" aria-label="{label}" tabindex="0"><table>'
+        f"<caption><span>{label}</span></caption><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+    )
+
+
+def text(value: object) -> Cell:
+    """Makes a cell of text.
+
+    >>> text(None)
+    Cell(text='', key='', kind='')
+    """
+    shown = "" if value is None else str(value)
+    return Cell(shown, shown)
+
+
+def number(value: float | None, form: str = ".2f", kind: str = "", none: str = "not run") -> Cell:
+    """Makes a cell of a number, which sorts by its whole value.
+
+    >>> number(0.125, "+.1f"), number(None).text
+    (Cell(text='+0.1', key='0.125', kind='number'), 'not run')
+    """
+    if value is None:
+        return Cell(none, kind="number quiet")
+    return Cell(format(value, form).replace("-", "\u2212"), repr(float(value)), f"number {kind}".strip())
+
+
+def spread(value: Spread | None) -> Cell:
+    """Makes a cell of a mean over seeds.
+
+    >>> spread(Spread(81.0, 0.25)).text
+    '81.00 ± 0.25'
+    """
+    cell = number(None if value is None else value.mean)
+    if value is None or value.deviation is None:
+        return cell
+    return cell._replace(text=f"{cell.text} ± {value.deviation:.2f}")
+
+
+def change(value: float | None, beyond: float = 0.0) -> Cell:
+    """Makes a cell of a difference, coloured by its sign if it is beyond a bound at the two decimals that it shows.
+
+    >>> change(-0.5).kind, change(-0.704, beyond=0.7).kind, change(None).text
+    ('number bad', 'number', '')
+    """
+    kind = "" if value is None or abs(round(value, 2)) <= beyond else "good" if value > 0 else "bad"
+    return number(value, "+.2f", kind, none="")
+
+
+def _td(cell: Cell) -> str:
+    return f'<td data-key="{escape(cell.key)}"{_class(cell.kind)}>{escape(cell.text)}</td>'
+
+
+def _kind(rows: Sequence[Sequence[Cell]], column: int) -> str:
+    return "number" if rows and "number" in rows[0][column].kind else ""
+
+
+def _class(kind: str) -> str:
+    return f' class="{kind}"' if kind else ""

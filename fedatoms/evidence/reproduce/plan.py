@@ -1,0 +1,213 @@
+"""What there is to do for a study: jobs with one result each, those that have it already, and what the rest needs."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from fedatoms.core.lookup import unknown
+from fedatoms.data.datasets import load
+from fedatoms.evidence.measures import MEASURES
+from fedatoms.evidence.measures.base import as_json
+from fedatoms.evidence.page.measures import Measured
+from fedatoms.evidence.paper.studies import Study, distinct, quick, studies
+from fedatoms.evidence.results.find import Found
+from fedatoms.experiment.build import device_of
+from fedatoms.experiment.fields import Experiment, check, identity
+
+MEASURED, MEASURED_QUICKLY = 100, 15  # rounds of its experiments that a measure counts as in the time that is left
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Runs what is missing of a study, then shows the paper's numbers beside ours."""
+
+    data_dir: str = "data"
+    """Folder that holds the data sets' official files."""
+    seeds: str = "0"
+    """Seeds of every run, for example 0,1,2; measures take the first."""
+    only: str = ""
+    """Regular expression: only the runs and measures whose name it matches."""
+    device: str = "auto"
+    """Where to train: cpu, cuda, cuda:1, ...; auto takes a GPU if there is one."""
+    quick: bool = False
+    """Minutes on a CPU: digits stand in for every data set, and a few rounds for all of them."""
+    minutes: float = 0.0
+    """Begin only what should end within so many minutes, the most valuable first; 0: no limit."""
+    on: Literal["here", "ray"] = "here"
+    """here: one after the other; ray: spread over a Ray cluster, a GPU (or a CPU core) each (needs fedatoms[ray])."""
+    out: str = ""
+    """Folder for results; what it holds already is not run again. Empty takes runs/paper, or runs/quick."""
+
+
+class Job(NamedTuple):
+    """Work with one result: a run, or a measure of some experiments."""
+
+    typed: str  # the run, but for its seed, as one would type it; the study of a measure
+    experiments: tuple[Experiment, ...]
+    measure: str = ""  # its name in ``MEASURES``
+    quick: bool = False
+    out: str = ""
+
+    @property
+    def seed(self) -> int:
+        """The seed of its experiments; 0 if there are none."""
+        return self.experiments[0].seed if self.experiments else 0
+
+    @property
+    def datasets(self) -> set[str]:
+        """The data sets that it needs."""
+        return {one.dataset for one in self.experiments}
+
+    @property
+    def name(self) -> str:
+        """What tells it from other jobs."""
+        return f"{self.typed} --seed {self.seed}" if self.seed and not self.measure else self.typed
+
+    @property
+    def weight(self) -> float:
+        """How long it takes, in local epochs of clients."""
+        measured = MEASURED_QUICKLY if self.quick else MEASURED
+        rounds = [measured if self.measure else one.rounds for one in self.experiments]
+        epochs = [one.clients * one.fraction * one.epochs for one in self.experiments]
+        return max(sum(a * b for a, b in zip(rounds, epochs, strict=True)), 1.0)
+
+    @property
+    def folder(self) -> Path:
+        """Where a measure is written: one of another size or seed has another place.
+
+        >>> Job("landscape", (Experiment(seed=1),), "landscape", quick=True, out="runs").folder.as_posix()
+        'runs/landscape-quick-s1'
+        """
+        return Path(self.out) / f"{self.measure}{'-quick' * self.quick}{f'-s{self.seed}' if self.seed else ''}"
+
+
+def chosen(words: Sequence[str]) -> list[Study]:
+    """Returns the studies that were asked for, in the order of the words; ``all`` is every one.
+
+    >>> [study.name for study in chosen(["landscape", "table1"])], len(chosen(["iid", "all"]))
+    (['landscape', 'table1'], 12)
+    """
+    table = studies()
+    for word in words:
+        if word not in (*table, "all"):
+            raise unknown(word, (*table, "all"), "study")
+    names = dict.fromkeys(name for word in words for name in (table if word == "all" else (word,)))
+    return [table[name] for name in names]
+
+
+def jobs(wanted: Sequence[Study], settings: Reproduce) -> list[Job]:
+    """Lists all jobs of some studies, each once and study after study; refuses a pattern that matches none."""
+    seeds, matches = seeds_of(settings), _pattern(settings.only)
+    runs = {typed: one for study in wanted for typed, one in study.runs.items()}
+    measures = {study.name: study for study in wanted if study.measure}
+    if not any(map(matches, (*runs, *measures))):
+        raise ValueError(f"--only {settings.only} matches none of: {', '.join((*runs, *measures))}.")
+    here = {
+        typed: _placed(quick(one) if settings.quick else one, settings) for typed, one in runs.items() if matches(typed)
+    }
+    trained = {
+        typed: [Job(typed, (replace(one, seed=seed),), quick=settings.quick) for seed in seeds]
+        for typed, one in distinct(here).items()
+    }
+    measured = {name: [_measure(study, settings, seeds[0])] for name, study in measures.items() if matches(name)}
+    names = dict.fromkeys(name for study in wanted for name in (study.runs or (study.name,)))
+    return [job for name in names for job in (trained | measured).get(name, ())]
+
+
+def missing(wanted: Sequence[Job], found: Found) -> list[Job]:
+    """Leaves out the jobs whose results were found."""
+    runs = {identity(run.result.experiment) for run in found.runs}
+    return [job for job in wanted if (not taken(job, found) if job.measure else _identity(job) not in runs)]
+
+
+def taken(job: Job, found: Found) -> list[Measured]:
+    """Returns the measures that a job asks for, of those that were found: of its size, experiments and seed."""
+    kind = MEASURES[job.measure]
+    asked = _asked(job.measure, as_json(kind.quick if job.quick else kind.settings), job.experiments)
+    measures = [(each, each.measure) for each in found.measures]
+    return [each for each, its in measures if _asked(its.name, its.settings, its.experiments) == asked]
+
+
+def check_jobs(wanted: Sequence[Job], settings: Reproduce) -> None:
+    """Refuses to begin what cannot end: settings that contradict each other, or a device that is not here."""
+    experiments = [one for job in wanted for one in job.experiments]
+    for one in experiments:
+        check(one)
+    if experiments and settings.on == "here":
+        device_of(experiments[0])
+
+
+def lacking(wanted: Sequence[Job], settings: Reproduce) -> dict[str, str]:
+    """Finds the data sets that cannot be read, and says of each which jobs need it and how to get it.
+
+    >>> lacking([Job("synthetic", ()), Job("mine", (Experiment(dataset="digits"),))], Reproduce())
+    {}
+    """
+    names = dict.fromkeys(name for job in wanted for name in sorted(job.datasets))
+    said = {name: _lacking(name, wanted, settings) for name in names}
+    return {name: why for name, why in said.items() if why}
+
+
+def _lacking(dataset: str, wanted: Sequence[Job], settings: Reproduce) -> str:
+    try:
+        load(dataset, Path(settings.data_dir))
+    except (OSError, ValueError) as error:
+        need = [job.typed for job in wanted if dataset in job.datasets]
+        named = ", ".join(dict.fromkeys(need))  # each once, whatever its seeds
+        return f"{error} Or use --quick. {len(need)} of {len(wanted)} need {dataset}: {named}."
+    return ""
+
+
+def _placed(experiment: Experiment, settings: Reproduce) -> Experiment:
+    return replace(experiment, data_dir=settings.data_dir, device=settings.device, out=out_of(settings))
+
+
+def out_of(settings: Reproduce) -> str:
+    """Returns the folder for results.
+
+    >>> out_of(Reproduce(quick=True))
+    'runs/quick'
+    """
+    return settings.out or ("runs/quick" if settings.quick else "runs/paper")
+
+
+def seeds_of(settings: Reproduce) -> list[int]:
+    """Returns the seeds of every run.
+
+    >>> seeds_of(Reproduce(seeds="2, 0"))
+    [2, 0]
+    """
+    words = [word.strip() for word in settings.seeds.split(",")]
+    seeds = [int(word) for word in words if word.isdecimal()]
+    if len(set(seeds)) < len(words):
+        raise ValueError(f"--seeds {settings.seeds} is not a list of different whole numbers. Use for example 0,1,2.")
+    return seeds
+
+
+def _measure(study: Study, settings: Reproduce, seed: int) -> Job:
+    kind = MEASURES[study.measure]
+    experiments = kind.quick_experiments if settings.quick else kind.experiments
+    placed = tuple(replace(_placed(one, settings), seed=seed) for one in experiments)
+    return Job(study.name, placed, study.measure, settings.quick, out_of(settings))
+
+
+def _identity(job: Job) -> str:
+    return identity(job.experiments[0])
+
+
+def _asked(
+    name: str, settings: dict[str, object], experiments: tuple[Experiment, ...]
+) -> tuple[str, dict[str, object], list[str]]:
+    return name, settings, [identity(one) for one in experiments]
+
+
+def _pattern(only: str) -> Callable[[str], bool]:
+    try:
+        pattern = re.compile(only)
+    except re.error as error:
+        raise ValueError(
+            f"--only {only} is not a regular expression: {error}. Use for example --only 'cifar10-5$'."
+        ) from None
+    return lambda name: pattern.search(name) is not None

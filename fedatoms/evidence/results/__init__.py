@@ -1,0 +1,1 @@
+"""Finished runs found, grouped and matched with the paper's cells."""

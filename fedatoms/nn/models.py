@@ -1,0 +1,260 @@
+"""The paper's networks, each a factory of (classes, channels) in one readable table, and networks of your own.
+
+All return logits; the images are 32x32 where nothing else is said.
+"""
+
+import copy
+import functools
+import importlib
+import inspect
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedatoms.core import lookup
+from fedatoms.core.randomness import address
+
+Norm = Callable[[int], nn.Module]
+
+
+def digits_cnn(classes: int = 10, channels: int = 1) -> "CNN":
+    """A small network for 8x8 digits: two 3x3 convolutions and two linear layers, 13,706 parameters.
+
+    >>> digits_cnn()(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+    convs = [nn.Conv2d(channels, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)]
+    return _cnn(convs, [nn.Linear(128, 64), nn.Linear(64, classes)])
+
+
+def lenet(classes: int = 10, channels: int = 3) -> "CNN":
+    """The LeNet of FedDyn (Acar et al., 2021) and FedDC (Gao et al., 2022).
+
+    >>> lenet()(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+    convs = [nn.Conv2d(channels, 64, 5), nn.Conv2d(64, 64, 5)]
+    return _cnn(convs, [nn.Linear(1600, 384), nn.Linear(384, 192), nn.Linear(192, classes)])
+
+
+def fedrep_cnn(classes: int = 10, channels: int = 3) -> "CNN":
+    """The CIFAR-10 network of FedRep (Collins et al., 2021).
+
+    >>> fedrep_cnn()(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+    convs = [nn.Conv2d(channels, 64, 5), nn.Conv2d(64, 64, 5)]
+    return _cnn(convs, [nn.Linear(1600, 120), nn.Linear(120, 64), nn.Linear(64, classes)])
+
+
+def fedrep_cnn100(classes: int = 100, channels: int = 3) -> "CNN":
+    """The CIFAR-100 network of FedRep (Collins et al., 2021), with dropout 0.6.
+
+    >>> fedrep_cnn100()(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 100])
+    """
+    convs = [nn.Conv2d(channels, 64, 5), nn.Conv2d(64, 128, 5)]
+    return _cnn(convs, [nn.Linear(3200, 256), nn.Linear(256, 128), nn.Linear(128, classes)], dropout=0.6)
+
+
+def fedpac_cnn(classes: int = 10, channels: int = 3) -> "CNN":
+    """The network of FedPAC (Xu et al., 2023); its ``features`` have 128 dimensions.
+
+    >>> fedpac_cnn().features(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 128])
+    """
+    convs = [nn.Conv2d(channels, 16, 5), nn.Conv2d(16, 32, 5, padding=1), nn.Conv2d(32, 64, 3, padding=1)]
+    return _cnn(convs, [nn.Linear(576, 128), nn.Linear(128, classes)], activation=nn.LeakyReLU)
+
+
+def resnet18(classes: int = 200, channels: int = 3, *, norm: Norm = nn.BatchNorm2d, small: bool = False) -> "ResNet18":
+    """ResNet-18 (He et al., 2016) with torchvision's names; ``small`` is the stem for small images.
+
+    >>> resnet18(small=True)(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 200])
+    """
+    return ResNet18(classes, channels, norm, small)
+
+
+GROUP_NORM: Norm = functools.partial(nn.GroupNorm, 2)  # two groups, in the place of BatchNorm as in FedDyn and FedDC
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "digits-cnn": digits_cnn,
+    "lenet": lenet,
+    "fedrep-cnn": fedrep_cnn,
+    "fedrep-cnn100": fedrep_cnn100,
+    "fedpac-cnn": fedpac_cnn,
+    "resnet18": resnet18,
+    "resnet18-small": functools.partial(resnet18, small=True),
+    "resnet18-gn": functools.partial(resnet18, norm=GROUP_NORM),
+    "resnet18-gn-small": functools.partial(resnet18, norm=GROUP_NORM, small=True),
+}
+
+
+def build(name: str, *, classes: int, channels: int = 3, seed: int = 0) -> nn.Module:
+    """Builds a network of the table, or "module:factory" of your own; the weights depend on the seed alone.
+
+    A factory of your own gets ``classes=`` if it takes that; its module may lie in the current folder.
+
+    >>> build("lenet", classes=10).conv2
+    Conv2d(64, 64, kernel_size=(5, 5), stride=(1, 1))
+    """
+    if ":" in name:
+        make = _own(name, classes)
+    else:
+        make = functools.partial(lookup.find(name, MODELS, "model"), classes=classes, channels=channels)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(
+            address(seed, "model")
+        )  # torch.manual_seed would also reset the GPU's stream
+        model = make()
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model={name!r} returns {type(model).__name__}: a factory must return a torch.nn.Module")
+    return model
+
+
+def check_input(model: nn.Module, image_shape: tuple[int, ...], classes: int) -> None:
+    """Refuses a model that does not turn images of ``image_shape`` into ``classes`` logits.
+
+    >>> check_input(lenet(classes=10), (3, 32, 32), classes=100)
+    Traceback (most recent call last):
+    ...
+    ValueError: two images of shape (3, 32, 32) give outputs of shape (2, 10) where (2, 100) is needed: build the
+    model with classes=100
+    """
+    like = next(model.parameters(), torch.zeros(()))
+    images = torch.zeros(2, *image_shape, dtype=like.dtype, device=like.device)
+    try:
+        with torch.no_grad():
+            logits = copy.deepcopy(model).eval()(images)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"images of shape {image_shape} do not fit the model ({lookup.one_line(error)}). Build it with the "
+            f"channels of the images, and use digits-cnn for 8x8, lenet, fedrep-cnn or fedpac-cnn for 32x32, "
+            f"resnet18-small for any size"
+        ) from error
+    if not isinstance(logits, Tensor):
+        raise ValueError(
+            f"the model returns {type(logits).__name__}: return the logits alone, a (batch, classes) tensor"
+        )
+    if logits.shape != (2, classes):
+        raise ValueError(
+            f"two images of shape {image_shape} give outputs of shape {tuple(logits.shape)} where (2, {classes}) is "
+            f"needed: build the model with classes={classes}"
+        )
+
+
+class CNN(nn.Sequential):
+    """A chain of layers whose last one is the classifier."""
+
+    def features(self, x: Tensor) -> Tensor:
+        """Returns what the classifier sees.
+
+        >>> lenet().features(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 192])
+        """
+        for layer in list(self)[:-1]:
+            x = layer(x)
+        return x
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut.
+
+    >>> BasicBlock(64, 128, 2, nn.BatchNorm2d)(torch.zeros(2, 64, 8, 8)).shape
+    torch.Size([2, 128, 4, 4])
+    """
+
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.bn1 = norm(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = norm(width)
+        shortcut = [nn.Conv2d(inputs, width, 1, stride, bias=False), norm(width)] if inputs != width else []
+        self.downsample = nn.Sequential(*shortcut)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Adds the shortcut to the two convolutions."""
+        y = functional.relu(self.bn1(self.conv1(x)))
+        return functional.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+
+
+class ResNet18(nn.Module):
+    """ResNet-18; with ``small`` its stem is a 3x3 convolution of stride 1 and no pooling.
+
+    >>> ResNet18(10, 3, nn.BatchNorm2d, small=False).features(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 512])
+    """
+
+    def __init__(self, classes: int, channels: int, norm: Norm, small: bool) -> None:
+        super().__init__()
+        kernel, stride, padding = (3, 1, 1) if small else (7, 2, 3)
+        self.conv1 = nn.Conv2d(channels, 64, kernel, stride, padding, bias=False)
+        self.bn1 = norm(64)
+        self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
+        self.layer1 = nn.Sequential(BasicBlock(64, 64, 1, norm), BasicBlock(64, 64, 1, norm))
+        self.layer2 = nn.Sequential(BasicBlock(64, 128, 2, norm), BasicBlock(128, 128, 1, norm))
+        self.layer3 = nn.Sequential(BasicBlock(128, 256, 2, norm), BasicBlock(256, 256, 1, norm))
+        self.layer4 = nn.Sequential(BasicBlock(256, 512, 2, norm), BasicBlock(512, 512, 1, norm))
+        self.fc = nn.Linear(512, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")  # as torchvision does
+
+    def features(self, x: Tensor) -> Tensor:
+        """Returns the 512 averaged features that the classifier sees."""
+        x = self.maxpool(functional.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return x.mean((2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the logits."""
+        logits: Tensor = self.fc(self.features(x))
+        return logits
+
+
+def _cnn(
+    convs: Sequence[nn.Conv2d],
+    linears: Sequence[nn.Linear],
+    activation: Callable[[], nn.Module] = nn.ReLU,
+    dropout: float = 0.0,
+) -> CNN:
+    """Chains convolutions (each with activation and 2x2 max pooling) and linear layers (activation in between)."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for i, conv in enumerate(convs, 1):
+        layers |= {f"conv{i}": conv, f"conv{i}_act": activation(), f"conv{i}_pool": nn.MaxPool2d(2)}
+    layers["flatten"] = nn.Flatten()
+    for i, linear in enumerate(linears[:-1], 1):
+        layers |= {f"fc{i}": linear, f"fc{i}_act": activation()}
+    if dropout:
+        layers["dropout"] = nn.Dropout(dropout)
+    layers[f"fc{len(linears)}"] = linears[-1]
+    return CNN(layers)
+
+
+def _own(name: str, classes: int) -> Callable[[], object]:
+    """Imports "module:factory" and hands it ``classes=`` if it takes that."""
+    module, _, attribute = name.partition(":")
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    importlib.invalidate_caches()
+    rule = "Type module:factory, as mynet:build for build(classes) in mynet.py of this folder"
+    try:
+        factory = getattr(importlib.import_module(module), attribute, None)
+    except Exception as error:  # whatever the user's file raises
+        raise ValueError(f"model={name!r}: importing {module!r} fails ({error!r}). {rule}") from error
+    if not callable(factory):
+        raise ValueError(f"model={name!r}: {module!r} has no function or class {attribute!r}. {rule}")
+    signature = inspect.signature(factory)
+    takes = any(p.name == "classes" or p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    arguments = {"classes": classes} if takes else {}
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise ValueError(f"model={name!r}: {error}, but a factory gets classes= or nothing. {rule}") from error
+    return functools.partial(factory, **arguments)

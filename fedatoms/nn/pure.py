@@ -1,0 +1,242 @@
+"""A user's model as a pure function of its parameters: dropout takes its randomness, BatchNorm its padding, by hand."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedatoms.core.trees import Params
+from fedatoms.nn.layers import swap
+
+_GOLDEN = -7046029254386353131  # 2^64 / golden ratio as a signed integer, the increment of splitmix64
+
+
+class Network(NamedTuple):
+    """A model taken apart: its tensors, and the functions that run it on any others."""
+
+    parameters: Params  # trainable ones
+    statistics: Params  # floating-point buffers of the state dict
+    constants: Params  # the rest: frozen parameters, counters, buffers outside the state dict; never averaged
+    train: Callable[[Params, Tensor, Tensor | None, Tensor], tuple[Tensor, Params]]
+    predict: Callable[[Params, Tensor], Tensor]
+    study: Callable[[str, Params, Tensor, Tensor | None, Tensor], tuple[Tensor, Params, Tensor]]
+    features: Callable[[str, Params, Tensor], Tensor]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the parameters, and so of the inputs."""
+        return next(iter(self.parameters.values())).dtype
+
+
+def network(model: nn.Module) -> Network:
+    """Takes a model apart; the model itself is not touched.
+
+    ``train(params, x, real, key)`` returns logits and the new buffers; ``real`` marks the rows that are not padding
+    (None: all of them), ``key`` seeds dropout. ``study`` and ``features`` are ``train`` and ``predict`` that also, or
+    only, return what goes into a layer, a row per sample.
+
+    >>> net = network(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    >>> sorted(net.statistics), sorted(net.constants)
+    (['1.running_mean', '1.running_var'], ['1.num_batches_tracked'])
+    >>> net.features("0", {**net.parameters, **net.statistics, **net.constants}, torch.ones(1, 2))
+    tensor([[1., 1.]])
+    """
+    tensors = {name: leaf.detach().clone() for name, leaf in _tensors(model).items()}
+    trainable = {name for name, leaf in model.named_parameters() if leaf.requires_grad}
+    if not trainable:
+        raise ValueError(
+            f"{type(model).__name__} has nothing to train: no parameter requires a gradient. Unfreeze some."
+        )
+    saved = model.state_dict().keys()
+    buffers = {name for name, leaf in model.named_buffers() if leaf.is_floating_point() and name in saved}
+    training, scoring = _with_addressed_dropout(copy.deepcopy(model)).train(), copy.deepcopy(model).eval()
+    masked = _with_masked_norm(copy.deepcopy(training))
+    mutable = [name for name, _ in model.named_buffers()]
+    drops = {f"{name}.key": place for place, (name, layer) in enumerate(training.named_modules()) if _drops(layer)}
+    masks = [f"{name}.real" for name, layer in masked.named_modules() if isinstance(layer, MaskedBatchNorm)]
+    tied = len(list(model.named_parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
+
+    def train(params: Params, x: Tensor, real: Tensor | None, key: Tensor) -> tuple[Tensor, Params]:
+        state = {**params, **{name: params[name].clone() for name in mutable}}
+        state |= {name: key + place * 1_000_003 for name, place in drops.items()}
+        if real is not None:
+            state |= dict.fromkeys(masks, real)
+        module = training if real is None else masked
+        logits: Tensor = functional_call(module, state, (x,), tie_weights=tied)
+        return logits, {name: state[name] for name in mutable}
+
+    def predict(params: Params, x: Tensor) -> Tensor:
+        logits: Tensor = functional_call(scoring, params, (x,), tie_weights=tied)
+        return logits
+
+    def study(layer: str, params: Params, x: Tensor, real: Tensor | None, key: Tensor) -> tuple[Tensor, Params, Tensor]:
+        with _inputs_of(training if real is None else masked, layer) as seen:
+            logits, buffers = train(params, x, real, key)
+        return logits, buffers, _rows(seen, layer)
+
+    def features(layer: str, params: Params, x: Tensor) -> Tensor:
+        with _inputs_of(scoring, layer) as seen:
+            predict(params, x)
+        return _rows(seen, layer)
+
+    return Network(
+        {name: leaf for name, leaf in tensors.items() if name in trainable},
+        {name: leaf for name, leaf in tensors.items() if name in buffers},
+        {name: leaf for name, leaf in tensors.items() if name not in trainable | buffers},
+        train,
+        predict,
+        study,
+        features,
+    )
+
+
+def uniform(key: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """Hashes a key and each element's position to a number in [0, 1), on any device and under vmap alike (splitmix64).
+
+    >>> key = torch.tensor(1)
+    >>> bool((uniform(key, (2, 3)) == uniform(key, (4, 3))[:2]).all())  # more rows change nothing in the first ones
+    True
+    """
+    places = torch.arange(math.prod(shape), device=key.device)
+    z = _mix(_mix(key) + places)  # keys are mixed first: those of two steps differ by one
+    return ((z >> 40 & (1 << 24) - 1).float() / (1 << 24)).reshape(shape)
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = z * _GOLDEN
+    z = (z ^ (z >> 30 & (1 << 34) - 1)) * -4658895280553007687
+    z = (z ^ (z >> 27 & (1 << 37) - 1)) * -7723592293110705685
+    return z ^ (z >> 31 & (1 << 33) - 1)
+
+
+class AddressedDropout(nn.Module):
+    """Dropout whose mask is a function of the buffer ``key``; drops whole channels if ``channels``."""
+
+    key: Tensor
+
+    def __init__(self, p: float, channels: bool) -> None:
+        super().__init__()
+        self.p, self.channels = p, channels
+        self.register_buffer("key", torch.tensor(0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        shape = (*x.shape[:2], *([1] * (x.dim() - 2))) if self.channels else x.shape
+        keep = uniform(self.key, shape) >= self.p
+        return x * keep / max(1 - self.p, 1e-12)
+
+
+class MaskedBatchNorm(nn.Module):
+    """BatchNorm of the rows that the buffer ``real`` marks; the others, padding, become copies of the first.
+
+    >>> norm = MaskedBatchNorm(nn.BatchNorm1d(1))
+    >>> norm.real = torch.tensor([True, True, False])
+    >>> norm(torch.tensor([[0.0], [2.0], [1e9]])).flatten()
+    tensor([-1.0000,  1.0000, -1.0000], grad_fn=<ViewBackward0>)
+    """
+
+    real: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, plain: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps, self.momentum = plain.weight, plain.bias, plain.eps, plain.momentum
+        self.tracks = plain.track_running_stats
+        for name, buffer in plain.named_buffers():
+            self.register_buffer(name, buffer)
+        self.register_buffer("real", torch.ones(1, dtype=torch.bool), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        column = (1, -1, *([1] * (x.dim() - 2)))
+        real = self.real.reshape(-1, *([1] * (x.dim() - 1)))
+        # A few equal rows have next to no variance: what differs from them is scaled by up to 1 / sqrt(eps) = 316, and
+        # by as much in the next layer, until it overflows and 0 * inf enters the sums.
+        x = torch.where(real, x, x[:1].detach())
+        rows = real.to(x.dtype)
+        count = (rows.sum() * math.prod(x.shape[2:])).clamp(min=1)
+        mean = (x * rows).sum(axes) / count
+        centred = x - mean.reshape(column)
+        variance = (centred**2 * rows).sum(axes) / count
+        if self.tracks:
+            self._remember(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
+        out = centred * (variance + self.eps).rsqrt().reshape(column)
+        return out if self.weight is None else out * self.weight.reshape(column) + self.bias.reshape(column)
+
+    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+        self.num_batches_tracked = self.num_batches_tracked + 1
+        share = 1 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
+        self.running_mean = self.running_mean + share * (mean - self.running_mean)
+        self.running_var = self.running_var + share * (variance - self.running_var)
+
+
+def why_not_vectorised(model: nn.Module) -> str | None:
+    """Says why a model cannot be vectorised over clients, or None.
+
+    >>> why_not_vectorised(nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5)))
+    >>> why_not_vectorised(nn.Sequential(nn.AlphaDropout(0.5)))
+    "layer '0' (AlphaDropout) draws its own randomness"
+    """
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if isinstance(module, nn.modules.dropout._DropoutNd) and type(module) not in _DROPOUTS:
+            return f"layer '{name}' ({kind}) draws its own randomness"
+        if isinstance(module, nn.modules.batchnorm._NormBase) and type(module) not in _NORMS:
+            if module.track_running_stats or isinstance(module, nn.modules.batchnorm._BatchNorm):
+                return f"layer '{name}' ({kind}) would count padded rows in its statistics"
+    return None
+
+
+_DROPOUTS: dict[type[nn.Module], bool] = {
+    nn.Dropout: False,
+    nn.Dropout1d: True,
+    nn.Dropout2d: True,
+    nn.Dropout3d: True,
+}
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@contextmanager
+def _inputs_of(model: nn.Module, layer: str) -> Iterator[list[Tensor]]:
+    """Collects what goes into a layer, in whatever transform the model runs."""
+    seen: list[Tensor] = []
+    handle = model.get_submodule(layer).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def _rows(seen: list[Tensor], layer: str) -> Tensor:
+    if len(seen) != 1:
+        raise ValueError(
+            f"layer '{layer}' is called {len(seen)} times for a batch, so what goes into it is not one row of features "
+            f"per sample. Name another with --head."
+        )
+    return seen[0].flatten(1)
+
+
+def _tensors(model: nn.Module) -> Params:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _drops(layer: nn.Module) -> bool:
+    return isinstance(layer, AddressedDropout)
+
+
+def _with_addressed_dropout(model: nn.Module) -> nn.Module:
+    known = [layer for layer in model.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)]
+    drops = [layer for layer in known if type(layer) in _DROPOUTS]
+    return swap(model, {layer: AddressedDropout(layer.p, _DROPOUTS[type(layer)]) for layer in drops})
+
+
+def _with_masked_norm(model: nn.Module) -> nn.Module:
+    return swap(model, {layer: MaskedBatchNorm(layer) for layer in model.modules() if isinstance(layer, _NORMS)})

@@ -1,0 +1,187 @@
+"""Checkpoints that survive a kill at any moment: new files first, then the manifest that names them."""
+
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors.torch import load, save
+
+from fedatoms.algorithms.base import Server
+from fedatoms.engine.client_states import Client, Clients, flatten, unflatten
+from fedatoms.core.files import Stored, read_file, replace_file, write_file
+from fedatoms.engine.round import begin, misfit_of
+from fedatoms.engine.spec import Simulation, State
+from fedatoms.core.trees import Memory, Params, misfit
+
+KEPT = 2  # the last checkpoint, and one to fall back to
+
+
+class Loaded(NamedTuple):
+    """A state read from a checkpoint, the seconds spent until then, and what was wrong with newer ones."""
+
+    state: State
+    seconds: float
+    notes: list[str]
+
+
+def save_checkpoint(folder: Path, state: State, *, trajectory: str, seconds: float) -> None:
+    """Writes a checkpoint and removes what none of the last ones needs."""
+    live = {row.path.name for row in state.clients.rows.values() if isinstance(row, Stored)}
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        _save(folder, state, trajectory, seconds)
+    finally:  # also when the disk is full: what no whole checkpoint needs would keep it so
+        _tidy(folder, live)
+
+
+def load_checkpoint(folder: Path, sim: Simulation, *, trajectory: str, set_aside: bool = True) -> Loaded:
+    """Reads the newest checkpoint that is whole, and says what was wrong with newer ones; without any, begins anew.
+
+    ``set_aside`` renames damaged ones, out of the way of new ones: only for who holds the lock.
+    """
+    notes: list[str] = []
+    if not [*folder.glob("*.json"), *folder.glob("*.damaged")]:
+        return Loaded(begin(sim), 0.0, notes)  # stopped before the first one
+    damaged: list[Path] = []
+    for path in sorted(folder.glob("*.json"), reverse=True):
+        try:
+            loaded = _load(path, sim, trajectory, notes)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, _OtherExperiment):
+                raise
+            notes.append(f"checkpoint {path.stem} is damaged ({error})")
+            damaged.append(path)
+            continue
+        for each in damaged:
+            if set_aside:  # now that an older one is whole
+                each.replace(each.with_suffix(".damaged"))
+            loaded.notes.append(f"going on from checkpoint {path.stem} instead")
+        return loaded
+    tried = "; ".join(notes)
+    anew = f"Start anew: delete {folder.parent}, or give another --name."
+    raise ValueError(f"{folder} holds no checkpoint that can be read: {tried}. {anew}")
+
+
+def _save(folder: Path, state: State, trajectory: str, seconds: float) -> None:
+    rows = {client: _stored(folder, client, row, state.round) for client, row in state.clients.rows.items()}
+    data = save({path: leaf.cpu().contiguous() for path, leaf in _flatten(state).items()})
+    replace_file(folder / f"{state.round:06d}.safetensors", data)
+    manifest = {
+        "round": state.round,
+        "trajectory": trajectory,
+        "seconds": seconds,
+        "threads": torch.get_num_threads(),
+        "checksum": zlib.crc32(data),
+        "versions": state.versions,
+        "held": {str(client): dict(held) for client, held in state.held.items()},
+        "clients": {str(client): [row.path.name, row.checksum] for client, row in rows.items()},
+    }
+    replace_file(folder / f"{state.round:06d}.json", json.dumps({**manifest, "seal": _seal(manifest)}).encode())
+
+
+class _OtherExperiment(ValueError):
+    pass
+
+
+def _load(path: Path, sim: Simulation, trajectory: str, notes: list[str]) -> Loaded:
+    manifest = json.loads(path.read_text())
+    if manifest.pop("seal") != _seal(manifest):
+        raise ValueError("its manifest does not match its checksum")
+    if manifest["trajectory"] != trajectory:
+        raise _OtherExperiment(
+            f"{path} belongs to another experiment than experiment.json says. Restore that file, or use a new --name."
+        )
+    data = path.with_suffix(".safetensors").read_bytes()
+    if zlib.crc32(data) != manifest["checksum"]:
+        raise ValueError("its tensors do not match their checksum")
+    fresh = begin(sim)
+    rows = {
+        int(client): Stored(path.parent / "clients" / name, crc) for client, (name, crc) in manifest["clients"].items()
+    }
+    for row in rows.values():
+        if zlib.crc32(row.path.read_bytes()) != row.checksum:
+            raise ValueError(f"{row.path.name} does not match its checksum")
+    state = _unflatten({name: leaf.to(sim.device) for name, leaf in load(data).items()}, fresh)
+    for row in rows.values():
+        _check_fit(misfit_of(sim, unflatten(read_file(row))), f"{row.path.name}: its tensors")
+    state = state._replace(
+        round=manifest["round"],
+        versions=manifest["versions"],
+        held={int(client): held for client, held in manifest["held"].items()},
+        clients=_in_place(fresh.clients, rows),
+    )
+    if manifest["threads"] != torch.get_num_threads():
+        notes.append(
+            f"the run used {manifest['threads']} threads: for the same bits add --threads {manifest['threads']}"
+        )
+    return Loaded(state, manifest["seconds"], notes)
+
+
+def _seal(manifest: dict[str, object]) -> int:
+    return zlib.crc32(json.dumps(manifest, sort_keys=True, default=str).encode())
+
+
+def _in_place(clients: Clients, rows: dict[int, Stored]) -> Clients:
+    if clients.place == "disk":
+        return clients._replace(rows=rows)
+    there = {client: clients.keep(client, unflatten(read_file(row)), 0) for client, row in rows.items()}
+    return clients._replace(rows=there)
+
+
+def _stored(folder: Path, client: int, row: Client | Stored, version: int) -> Stored:
+    if isinstance(row, Stored):
+        return row
+    return write_file(folder / "clients" / f"{client:06d}-{version:06d}.safetensors", flatten(row))
+
+
+def _flatten(state: State) -> Params:
+    server = {f"params/{name}": leaf for name, leaf in state.server.params.items()}
+    for kind, tree in state.server.memory.items():
+        server |= {f"memory/{kind}/{name}": leaf for name, leaf in tree.items()}
+    server |= {f"common/{name}": leaf for name, leaf in state.common.items()}
+    return server | {f"sum/{name}": leaf for name, leaf in (state.last_sum or {}).items()}
+
+
+def _unflatten(tree: Params, fresh: State) -> State:
+    """Reads a state with the shapes of a fresh one; a missing, extra or misshapen leaf is an error."""
+
+    def part(prefix: str, like: Params) -> Params:
+        found = {name.removeprefix(prefix): leaf for name, leaf in tree.items() if name.startswith(prefix)}
+        _check_fit(misfit(found, like), "the checkpoint's tensors")
+        return {name: found[name] for name in like}
+
+    params, common = part("params/", fresh.server.params), part("common/", fresh.common)
+    memory: Memory = {kind: part(f"memory/{kind}/", like) for kind, like in fresh.server.memory.items()}
+    last_sum = None if fresh.last_sum is None else part("sum/", fresh.last_sum)
+    return fresh._replace(server=Server(params, memory), last_sum=last_sum, common=common)
+
+
+def _check_fit(wrong: str, what: str) -> None:
+    if wrong:
+        raise _OtherExperiment(f"{what} do not fit the model ({wrong}). Restore the model's code.")
+
+
+def _tidy(folder: Path, live: set[str]) -> None:
+    manifests = sorted(folder.glob("*.json"))
+    kept = manifests[-KEPT:]
+    needed = live | set(_client_files(kept))
+    for old in manifests[:-KEPT]:
+        old.unlink()
+    stems = {path.stem for path in kept}
+    for path in [*folder.glob("*.safetensors"), *folder.glob("*.partial")]:
+        if path.stem not in stems:
+            path.unlink()
+    for path in (folder / "clients").glob("*"):
+        if path.name not in needed:
+            path.unlink()
+
+
+def _client_files(manifests: list[Path]) -> Iterator[str]:
+    for path in manifests:
+        try:
+            yield from (name for name, _ in json.loads(path.read_text())["clients"].values())
+        except (ValueError, KeyError):
+            continue  # a damaged one keeps nothing

@@ -1,0 +1,183 @@
+"""Comparisons: a grid of experiments and seeds, run only where a result is missing, and what they say side by side."""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
+
+from fedatoms.experiment.fields import HOW_NOT_WHAT, Experiment, identity, load_run, run_name, to_json
+from fedatoms.runs.lock import check_free
+from fedatoms.runs.execute import Result, Summary, accuracy_curves, read_result, read_rounds, resume, run
+from fedatoms.engine.loop import Watch
+
+Watching = Callable[[str, int], AbstractContextManager[Watch]]  # label, rounds
+
+
+class Accuracy(NamedTuple):
+    """Means over seeds, and the headline's standard deviation if there are several."""
+
+    mean: float  # of the headline
+    deviation: float | None
+    final: float
+    best: float
+
+
+class Spread(NamedTuple):
+    """A mean over seeds, and the standard deviation if there are several."""
+
+    mean: float
+    deviation: float | None
+
+
+class Line(NamedTuple):
+    """One experiment of a comparison, over its seeds."""
+
+    label: str
+    accuracy: dict[str, Accuracy]  # of each scored model
+    personal: dict[str, Spread]  # of clients' own models, as in a result; empty if there are none
+    bytes_up: float
+    bytes_down: float
+    seconds: float
+    target: float  # the best accuracy that every run of the comparison reaches
+    rounds_to_target: float
+    seeds: int
+    results: list[Result]
+
+
+def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[Result]:
+    """Returns the results of experiments; runs or resumes those that have none yet."""
+    known: set[str] = set()
+    for experiment in experiments:
+        if identity(experiment) in known:
+            raise ValueError(
+                f"{run_name(experiment)} comes twice: its values differ in nothing that matters. Leave one out."
+            )
+        known.add(identity(experiment))
+    for experiment in experiments:
+        if existing(experiment) is None:
+            check_free(folder_of(experiment))  # not after hours that the ones before it took
+    results = []
+    for number, experiment in enumerate(experiments, 1):
+        found = existing(experiment)
+        if found is None:
+            label = f"[{number}/{len(experiments)}] {run_name(experiment)}"
+            with watching(label, experiment.rounds) as watch:
+                found = finish(experiment, watch)
+        results.append(found)
+    return results
+
+
+def finish(experiment: Experiment, watch: Watch) -> Result:
+    """Runs an experiment; goes on where it stopped if its folder holds a part of it."""
+    folder = folder_of(experiment)
+    seen = _version(folder / "result.json")
+
+    def finished_meanwhile() -> Result | None:
+        return None if _version(folder / "result.json") == seen else existing(experiment)
+
+    if not (folder / "experiment.json").exists():
+        return run(experiment, watch=watch, unless=finished_meanwhile)
+    if identity(load_run(folder)) != identity(experiment):
+        raise ValueError(f"{folder} holds another experiment (resumed for more rounds?). Move it, or use --out.")
+    return resume(folder, {}, watch=watch, unless=finished_meanwhile)
+
+
+def folder_of(experiment: Experiment) -> Path:
+    """Returns the folder of an experiment's run.
+
+    >>> folder_of(Experiment(name="mine")).as_posix()
+    'runs/mine'
+    """
+    return Path(experiment.out) / run_name(experiment)
+
+
+def existing(experiment: Experiment) -> Result | None:
+    """Returns the result of an experiment if there is one in its folder."""
+    folder = folder_of(experiment)
+    if not (folder / "result.json").exists():
+        return None
+    found = read_result(folder)
+    return found if identity(found.experiment) == identity(experiment) else None
+
+
+def compare(results: Sequence[Result]) -> list[Line]:
+    """Groups results that differ in the seed only, in the order in which they come."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(identity(result.experiment, without=("seed",)), []).append(result)
+    names = labels([group[0].experiment for group in groups.values()])
+    target = min(max(accuracy for _, accuracy in curve(result)) for result in results)
+    return [_line(name, group, target) for name, group in zip(names, groups.values(), strict=True)]
+
+
+def curve(result: Result) -> list[tuple[int, float]]:
+    """Returns (rounds done, accuracy) of the last model that is scored: of all clients if that is kept."""
+    curves = accuracy_curves(read_rounds(result.folder))
+    return [(t + 1, accuracy) for t, accuracy in list(curves.values())[-1]]
+
+
+def scored_on(lines: Sequence[Line]) -> str:
+    """Names the images that the runs of a comparison were scored on: test, held-out, or both."""
+    found = {"held-out" if line.results[0].experiment.holdout else "test" for line in lines}
+    return " or ".join(sorted(found, reverse=True))
+
+
+def labels(experiments: Sequence[Experiment]) -> list[str]:
+    """Names experiments by what differs among them.
+
+    >>> labels([Experiment(), Experiment(parametrisation="atoms")])
+    ['plain', 'atoms']
+    >>> labels([Experiment(), Experiment(fixed="head")]), labels([Experiment(fixed="head")])
+    (['fixed=none', 'fixed=head'], ['fedavg plain fixed=head'])
+    """
+    names = [field.name for field in dataclasses.fields(Experiment) if field.name not in HOW_NOT_WHAT | {"seed"}]
+    fields = [to_json(one) for one in experiments]
+    varied = [name for name in names if len({str(one[name]) for one in fields}) > 1]
+    return [" ".join(_show(name, one[name]) for name in varied or _named(one)) for one in fields]
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Tells a file from the one that replaces it."""
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
+
+
+def _named(fields: Mapping[str, object]) -> list[str]:
+    more = {"fixed": fields["fixed"] != "", "personal": fields["personal"] != "none"}
+    return ["algorithm", "parametrisation", *(name for name, shown in more.items() if shown)]
+
+
+def _show(name: str, value: object) -> str:
+    if isinstance(value, str) and name not in ("beta", "fixed"):
+        return value
+    return f"{name.replace('_', '-')}={'none' if value == '' else value}"
+
+
+def _line(label: str, group: list[Result], target: float) -> Line:
+    reached = [next(t for t, accuracy in curve(result) if accuracy >= target) for result in group]
+    return Line(
+        label=label,
+        accuracy={name: _accuracy([result.accuracy[name] for result in group]) for name in group[0].accuracy},
+        personal=_personal([result.personal or {} for result in group]),
+        bytes_up=statistics.mean(sum(result.bytes_up.values()) for result in group),
+        bytes_down=statistics.mean(sum(result.bytes_down.values()) for result in group),
+        seconds=statistics.mean(result.seconds for result in group),
+        target=target,
+        rounds_to_target=statistics.mean(reached),
+        seeds=len(group),
+        results=group,
+    )
+
+
+def _accuracy(summaries: list[Summary]) -> Accuracy:
+    headlines, finals, bests = zip(*summaries, strict=True)
+    return Accuracy(*_spread(headlines), statistics.mean(finals), statistics.mean(bests))
+
+
+def _personal(found: list[dict[str, float]]) -> dict[str, Spread]:
+    return {name: _spread([one[name] for one in found]) for name in found[0]}
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)

@@ -1,0 +1,47 @@
+"""Curves of runs as pictures."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedatoms.runs.compare import Line, curve, scored_on
+from fedatoms.runs.execute import accuracy_curves, read_rounds
+
+COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+)  # Okabe and Ito: safe for colour-blind eyes
+GREYS = ("#555555", "#999999", "#bbbbbb")
+
+
+def accuracy_plot(lines: Sequence[Line], path: Path, title: str) -> None:
+    """Draws accuracy over rounds, one line per experiment: the mean over seeds, and their range as a band."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
+
+    scored = list(accuracy_curves(read_rounds(lines[0].results[0].folder)))[-1]
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), dpi=150)
+    for line, colour in zip(lines, COLOURS * len(lines), strict=False):
+        curves = [curve(result) for result in line.results]
+        t = [x for x, _ in curves[0]]
+        columns = list(zip(*([accuracy for _, accuracy in each] for each in curves), strict=True))
+        axes.plot(t, [statistics.mean(column) for column in columns], color=colour, label=line.label, linewidth=1.8)
+        axes.fill_between(
+            t, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.15, linewidth=0
+        )
+    axes.set(xlabel="round", ylabel=f"{scored_on(lines)} accuracy of model '{scored}' (%)", title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="best")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)

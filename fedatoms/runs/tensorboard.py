@@ -1,0 +1,35 @@
+"""TensorBoard events of a run."""
+
+import importlib.util
+from pathlib import Path
+
+from fedatoms.experiment.fields import Experiment
+from fedatoms.engine.evaluate import Progress
+from fedatoms.engine.loop import Watch
+
+
+def check_tensorboard(experiment: Experiment) -> None:
+    """Refuses an experiment that asks for events where TensorBoard is not installed."""
+    if experiment.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ValueError("--tensorboard needs tensorboard. Type: pip install tensorboard")
+
+
+def tensorboard(experiment: Experiment, folder: Path, first: int) -> Watch | None:
+    """Returns a watcher that writes TensorBoard events from round ``first`` on, if the experiment asks for them."""
+    if not experiment.tensorboard:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first + 1)
+
+    def watch(progress: Progress) -> None:
+        t, record = progress.state.round, progress.record
+        writer.add_scalar("loss/train", record.loss, t)
+        writer.add_scalar("bytes/up", sum(record.up.values()), t)
+        writer.add_scalar("bytes/down", sum(record.down.values()), t)
+        for name, score in progress.scores.items():
+            writer.add_scalar(f"accuracy/{name}", score.accuracy, t)
+            writer.add_scalar(f"loss/{name}", score.loss, t)
+        writer.flush()
+
+    return watch
