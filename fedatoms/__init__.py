@@ -4,8 +4,6 @@ Names are imported when they are first used, so ``import fedatoms`` is quick and
 """
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from fedatoms.core.version import __version__
@@ -40,17 +38,17 @@ _HOMES = {
     "fedatoms.algorithms.fedprox": ("fedprox",),
     "fedatoms.algorithms.scaffold": ("scaffold",),
     "fedatoms.data.federation": ("Federation", "federation"),
-    "fedatoms.decompose": ("AtomConv2d", "decompose", "fuse", "groups", "is_decomposed"),
+    "fedatoms.nn.atoms": ("AtomConv2d", "decompose", "fuse", "groups", "is_decomposed"),
     "fedatoms.engine.exchange": ("Exchange", "every_round", "fast_slow"),
     "fedatoms.experiment.fields": ("Experiment",),
     "fedatoms.nn.hadamard": ("factorise", "personal_factors"),
     "fedatoms.runs.loading": ("load_model",),
     "fedatoms.engine.client_round": ("Training",),
-    "fedatoms.personalise": ("inputs_of", "load_personal", "personal_model", "personalise", "save_personal"),
+    "fedatoms.adapt.fit": ("inputs_of", "load_personal", "personal_model", "personalise", "save_personal"),
     "fedatoms.experiment.presets": ("preset",),
     "fedatoms.runs.execute": ("Result", "run"),
     "fedatoms.engine.spec": ("Simulation",),
-    "fedatoms.train": ("Trained", "train"),
+    "fedatoms.engine.loop": ("Trained", "train"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
@@ -102,13 +100,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-class _Package(ModuleType):
-    def __setattr__(self, name: str, value: object) -> None:
-        # Importing fedatoms/nn/atoms.py would bind the module to the name of its main function: the function wins.
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
