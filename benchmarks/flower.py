@@ -14,7 +14,9 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from fedatoms import Experiment
-from fedatoms.engine.round import begin, take_part
+from fedatoms.engine.loop import begin
+from fedatoms.engine.remote import take_part
+from fedatoms.engine.runtime import prepare
 from fedatoms.experiment.fields import trajectory
 from fedatoms.flower import Own, Task, wire
 from fedatoms.flower.checks import check_answer
@@ -55,8 +57,8 @@ def own_work(folder: Path) -> dict[str, float]:
         experiment, lambda: build("resnet18-gn", classes=10), lambda i, n: Own(x, y, x[:4], y[:4]), 10, (3, 64, 64)
     )
     sim = server_simulation(task, experiment)
-    sim = replace(sim, data=sim.data._replace(x=x, y=y, parts=[torch.arange(16)]))
-    books, spent = Books(begin(sim), "run", trajectory(experiment)), dict[str, list[float]]()
+    runtime = prepare(replace(sim, data=sim.data._replace(x=x, y=y, parts=[torch.arange(16)])))
+    books, spent = Books(begin(runtime), "run", trajectory(experiment)), dict[str, list[float]]()
 
     def timed(name: str, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         began = time.perf_counter()
@@ -65,16 +67,16 @@ def own_work(folder: Path) -> dict[str, float]:
         return done
 
     for number in range(ROUNDS):
-        order = timed("server writes an order", lambda books: wire.write_order(order_for(sim, books, 0)), books)
+        order = timed("server writes an order", lambda books: wire.write_order(order_for(runtime, books, 0)), books)
         read = timed("node reads it", wire.read_order, order)
-        done = take_part(sim, books.state, 0)
+        done = take_part(runtime, books.state, 0)
         kept = Kept(dict(books.state.server.params), read.versions, done.row)
         timed("node keeps its state", keep, folder, number + 1, kept, before=number)
         timed("node reads its state", kept_at, folder, number + 1)
         sent = timed("node writes an answer", wire.write_answer, wire.Answer(read.round, 16, done.loss, done.upload))
         good = timed("server reads it", wire.read_answer, sent)
-        checked = timed("server checks it", check_answer, sim, books.state, good, most=16)
-        books = timed("server averages", take_in, sim, books, {0: checked})
+        checked = timed("server checks it", check_answer, runtime, books.state, good, most=16)
+        books = timed("server averages", take_in, runtime, books, {0: checked})
     return {name: statistics.median(seconds) for name, seconds in spent.items()}
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from fedatoms.data.batches import fetch
-from fedatoms.engine.spec import Simulation, batches_of, select
+from fedatoms.engine.round import select
+from fedatoms.engine.spec import Simulation, batches_of
 
 
 def fedavg_by_hand(sim: Simulation, rounds: int) -> dict[str, Tensor]:

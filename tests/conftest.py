@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedatoms.data.federation import Federation, federation
-from fedatoms.engine.round import advance, begin
-from fedatoms.engine.spec import Simulation, State
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import Runtime, prepare
+from fedatoms.engine.spec import Simulation
+from fedatoms.engine.state import State
 from fedatoms.nn.atoms import Conv, decompose
 
 settings.register_profile("fedatoms", deadline=None, derandomize=True)
@@ -80,11 +83,12 @@ def small_net(*, norm: bool = False, dropout: bool = False, atoms: int | None = 
     return model if atoms is None else decompose(model, atoms)
 
 
-def play(sim: Simulation, rounds: int, state: State | None = None) -> State:
+def play(sim: Simulation | Runtime, rounds: int, state: State | None = None) -> State:
     """Runs some rounds and returns the state."""
-    state = begin(sim) if state is None else state
+    runtime = prepare(sim) if isinstance(sim, Simulation) else sim
+    state = begin(runtime) if state is None else state
     for _ in range(rounds):
-        state, _record = advance(sim, state)
+        state, _record = advance(runtime, state)
     return state
 
 

@@ -8,7 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from fedatoms.core.trees import Params
-from fedatoms.engine.round import advance, begin
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import prepare
 from fedatoms.experiment.build import configure, simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.flower.commands import Value
@@ -48,9 +50,9 @@ def simulated(experiment: Experiment) -> Params:
     """Returns the server's model after all rounds in the simulator."""
     configure(experiment)
     sim = simulation(replace(experiment, map="one_by_one"))
-    state = begin(sim)
+    state = begin(prepare(sim))
     for _ in range(experiment.rounds):
-        state, _ = advance(sim, state)
+        state, _ = advance(prepare(sim), state)
     return dict(state.server.params)
 
 

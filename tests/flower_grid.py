@@ -23,8 +23,11 @@ from torch import Tensor, nn
 from fedatoms.algorithms.base import Server
 from fedatoms.data.federation import Federation
 from fedatoms.engine.client_states import Client, flatten
-from fedatoms.engine.round import advance, begin
-from fedatoms.engine.spec import Record, Simulation, State
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import prepare
+from fedatoms.engine.spec import Simulation
+from fedatoms.engine.state import Record, State
 from fedatoms.experiment.build import assemble, parametrise
 from fedatoms.experiment.fields import Experiment
 from fedatoms.flower import Own, Task, client_app
@@ -131,9 +134,9 @@ def simulated(experiment: Experiment, task: Task | None = None, data: Federation
     """Runs the experiment of a task in the simulator."""
     task = task or task_of(experiment, data)
     sim = assemble(experiment, parametrise(experiment, task.model()), data)
-    state, records = begin(sim), []
+    state, records = begin(prepare(sim)), []
     for _ in range(experiment.rounds):
-        state, record = advance(sim, state)
+        state, record = advance(prepare(sim), state)
         records.append(record)
     return state, records
 

@@ -17,8 +17,10 @@ from fedatoms.algorithms.fedopt import fedavgm
 from fedatoms.algorithms.fedprox import fedprox
 from fedatoms.algorithms.scaffold import scaffold
 from fedatoms.engine.client_round import Training, displacement
-from fedatoms.engine.round import begin
-from fedatoms.engine.spec import Map, Simulation, batches_of, select
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import select
+from fedatoms.engine.runtime import layout_of, prepare
+from fedatoms.engine.spec import Map, Simulation, batches_of
 
 TRAINING = Training(epochs=2, batch_size=5, lr=0.05, lr_decay=0.9, weight_decay=1e-2)
 Vector = list[Tensor]
@@ -37,7 +39,7 @@ def local_training(net: nn.Module, sim: Simulation, term: Term, k: int, t: int) 
     data, training, decay = sim.data, sim.training, sim.algorithm.decay
     model = copy.deepcopy(net)
     velocity = [torch.zeros_like(p) for p in model.parameters()]
-    factors = [sim.labels[name] in ("atoms", "coefficients") for name, _ in model.named_parameters()]
+    factors = [layout_of(sim).labels[name] in ("atoms", "coefficients") for name, _ in model.named_parameters()]
     rates = [training.rate(t) * (training.atoms_lr if one else 1) for one in factors]
     decays = [training.weight_decay * (training.atoms_decay if one else 1) + decay for one in factors]
     drawn, far, pace = batches_of(sim, k, t), [0.0] * len(rates), 0.0
@@ -134,7 +136,7 @@ def test_the_plain_loop_of_the_examples_equals_the_engine(atoms: int | None) -> 
 
 def test_server_momentum_and_adam_by_hand() -> None:
     sim = Simulation(small_net(), clients_of((4, 7)), training=TRAINING)
-    w = begin(sim).server.params
+    w = begin(prepare(sim)).server.params
     v, m, s = ({leaf: torch.zeros_like(x) for leaf, x in w.items()} for _ in range(3))
     s = {leaf: torch.full_like(x, 1e-6) for leaf, x in w.items()}
     momentum, adam = (

@@ -21,7 +21,9 @@ from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, collect, machi
 from fedatoms.cli import main
 from fedatoms.cli.tables import benchmarks, contest, news
 from fedatoms.engine.client_round import Training
-from fedatoms.engine.round import advance, begin
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import batches_of
 
 ROOT = Path(__file__).parent.parent
@@ -84,7 +86,7 @@ def test_results_survive_their_file_and_are_shown(events: list[Event], tmp_path:
 def test_fedatoms_and_the_hand_written_loop_do_the_same_work(batch: int) -> None:
     sim = cell_clients(replace(TINY, samples=2 * batch, steps=2 if batch == 2 else 1), Cell(2, batch))
     assert (sim.training.momentum > 0) == (batch == 2)
-    state, _ = advance(sim, begin(sim))
+    state, _ = advance(prepare(sim), begin(prepare(sim)))
     by_hand(sim, "eager")()  # trains a copy
     eager_round(sim, sim.model, 0)
     assert difference(dict(sim.model.state_dict()), state.server.params) < 1e-5

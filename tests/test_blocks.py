@@ -23,9 +23,13 @@ from fedatoms.engine.client_round import Job, Learner, Reply, Training
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, fast_slow
 from fedatoms.engine.execution import blocks, cuda_graph, vmap
 from fedatoms.engine.execution.blocks import even_blocks, in_blocks, room, that_fit
-from fedatoms.engine.execution.vmap import MapClients, NotVectorisable, one_by_one, vectorised
-from fedatoms.engine.round import advance, begin
-from fedatoms.engine.spec import Simulation, State
+from fedatoms.engine.execution.loop import MapClients, one_by_one
+from fedatoms.engine.execution.vmap import NotVectorisable, vectorised
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import Runtime, prepare
+from fedatoms.engine.spec import Simulation
+from fedatoms.engine.state import State
 
 TRAINING = Training(epochs=2, batch_size=10, lr=0.05, momentum=0.5)
 MAKERS = {"vectorised": vectorised, "compiled": cuda_graph.compiled}
@@ -89,10 +93,8 @@ def simulation(model: nn.Module | None = None, **changes: object) -> Simulation:
     return dataclasses.replace(sim, **changes)
 
 
-def mapped(sim: Simulation, map_clients: MapClients) -> Simulation:
-    other = dataclasses.replace(sim)
-    other.__dict__["map_clients"] = map_clients  # on a CPU a simulation would choose another
-    return other
+def mapped(sim: Simulation, map_clients: MapClients) -> Runtime:
+    return prepare(sim)._replace(map_clients=map_clients)  # on a CPU another would be chosen
 
 
 def sized(size: int) -> Callable[..., int]:
@@ -271,7 +273,7 @@ def test_an_error_in_making_a_job_is_raised_and_loses_nobody() -> None:
 def test_a_layer_that_is_known_to_refuse_is_named_in_the_first_round() -> None:
     net = nn.Sequential(nn.Flatten(), nn.AlphaDropout(0.1), nn.Linear(36, 3)).double()
     sim = simulation(net, device="meta")
-    map_clients = sim.map_clients  # says nothing yet: a comparison makes its simulations twice
+    map_clients = prepare(sim).map_clients  # says nothing yet: a comparison makes its simulations twice
     with pytest.warns(UserWarning, match=r"layer '1' \(AlphaDropout\) draws its own randomness") as warned:
         found = play(mapped(dataclasses.replace(sim, device="cpu"), map_clients), 2)
     assert len(warned) == 1
@@ -309,7 +311,7 @@ def test_a_gpus_block_is_measured_in_one_step_of_one_client(monkeypatch: pytest.
     monkeypatch.setattr(blocks, "local_rounds", rounds)
     sim = simulation()
     learner, heard, job = first_call(sim)
-    twice, velocity = 2 * trees.nbytes(job.params), trees.nbytes(sim.network.parameters)
+    twice, velocity = 2 * trees.nbytes(job.params), trees.nbytes(prepare(sim).network.parameters)
     plan = sum(leaf.numel() * leaf.element_size() for leaf in job.plan)
     fits = room(learner, heard, job)
     assert fits == that_fit(1_500_000, step=10_000, held=twice + velocity + plan) and 1 < fits < blocks.MOST
@@ -356,7 +358,7 @@ def test_a_refusal_in_the_measurement_is_one_too() -> None:
 def test_a_simulation_takes_the_block_that_is_asked_for_or_even_ones(block: int, sizes: list[int]) -> None:
     sim = simulation(data=clients_of((1,) * 80), fraction=0.5, map="vectorised", block=block)
     learner, heard, job = first_call(sim)
-    assert [len(reply.steps) for reply in sim.map_clients(learner, heard, [job] * 40)] == sizes
+    assert [len(reply.steps) for reply in prepare(sim).map_clients(learner, heard, [job] * 40)] == sizes
 
 
 def first_call(sim: Simulation) -> tuple[Learner, Server, Job]:
@@ -368,7 +370,7 @@ def first_call(sim: Simulation) -> tuple[Learner, Server, Job]:
             called.append((learner, heard, job))
             yield from one_by_one(learner, heard, [job])
 
-    advance(mapped(sim, take), begin(sim))
+    advance(mapped(sim, take), begin(prepare(sim)))
     return called[0]
 
 

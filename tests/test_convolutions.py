@@ -17,6 +17,7 @@ from fedatoms.engine.gpu import rewrite
 from fedatoms.engine.gpu.atom_ops import LARGEST, compose, share
 from fedatoms.engine.gpu.conv_ops import convolve, convolve_pool, correlate
 from fedatoms.engine.gpu.rewrite import Products
+from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.atoms import decompose
 
@@ -233,18 +234,17 @@ def wide_net() -> nn.Module:
     return net
 
 
-def with_compiled_map(sim: Simulation) -> Simulation:
-    other = Simulation(sim.model, sim.data)
-    other.__dict__["map_clients"] = cuda_graph.compiled(2)  # on a CPU a simulation would choose another map
-    return other
+def with_compiled_map(sim: Simulation) -> Runtime:
+    # on a CPU another map would be chosen
+    return prepare(Simulation(sim.model, sim.data))._replace(map_clients=cuda_graph.compiled(2))
 
 
 def test_predictions_with_products_are_predictions() -> None:
     sim = Simulation(wide_net(), clients_of((9,)))
-    graph = rewrite.traced(sim.network.predict, sim.network.parameters, sim.data.x)
+    graph = rewrite.traced(prepare(sim).network.predict, prepare(sim).network.parameters, sim.data.x)
     assert graph is not None and "fedatoms.convolve.default" not in {str(node.target) for node in graph.graph.nodes}
-    other = {name: leaf + 0.1 for name, leaf in sim.network.parameters.items()}
-    assert torch.allclose(graph(other, sim.data.x + 1), sim.network.predict(other, sim.data.x + 1))
+    other = {name: leaf + 0.1 for name, leaf in prepare(sim).network.parameters.items()}
+    assert torch.allclose(graph(other, sim.data.x + 1), prepare(sim).network.predict(other, sim.data.x + 1))
 
 
 def test_without_a_kernel_for_the_gpu_convolutions_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from fedatoms.core.randomness import generator
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.evaluate import score
 from fedatoms.engine.exchange import Exchange, fast_slow
-from fedatoms.engine.loop import with_params
 from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.evidence.explain import study
 from fedatoms.evidence.explain.aggregates import Apart, compare_aggregates, mean_model, mean_of_filters
@@ -37,6 +37,7 @@ from fedatoms.evidence.explain.variance import parts_of, variance_of
 from fedatoms.evidence.explain.words import findings
 from fedatoms.experiment.build import simulation
 from fedatoms.experiment.fields import Experiment
+from fedatoms.nn.pure import with_params
 from fedatoms.personal import personal
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.lock import locked
@@ -51,7 +52,7 @@ def a_simulation(atoms: int = 9, **changes: object) -> Simulation:
 
 
 def a_round(sim: Simulation) -> Replay:
-    return replay(sim, play(sim, 1))
+    return replay(prepare(sim), play(sim, 1))
 
 
 def close(a: Tensor, b: Tensor) -> bool:
@@ -72,21 +73,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_replayed_round_is_the_engines_own_and_its_clients_have_the_engines_mean(name: str, way: str) -> None:
     sim = a_simulation(algorithm=algorithm(name), map=way, fraction=0.75)
     state = play(sim, 1)
-    done, (after, _) = replay(sim, state), advance(sim, state)
+    done, (after, _) = replay(prepare(sim), state), advance(prepare(sim), state)
     assert identical(done.after.server.params, after.server.params)
     assert len(done.models) == len(done.clients) == 3
     weighed = [
         {name: p * leaf for name, leaf in model.items()} for p, model in zip(done.weights, done.models, strict=True)
     ]
-    mean = {name: sum(each[name] for each in weighed) for name in sim.labels}
-    assert difference(mean, {name: mean_model(done)[name] for name in sim.labels}) < 1e-12
+    mean = {name: sum(each[name] for each in weighed) for name in layout_of(sim).labels}
+    assert difference(mean, {name: mean_model(done)[name] for name in layout_of(sim).labels}) < 1e-12
 
 
 def test_only_the_phase_that_is_uploaded_is_heard() -> None:
     sim = a_simulation(personal=personal("local-atoms", None))
     done = a_round(sim)
     assert len(done.models) == len(done.clients)
-    assert any(not torch.equal(done.models[0][name], done.before.server.params[name]) for name in sim.labels)
+    assert any(not torch.equal(done.models[0][name], done.before.server.params[name]) for name in layout_of(sim).labels)
 
 
 def test_a_replay_from_the_checkpoint_is_what_the_run_itself_had_next(folder: Path, tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_a_replay_from_the_checkpoint_is_what_the_run_itself_had_next(folder: Pa
     longer = run(replace(TINY, out=str(tmp_path), name="longer", rounds=3))
     assert opened.state.round == 2
     assert identical(
-        replay(opened.sim, opened.state).after.server.params, load_file(longer.folder / "model.safetensors")
+        replay(opened.runtime, opened.state).after.server.params, load_file(longer.folder / "model.safetensors")
     )
 
 
@@ -133,7 +134,7 @@ def test_both_averages_are_those_of_plain_loops(atoms: int) -> None:
         assert close(clients.a @ clients.d, crossed) and close(filters(mean_model(done), layer), crossed)
         assert close(clients.shift, own - crossed)
         assert close(mean_of_filters(done, layers_of(sim.model))[layer.weight].flatten(2).flatten(0, 1), own)
-        found = compare_aggregates(done, [layer], judge_of(sim, done.clients)).apart
+        found = compare_aggregates(done, [layer], judge_of(prepare(sim), done.clients)).apart
         move = crossed - filters(done.before.server.params, layer)
         assert found.ratio == pytest.approx(float((own - crossed).norm() / move.norm()))
 
@@ -143,7 +144,10 @@ def test_the_network_without_latent_clients_is_the_plain_one_with_the_same_rest(
     done, layers = a_round(sim), layers_of(sim.model)
     off, plain = mean_of_filters(done, layers), fuse(with_params(sim.model, mean_model(done)))
     assert off.keys() == dict(plain.state_dict()).keys()
-    found, judge = compare_aggregates(done, layers, judge_of(sim, done.clients)), judge_of(sim, done.clients)
+    found, judge = (
+        compare_aggregates(done, layers, judge_of(prepare(sim), done.clients)),
+        judge_of(prepare(sim), done.clients),
+    )
     assert found.on == scores_of(judge, mean_model(done)) != found.off == scores_of(of_plain_network(judge), off)
     factors = {layer.weight for layer in layers}
     assert all(torch.equal(leaf, off[name]) for name, leaf in plain.state_dict().items() if name not in factors)
@@ -154,26 +158,29 @@ def test_the_network_without_latent_clients_is_the_plain_one_with_the_same_rest(
 def test_one_client_or_no_step_leaves_no_difference(changes: dict[str, object]) -> None:
     sim = a_simulation(**changes)
     done = a_round(sim)
-    found = compare_aggregates(done, layers_of(sim.model), judge_of(sim, done.clients))
+    found = compare_aggregates(done, layers_of(sim.model), judge_of(prepare(sim), done.clients))
     assert found.apart.difference == found.apart.ratio == 0
     assert found.on.loss == pytest.approx(found.off.loss, rel=1e-12) and found.on.accuracy == found.off.accuracy
 
 
 def test_in_a_fast_round_there_are_no_latent_clients() -> None:
     sim = a_simulation(exchange=Exchange(fast_slow({"atoms", "head"}, {"coefficients", "rest", "statistics"}, 2)))
-    slow, fast = replay(sim, play(sim, 2)), a_round(sim)
-    apart = [compare_aggregates(each, layers_of(sim.model), judge_of(sim, each.clients)).apart for each in (slow, fast)]
+    slow, fast = replay(prepare(sim), play(sim, 2)), a_round(sim)
+    apart = [
+        compare_aggregates(each, layers_of(sim.model), judge_of(prepare(sim), each.clients)).apart
+        for each in (slow, fast)
+    ]
     assert apart[0].difference > 0 == apart[1].difference < apart[1].move
 
 
 def test_scores_are_the_engines_on_the_test_set_and_on_the_clients_training_images() -> None:
     sim = a_simulation(fraction=0.5)
     done = a_round(sim)
-    judge, params = judge_of(sim, done.clients), mean_model(done)
+    judge, params = judge_of(prepare(sim), done.clients), mean_model(done)
     found, rows = scores_of(judge, params), torch.cat([sim.data.parts[client] for client in done.clients])
-    assert (found.accuracy, found.loss) == score(sim, params)[:2]
+    assert (found.accuracy, found.loss) == score(prepare(sim), params)[:2]
     with torch.no_grad():
-        logits = sim.network.predict(params, sim.data.x[rows])
+        logits = prepare(sim).network.predict(params, sim.data.x[rows])
     assert found.train_loss == pytest.approx(float(torch.nn.functional.cross_entropy(logits, sim.data.y[rows])))
     plain = dict(fuse(with_params(sim.model, params)).state_dict())
     assert scores_of(of_plain_network(judge), plain).loss == pytest.approx(found.loss)
@@ -182,7 +189,7 @@ def test_scores_are_the_engines_on_the_test_set_and_on_the_clients_training_imag
 def test_real_clients_stand_on_the_diagonal_and_have_the_averaged_rest() -> None:
     sim = a_simulation()
     done, layers = a_round(sim), layers_of(sim.model)
-    judge = judge_of(sim, done.clients)
+    judge = judge_of(prepare(sim), done.clients)
     found = score_latent(done, layers, judge, most=10, seed=0)
     assert [each.atoms for each in found.real] == done.clients and len(found.latent) == found.of == 12
     for place, each in enumerate(found.real):
@@ -190,13 +197,15 @@ def test_real_clients_stand_on_the_diagonal_and_have_the_averaged_rest() -> None
         assert each.scores == scores_of(judge, {**done.models[place], **rest})
     bound = max(each.scores.loss for each in found.real)
     assert found.bounded == sum(each.scores.loss <= bound for each in found.latent) / 12
-    assert found.whole.loss == pytest.approx(sum(score(sim, model).loss for model in done.models) / 4)
+    assert found.whole.loss == pytest.approx(sum(score(prepare(sim), model).loss for model in done.models) / 4)
 
 
 def test_of_many_clients_the_same_few_are_crossed_for_the_same_seed() -> None:
     sim = a_simulation()
     done, layers = a_round(sim), layers_of(sim.model)
-    draws = [score_latent(done, layers, judge_of(sim, done.clients), most=2, seed=seed) for seed in (0, 0, 1, 2, 3)]
+    draws = [
+        score_latent(done, layers, judge_of(prepare(sim), done.clients), most=2, seed=seed) for seed in (0, 0, 1, 2, 3)
+    ]
     assert draws[0] == draws[1] and any(draw != draws[0] for draw in draws[2:])
     assert [len(draws[0].real), len(draws[0].latent), draws[0].of] == [2, 2, 12]
 
@@ -259,7 +268,9 @@ def test_drawn_variances_are_those_of_the_very_samples() -> None:
     for sample in chosen:
         p = done.weights[sample] / done.weights[sample].sum()
         clients = [done.models[k] for k in sample]
-        mean = {name: sum(w * model[name] for w, model in zip(p, clients, strict=True)) for name in sim.labels}
+        mean = {
+            name: sum(w * model[name] for w, model in zip(p, clients, strict=True)) for name in layout_of(sim).labels
+        }
         both["on"].append(torch.cat([filters(mean, layer).flatten() for layer in layers]))
         thetas = [torch.cat([filters(model, layer).flatten() for layer in layers]) for model in clients]
         both["off"].append(sum(w * theta for w, theta in zip(p, thetas, strict=True)))
@@ -303,7 +314,7 @@ def test_with_fewer_atoms_it_comes_as_near_as_they_allow_and_says_what_is_lost()
 
 def test_a_fork_with_latent_clients_is_the_run_resumed(folder: Path, tmp_path: Path) -> None:
     opened = open_run(folder / "atoms", {}, tmp_path / "scratch")
-    found = fork(opened.sim, opened.state, layers_of(opened.sim.model), 2)
+    found = fork(opened.runtime, opened.state, layers_of(opened.runtime.sim.model), 2)
     run(replace(TINY, out=str(tmp_path), name="twin"))
     resumed = resume(tmp_path / "twin", {"rounds": 4})
     assert found.accuracy_on[-1] == resumed.accuracy["server"].final
@@ -313,15 +324,15 @@ def test_a_fork_with_latent_clients_is_the_run_resumed(folder: Path, tmp_path: P
 def test_a_fork_without_latent_clients_scores_the_mean_of_filters() -> None:
     sim = a_simulation()
     state, layers = play(sim, 1), layers_of(sim.model)
-    done = replay(sim, state)
-    off = scores_of(of_plain_network(judge_of(sim, done.clients)), mean_of_filters(done, layers))
-    assert fork(sim, state, layers, 1).loss_off == pytest.approx([off.loss])
+    done = replay(prepare(sim), state)
+    off = scores_of(of_plain_network(judge_of(prepare(sim), done.clients)), mean_of_filters(done, layers))
+    assert fork(prepare(sim), state, layers, 1).loss_off == pytest.approx([off.loss])
 
 
 def test_a_fork_is_the_same_wherever_clients_states_are(tmp_path: Path) -> None:
     exchange = Exchange(fast_slow({"atoms"}, {"coefficients", "head", "rest", "statistics"}, 2), slow_local="keep")
     sims = [a_simulation(exchange=exchange, client_state=place, folder=tmp_path) for place in ("device", "disk")]
-    memory, disk = (fork(sim, play(sim, 1), layers_of(sim.model), 5) for sim in sims)
+    memory, disk = (fork(prepare(sim), play(sim, 1), layers_of(sim.model), 5) for sim in sims)
     assert memory.loss_on != memory.loss_off and memory == disk
 
 
@@ -381,9 +392,9 @@ def test_a_file_is_read_as_it_was_written(folder: Path, tmp_path: Path) -> None:
 
 def test_a_plain_run_is_scored_in_its_own_next_rounds(folder: Path, tmp_path: Path) -> None:
     plain = open_run(folder / "plain", {}, tmp_path / "scratch")
-    state, _ = advance(plain.sim, plain.state)
+    state, _ = advance(plain.runtime, plain.state)
     assert state.selected is not None
-    assert plain_accuracies(plain, 1) == [score(plain.sim, state.selected).accuracy]
+    assert plain_accuracies(plain, 1) == [score(plain.runtime, state.selected).accuracy]
 
 
 def broken(change: Callable[[Path], object]) -> Callable[[Path, Path], Path]:

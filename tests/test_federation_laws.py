@@ -16,9 +16,10 @@ from fedatoms.data.federation import federation
 from fedatoms.engine import server
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, check_covers, every_round, fast_slow
-from fedatoms.engine.loop import train
-from fedatoms.engine.round import advance, begin
-from fedatoms.engine.spec import Simulation, select
+from fedatoms.engine.loop import begin, train
+from fedatoms.engine.round import advance, select
+from fedatoms.engine.runtime import layout_of, prepare
+from fedatoms.engine.spec import Simulation
 from fedatoms.nn.atoms import decompose
 from fedatoms.nn.models import build
 from fedatoms.nn.pure import uniform
@@ -95,7 +96,7 @@ def test_a_resnet_of_64_pixels_is_vectorised_as_it_is(name: str, atoms: int | No
     )
     loop, fast = (play(dataclasses.replace(sim, map=map), 1).server.params for map in ("one_by_one", "vectorised"))
     assert difference(loop, fast) < 1e-9
-    assert difference(loop, begin(sim).server.params) > 1e-3
+    assert difference(loop, begin(prepare(sim)).server.params) > 1e-3
 
 
 def test_a_thousand_clients_with_states_of_their_own_are_vectorised_as_they_are() -> None:
@@ -123,7 +124,7 @@ def test_batch_norm_counts_real_rows_only() -> None:
     net = nn.Sequential(nn.BatchNorm2d(1, momentum=1.0), nn.Flatten(), nn.Linear(36, 3)).double()
     data = clients_of((7, 23))
     sim = Simulation(net, data, training=Training(epochs=1, batch_size=30, lr=0.0), map="vectorised", fraction=1.0)
-    state, _ = advance(sim, begin(sim))
+    state, _ = advance(prepare(sim), begin(prepare(sim)))
     means = torch.stack([data.x[part].mean() for part in data.parts])
     variances = torch.stack([data.x[part].var() for part in data.parts])
     weights = torch.tensor([7.0, 23.0]).double() / 30
@@ -133,7 +134,7 @@ def test_batch_norm_counts_real_rows_only() -> None:
 
 def test_counters_are_never_averaged_nor_sent() -> None:
     sim = simulation(model=small_net(norm=True))
-    state, record = advance(sim, begin(sim))
+    state, record = advance(prepare(sim), begin(prepare(sim)))
     assert int(state.server.params["norm1.num_batches_tracked"]) == 0
     assert record.up["statistics"] == len(SIZES) * 2 * 4 * 8  # mean and variance of 4 channels in float64
 
@@ -141,7 +142,7 @@ def test_counters_are_never_averaged_nor_sent() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_without_movement_the_server_stays(name: str) -> None:
     sim = simulation(name, training=TRAINING._replace(lr=0.0))
-    before = begin(sim)
+    before = begin(prepare(sim))
     assert difference(before.server.params, play(sim, 3).server.params) < 1e-12
 
 
@@ -186,12 +187,12 @@ def test_the_servers_memory_is_the_mean_of_the_clients(name: str, exchange: str,
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_personal_group_never_reaches_the_server_and_costs_nothing(name: str, group: str) -> None:
     sim = simulation(name, exchange=Exchange(every_round(), personal=frozenset({group})))
-    before, after = begin(sim), play(sim, 2)
-    _, record = advance(sim, after)
-    names = [leaf for leaf, label in sim.labels.items() if label == group]
+    before, after = begin(prepare(sim)), play(sim, 2)
+    _, record = advance(prepare(sim), after)
+    names = [leaf for leaf, label in layout_of(sim).labels.items() if label == group]
     assert all(torch.equal(before.server.params[leaf], after.server.params[leaf]) for leaf in names)
     assert group not in record.up and group not in record.down
-    others = [leaf for leaf, label in sim.labels.items() if label != group]
+    others = [leaf for leaf, label in layout_of(sim).labels.items() if label != group]
     assert all(not torch.equal(before.server.params[leaf], after.server.params[leaf]) for leaf in others)
     owns = [row.own for row in after.clients.rows.values()]
     assert all(own.keys() == set(names) for own in owns)
@@ -228,7 +229,7 @@ def test_selection_is_without_replacement_and_of_the_asked_size(
 
 def test_a_round_goes_on_without_those_that_fail() -> None:
     sim = simulation("scaffold", data=clients_of((4,) * 10), failures=0.5)
-    state, record = advance(sim, begin(sim))
+    state, record = advance(prepare(sim), begin(prepare(sim)))
     _, present = select(sim, 0)
     assert 0 < record.failed < 10 and record.clients == len(present) == 10 - record.failed
     assert set(state.clients.rows) == set(present)
@@ -236,8 +237,8 @@ def test_a_round_goes_on_without_those_that_fail() -> None:
 
 def test_a_round_in_which_all_fail_changes_nothing() -> None:
     sim = simulation("feddc", failures=1.0)
-    before = begin(sim)
-    state, record = advance(sim, before)
+    before = begin(prepare(sim))
+    state, record = advance(prepare(sim), before)
     assert identical(before.server.params, state.server.params) and state.round == 1
     assert record.clients == 0 and record.up == {} and record.loss != record.loss
 
@@ -258,7 +259,7 @@ def test_one_client_and_all_clients(sizes: tuple[int, ...]) -> None:
 
 def test_never_sampled_clients_count_as_the_initial_model() -> None:
     sim = simulation(data=clients_of((3,) * 8), fraction=0.25)
-    start, state = begin(sim), play(sim, 1)
+    start, state = begin(prepare(sim)), play(sim, 1)
     rows = [state.clients.rows[k].last if k in state.clients.rows else start.server.params for k in range(8)]
     mean = {name: sum(row[name] for row in rows) / 8 for name in state.last_sum}
     assert difference(mean, {name: leaf / 8 for name, leaf in state.last_sum.items()}) < 1e-12
@@ -269,9 +270,9 @@ def test_frozen_parameters_neither_move_nor_travel() -> None:
     net = small_net()
     net.conv1.weight.requires_grad_(False)
     sim = simulation(model=net)
-    before, after = begin(sim), play(sim, 2)
+    before, after = begin(prepare(sim)), play(sim, 2)
     assert torch.equal(before.server.params["conv1.weight"], after.server.params["conv1.weight"])
-    assert "conv1.weight" not in sim.labels
+    assert "conv1.weight" not in layout_of(sim).labels
 
 
 def test_nan_names_client_round_and_step() -> None:
@@ -279,7 +280,7 @@ def test_nan_names_client_round_and_step() -> None:
     poisoned = data._replace(x=data.x.clone())
     poisoned.x[data.parts[1]] = float("nan")
     for map in ("one_by_one", "vectorised"):
-        with pytest.raises(FloatingPointError, match=r"client 1, round 0, step 0: loss is nan"):
+        with pytest.raises(FloatingPointError, match=r"client 1, round 1, step 1: loss is nan"):
             play(simulation(data=poisoned, map=map), 1)
 
 
@@ -299,11 +300,11 @@ def test_a_server_that_runs_away_is_named_with_the_round_although_its_clients_do
         return new
 
     sim = simulation(algorithm=scaffold._replace(aggregate=overflow))
-    state, what = begin(sim), "fc2.weight" if part == "params" else "control/fc2.weight"
+    state, what = begin(prepare(sim)), "fc2.weight" if part == "params" else "control/fc2.weight"
     with pytest.raises(
-        FloatingPointError, match=rf"^round 0: the server's '{what}' is not finite, although its clients"
+        FloatingPointError, match=rf"^round 1: the server's '{what}' is not finite, although its clients"
     ):
-        advance(sim, state)
+        advance(prepare(sim), state)
 
 
 def test_a_buffer_that_never_was_finite_stops_nobody() -> None:
@@ -326,7 +327,7 @@ class LostWhenScored(nn.Module):
 
 def test_a_server_whose_loss_is_not_finite_is_named_with_the_round() -> None:
     sim = simulation(model=LostWhenScored())
-    with pytest.raises(FloatingPointError, match=r"^round 1: the server's loss is nan\. Lower --lr"):
+    with pytest.raises(FloatingPointError, match=r"^round 2: the server's loss is nan\. Lower lr"):
         train(sim, 3, eval_every=2)
     private = dataclasses.replace(sim, exchange=EXCHANGES["personal head"], score=("server",))
     assert len(train(private, 3).history) == 3  # nobody uses the server's model, of which the head is not trained
@@ -381,7 +382,7 @@ def test_frozen_slow_groups_leave_personal_ones_free() -> None:
     sim = simulation(exchange=exchange)
     slow, fast = (play(sim, t).clients.rows[1].own for t in (1, 2))
     moved = {name for name in slow if not torch.equal(slow[name], fast[name])}
-    assert moved == {name for name, group in sim.labels.items() if group == "atoms"}
+    assert moved == {name for name, group in layout_of(sim).labels.items() if group == "atoms"}
 
 
 @pytest.mark.parametrize("name", ["feddyn", "feddc"])
@@ -402,7 +403,7 @@ def test_dropout_differs_from_step_to_step_and_from_client_to_client() -> None:
 
 def test_nothing_to_train_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to train"):
-        begin(simulation(model=small_net().requires_grad_(False)))
+        begin(prepare(simulation(model=small_net().requires_grad_(False))))
     exchange = Exchange(fast_slow({"atoms"}, {"head", *SLOW}, 2), slow_local="freeze")
     with pytest.raises(ValueError, match="nothing to train"):  # a plain network has no atoms
         play(simulation(model=small_net(), exchange=exchange), 2)

@@ -17,9 +17,12 @@ from fedatoms.data import load, partition, shards
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round, fast_slow
 from fedatoms.engine.execution import cuda_graph
-from fedatoms.engine.loop import train
-from fedatoms.engine.round import advance, begin, last_pass
-from fedatoms.engine.spec import Simulation, State, learner_of, select
+from fedatoms.engine.finetune import last_pass
+from fedatoms.engine.loop import begin, train
+from fedatoms.engine.round import advance, learner_of, select
+from fedatoms.engine.runtime import prepare
+from fedatoms.engine.spec import Simulation
+from fedatoms.engine.state import State
 from fedatoms.nn.models import build
 from fedatoms.personal import personal
 from fedatoms.personal.base import Told
@@ -145,7 +148,7 @@ def test_vectorised_equals_one_by_one(name: str, atoms: int | None) -> None:
 def test_the_compiled_map_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     sim, other = simulation(), simulation()
-    other.__dict__["map_clients"] = cuda_graph.compiled(2)
+    other = prepare(other)._replace(map_clients=cuda_graph.compiled(2))
     assert agree(play(sim, 3), play(other, 3))
 
 
@@ -186,7 +189,7 @@ def test_without_prototypes_the_first_round_is_that_without_alignment() -> None:
 
 def test_the_head_is_trained_at_its_own_rate_for_one_epoch() -> None:
     sim = simulation()
-    first, second = (learner_of(sim, 2, phase) for phase in sim.personal.phases)
+    first, second = (learner_of(prepare(sim), 2, phase) for phase in sim.personal.phases)
     assert first.trained == set(HEAD) and first.training.epochs == 1 and first.rate == pytest.approx(0.1 * 0.9**2)
     assert not second.trained & set(HEAD) and second.training.epochs == 2 and second.rate == sim.training.rate(2)
     assert first.align is None and second.align is not None and second.align.layer == "fc2"
@@ -198,7 +201,7 @@ def test_stop_and_resume_is_no_stop(place: str, tmp_path: Path) -> None:
     (tmp_path / "checkpoint" / "clients").mkdir(parents=True)
     whole = play(sim, 5)
     save_checkpoint(tmp_path / "checkpoint", play(sim, 2), trajectory="t", seconds=0.0)
-    loaded = load_checkpoint(tmp_path / "checkpoint", sim, trajectory="t").state
+    loaded = load_checkpoint(tmp_path / "checkpoint", prepare(sim), trajectory="t").state
     assert bool(loaded.common["known"].any())
     resumed = play(sim, 3, loaded)
     assert identical(whole.common, resumed.common) and identical(whole.server.params, resumed.server.params)
@@ -213,14 +216,14 @@ def test_twice_is_the_same_bits() -> None:
 def test_bytes_counted_are_bytes_sent() -> None:
     """Up: body, head, a count, an index, h and a prototype per class, V. Down: body, known prototypes, the new head."""
     sim = simulation(failures=0.3, fraction=1.0)
-    state, width = begin(sim), 6
+    state, width = begin(prepare(sim)), 6
     sizes = {name: leaf.numel() * 8 for name, leaf in state.server.params.items()}
     head = sum(sizes[name] for name in HEAD)
     failed = 0
     for t in range(4):
         chosen, present = select(sim, t)
         known = int(state.common["known"].sum())
-        state, record = advance(sim, state)
+        state, record = advance(prepare(sim), state)
         seen = sum(len(sim.data.y[sim.data.parts[k]].unique()) for k in present)
         assert record.up["head"] == len(present) * (head + 8) + seen * (2 * 8 + 2 * width * 8)
         assert record.down["head"] == len(present) * head + len(chosen) * known * (8 + width * 8)
@@ -232,13 +235,13 @@ def test_bytes_counted_are_bytes_sent() -> None:
 def test_a_round_in_which_all_fail_changes_nothing() -> None:
     sim = simulation()
     before = play(sim, 2)
-    after, record = advance(dataclasses.replace(sim, failures=1.0), before)
+    after, record = advance(prepare(dataclasses.replace(sim, failures=1.0)), before)
     assert same_bits(before, after) and record.up == {} and record.down["head"] > 0
 
 
 def test_the_head_on_the_server_stays_and_clients_have_mixed_ones() -> None:
     sim = simulation()
-    start, state = begin(sim), play(sim, 3)
+    start, state = begin(prepare(sim)), play(sim, 3)
     assert all(torch.equal(start.server.params[name], state.server.params[name]) for name in HEAD)
     assert all(sorted(row.own) == HEAD for row in state.clients.rows.values())
 
@@ -246,7 +249,7 @@ def test_the_head_on_the_server_stays_and_clients_have_mixed_ones() -> None:
 def test_a_last_pass_trains_every_head() -> None:
     sim = simulation()
     state = play(sim, 2)
-    _, last = last_pass(sim, state, epochs=1)
+    _, last = last_pass(prepare(sim), state, epochs=1)
     assert len(last.clients.rows) == 4 and identical(state.server.params, last.server.params)
 
 
@@ -283,7 +286,7 @@ def test_fast_and_slow_groups_go_with_it() -> None:
 
 
 def test_a_network_without_a_head_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no linear layer.*--head"):
+    with pytest.raises(ValueError, match=r"no head that a client could have.*head"):
         play(simulation(model=nn.Sequential(nn.Conv2d(1, 3, 6), nn.Flatten()).double()), 1)
 
 
@@ -297,7 +300,7 @@ def test_a_layer_that_is_called_twice_has_no_features() -> None:
             return self.fc(self.fc(x.flatten(1)))
 
     with pytest.raises(ValueError, match="'fc' is called 2 times"):
-        begin(simulation(model=Twice()))
+        begin(prepare(simulation(model=Twice())))
 
 
 def test_a_named_head_with_a_strength() -> None:

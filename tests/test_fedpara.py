@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.core.randomness import generator
 from fedatoms.engine.client_round import Training
-from fedatoms.engine.round import Simulation
+from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import network_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.atoms import Conv, decompose, fuse, groups

@@ -13,8 +13,11 @@ from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.finetune import last_pass
 from fedatoms.engine.freeze import hold_fixed
-from fedatoms.engine.round import advance, begin, last_pass
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.evidence.explain.aggregates import mean_of_filters
 from fedatoms.evidence.explain.factors import factors_of, filters, layers_of
@@ -45,7 +48,7 @@ def free(name: str = "fedavg", **changes: object) -> Simulation:
 
 
 def names_of(sim: Simulation, fixed: str) -> set[str]:
-    return {name for name, group in sim.labels.items() if group in fixed.split(",")}
+    return {name for name, group in layout_of(sim).labels.items() if group in fixed.split(",")}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -55,8 +58,8 @@ def test_what_is_fixed_stays_to_the_bit_on_server_and_clients_and_all_else_moves
     name: str, fixed: str, map: str
 ) -> None:
     sim = hold_fixed(free(name, map=map), fixed)
-    names, before, state = names_of(free(), fixed), begin(sim).server.params, play(sim, 2)
-    done = replay(sim, state)
+    names, before, state = names_of(free(), fixed), begin(prepare(sim)).server.params, play(sim, 2)
+    done = replay(prepare(sim), state)
     for params in (state.server.params, state.selected, done.after.server.params, *done.models):
         assert {leaf for leaf in before if torch.equal(params[leaf], before[leaf])} == names | {
             "norm1.num_batches_tracked"
@@ -84,14 +87,14 @@ def test_the_compiled_map_equals_one_by_one(name: str, fixed: str, monkeypatch: 
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     loop = hold_fixed(free(name), fixed)
     fast = replace(loop)
-    fast.__dict__["map_clients"] = cuda_graph.compiled(2)
+    fast = prepare(fast)._replace(map_clients=cuda_graph.compiled(2))
     assert difference(*(play(sim, 3).server.params for sim in (loop, fast))) < 1e-10
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_is_fixed_costs_nothing_and_is_in_no_memory(name: str) -> None:
     sim = hold_fixed(free(name), "atoms")
-    state, record = advance(sim, begin(sim))
+    state, record = advance(prepare(sim), begin(prepare(sim)))
     names = names_of(free(), "atoms")
     assert "atoms" not in record.up and "atoms" not in record.down
     kept = [tree for row in state.clients.rows.values() for tree in (*row.memory.values(), row.own, row.last)]
@@ -101,7 +104,7 @@ def test_what_is_fixed_costs_nothing_and_is_in_no_memory(name: str) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_with_fixed_atoms_the_mean_model_has_the_mean_of_the_clients_filters(name: str) -> None:
     sim = hold_fixed(free(name), "atoms")
-    done = replay(sim, play(sim, 1))
+    done = replay(prepare(sim), play(sim, 1))
     plain = mean_of_filters(done, layers_of(sim.model))
     for layer in layers_of(sim.model):
         mean = sum(p * filters(model, layer) for p, model in zip(done.weights, done.models, strict=True))
@@ -118,8 +121,8 @@ def test_personalised_methods_leave_what_is_fixed_alone_too(method: str) -> None
             hold_fixed(sim, "atoms")
         return
     held, names = hold_fixed(sim, "atoms"), names_of(sim, "atoms")
-    before, state = begin(held), play(held, 2)
-    _, last = last_pass(held, state, epochs=1)
+    before, state = begin(prepare(held)), play(held, 2)
+    _, last = last_pass(prepare(held), state, epochs=1)
     assert all(torch.equal(before.server.params[leaf], last.server.params[leaf]) for leaf in names)
     assert not any(names & last.clients.read(client).own.keys() for client in last.clients.rows)
 
@@ -146,7 +149,7 @@ def test_results_and_checkpoints_that_are_older_than_the_field_keep_their_hashes
 
 def test_a_run_with_fixed_atoms_is_resumed_explained_and_personalised(tmp_path: Path) -> None:
     held = replace(TINY, fixed="atoms", algorithm="scaffold", out=str(tmp_path))
-    start = simulation(held).network.constants
+    start = prepare(simulation(held)).network.constants
     whole = run(replace(held, name="whole", rounds=3))
     run(replace(held, name="run"))
     resume(tmp_path / "run", {"rounds": 3})

@@ -29,7 +29,9 @@ from safetensors.torch import load_file
 
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.core.trees import nbytes
-from fedatoms.engine.round import advance, begin
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import prepare
 from fedatoms.experiment.build import simulation
 from fedatoms.experiment.fields import Experiment, trajectory
 from fedatoms.flower import FedAtoms, Own, Task, built_in, client_app, server_app, wire
@@ -97,9 +99,9 @@ def test_an_experiment_of_the_simulator_gives_the_same_bits_on_nodes(changes: di
     experiment = replace(DIGITS, **changes)
     on_flower(experiment, tmp_path, task=built_in(experiment))
     sim = simulation(replace(experiment, map="one_by_one"))
-    state = begin(sim)
+    state = begin(prepare(sim))
     for _ in range(experiment.rounds):
-        state, _ = advance(sim, state)
+        state, _ = advance(prepare(sim), state)
     assert identical(server_of(tmp_path), server_as_tree(state.server))
 
 
@@ -211,7 +213,7 @@ def lenet_task(experiment: Experiment) -> Task:
 def test_flower_s_own_loop_over_the_strategy_gives_the_same_bits(tmp_path: Path) -> None:
     task = task_of(SCAFFOLD)
     sim = server_simulation(task, SCAFFOLD)
-    strategy = FedAtoms(sim, Books(begin(sim), "0a1b", trajectory(SCAFFOLD)), Settings(wait=0.0, timeout=0.0))
+    strategy = FedAtoms(sim, Books(begin(prepare(sim)), "0a1b", trajectory(SCAFFOLD)), Settings(wait=0.0, timeout=0.0))
     with in_a_test():
         grid = OneProcess(client_app(task), SCAFFOLD, tmp_path)
         strategy.start(grid, ArrayRecord(), num_rounds=SCAFFOLD.rounds)

@@ -1,6 +1,5 @@
 """The compiled map: the same replies as the plain one, from buffers that are filled again in each round."""
 
-import dataclasses
 import gc
 import warnings
 from collections.abc import Callable
@@ -15,15 +14,16 @@ from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, fast_slow
 from fedatoms.engine.execution import cuda_graph
-from fedatoms.engine.spec import Simulation, State
+from fedatoms.engine.runtime import Runtime, prepare
+from fedatoms.engine.spec import Simulation
+from fedatoms.engine.state import State
 
 TRAINING = Training(epochs=2, batch_size=10, lr=0.05, lr_decay=0.9, momentum=0.5, weight_decay=1e-3, clip=1.0)
 
 
-def with_compiled_map(sim: Simulation, block: int) -> Simulation:
-    other = dataclasses.replace(sim)
-    other.__dict__["map_clients"] = cuda_graph.compiled(block)  # on a CPU a simulation would choose another map
-    return other
+def with_compiled_map(sim: Simulation, block: int) -> Runtime:
+    # on a CPU another map would be chosen
+    return prepare(sim)._replace(map_clients=cuda_graph.compiled(block))
 
 
 def agree(one: State, other: State) -> bool:

@@ -12,8 +12,10 @@ from fedatoms.core import trees
 from fedatoms.engine import server as server_side
 from fedatoms.engine.client_round import Job, Learner, Training, local_round
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
-from fedatoms.engine.round import _job, advance, begin
-from fedatoms.engine.spec import Simulation, batches_of, select
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import _job, advance, select
+from fedatoms.engine.runtime import layout_of, prepare
+from fedatoms.engine.spec import Simulation, batches_of
 from fedatoms.nn.models import build
 from fedatoms.personal.base import Phase
 
@@ -29,24 +31,24 @@ class Node:
 
     def __init__(self, sim: Simulation, number: int) -> None:
         self.sim, self.number, self.cache, self.versions = sim, number, {}, {}
-        self.memory = sim.algorithm.client_memory(sim.network.parameters)
+        self.memory = sim.algorithm.client_memory(prepare(sim).network.parameters)
 
     def answer(self, message: Message, versions: dict[str, int], t: int) -> Message:
         sim, self.versions = self.sim, dict(versions)
         self.cache = {**self.cache, **message["params"]}
         groups = sim.exchange.schedule(t)
-        travelling = frozenset(name for name, group in sim.labels.items() if group in groups)
-        parameters = frozenset(sim.network.parameters)
+        travelling = frozenset(name for name, group in layout_of(sim).labels.items() if group in groups)
+        parameters = frozenset(prepare(sim).network.parameters)
         trained = travelling & parameters if sim.exchange.slow_local == "freeze" else parameters
         learner = Learner(
-            sim.network, sim.algorithm, sim.training, sim.data, trained, travelling & parameters,
+            prepare(sim).network, sim.algorithm, sim.training, sim.data, trained, travelling & parameters,
             travelling - parameters, sim.training.rate(t),
         )  # fmt: skip
         sent = {kind: tree for kind, tree in message.items() if kind != "params"}
         heard = Server(trees.restrict(self.cache, learner.travelling), sent)
         memory = {kind: trees.restrict(tree, learner.travelling) for kind, tree in self.memory.items()}
         drawn = batches_of(sim, self.number, t)
-        reply = local_round(learner, heard, Job({**self.cache, **sim.network.constants}, memory, drawn))
+        reply = local_round(learner, heard, Job({**self.cache, **prepare(sim).network.constants}, memory, drawn))
         self.memory = {kind: {**tree, **reply.memory[kind]} for kind, tree in self.memory.items()}
         return reply.upload
 
@@ -54,15 +56,17 @@ class Node:
 def federate(sim: Simulation, rounds: int) -> tuple[Server, list[tuple[int, int]]]:
     """A server and nodes that exchange messages and nothing else; returns the bytes that crossed in each round."""
     nodes = [Node(sim, number) for number in range(len(sim.data.parts))]
-    state = begin(sim)
+    state = begin(prepare(sim))
     server, versions, crossed = state.server, dict(state.versions), []
     for t in range(rounds):
         groups = sim.exchange.schedule(t)
-        travelling = {name for name, group in sim.labels.items() if group in groups} & sim.network.parameters.keys()
+        travelling = {name for name, group in layout_of(sim).labels.items() if group in groups} & prepare(
+            sim
+        ).network.parameters.keys()
         total, down, up, chosen = server_side.NOTHING_YET, 0, 0, select(sim, t)[0]
         for number in chosen:
             lost = server_side.lacking(versions, nodes[number].versions)
-            names = {name for name, group in sim.labels.items() if group in lost}
+            names = {name for name, group in layout_of(sim).labels.items() if group in lost}
             message = server_side.message(server, sim.algorithm, names, travelling)
             upload = nodes[number].answer(message, versions, t)
             down, up = down + size(message), up + size(upload)
@@ -70,7 +74,7 @@ def federate(sim: Simulation, rounds: int) -> tuple[Server, list[tuple[int, int]
             stacked = {kind: {name: leaf[None] for name, leaf in tree.items()} for kind, tree in upload.items()}
             total = server_side.gather(total, stacked, torch.tensor([weight]))
         mean = server_side.mean_of(total, server.params)
-        server = server_side.settle(server, sim.algorithm, mean, len(chosen) / len(nodes))
+        server = server_side.aggregate(server, sim.algorithm, mean, len(chosen) / len(nodes))
         versions |= {group: t + 1 for group in groups if group in versions}
         crossed.append((up, down))
     return server, crossed
@@ -86,9 +90,9 @@ def test_nodes_that_know_only_what_they_were_sent_compute_the_same(name: str, sl
         score=("server",),
     )  # fmt: skip
     server, crossed = federate(sim, 5)
-    state, records = begin(sim), []
+    state, records = begin(prepare(sim)), []
     for _ in range(5):
-        state, record = advance(sim, state)
+        state, record = advance(prepare(sim), state)
         records.append((sum(record.up.values()), sum(record.down.values())))
     assert records == crossed
     assert identical(state.server.params, server.params)
@@ -97,9 +101,9 @@ def test_nodes_that_know_only_what_they_were_sent_compute_the_same(name: str, sl
 
 def test_fast_rounds_send_fast_groups_only_and_who_lacks_the_slow_part_gets_it() -> None:
     sim = Simulation(small_net(atoms=4), clients_of((4, 4)), exchange=Exchange(fast_slow(FAST, SLOW, 3)))
-    state, up, down = begin(sim), [], []
+    state, up, down = begin(prepare(sim)), [], []
     for _ in range(7):
-        state, record = advance(sim, state)
+        state, record = advance(prepare(sim), state)
         up.append(set(record.up))
         down.append(set(record.down))
     slow = {"coefficients", "rest"}
@@ -125,12 +129,14 @@ def test_keep_goes_on_from_the_clients_own_slow_part_until_the_server_has_a_new_
 def test_a_client_that_fails_is_sent_its_part_again() -> None:
     """Its download is counted, there is no upload, and the server does not believe that it holds anything."""
     sim = Simulation(small_net(atoms=4), clients_of((4,) * 6), failures=0.5, exchange=Exchange(fast_slow(period=9)))
-    state, holders, again = begin(sim), set(), 0
-    whole = trees.nbytes(trees.restrict(state.server.params, sim.labels))
-    fast = trees.nbytes({leaf: state.server.params[leaf] for leaf, group in sim.labels.items() if group in FAST})
+    state, holders, again = begin(prepare(sim)), set(), 0
+    whole = trees.nbytes(trees.restrict(state.server.params, layout_of(sim).labels))
+    fast = trees.nbytes(
+        {leaf: state.server.params[leaf] for leaf, group in layout_of(sim).labels.items() if group in FAST}
+    )
     for t in range(6):
         chosen, present = select(sim, t)
-        state, record = advance(sim, state)
+        state, record = advance(prepare(sim), state)
         known = [k for k in chosen if k in holders]
         assert sum(record.down.values()) == len(known) * fast + (len(chosen) - len(known)) * whole
         assert sum(record.up.values()) == len(present) * (whole if t == 0 else fast)
@@ -149,7 +155,7 @@ def test_what_a_client_kept_ends_with_the_servers_next_version() -> None:
     for t in range(2, 12):
         state = play(sim, t)
         for k in select(sim, t)[1]:
-            row, job = state.clients.rows.get(k), _job(sim, state, k, Phase(), 0)
+            row, job = state.clients.rows.get(k), _job(prepare(sim), state, k, Phase(), 0)
             if row is not None and row.own:
                 stale = "rest" in server_side.lacking(state.versions, state.held[k])
                 source = state.server.params if stale else row.own
@@ -173,9 +179,9 @@ def test_beta_one_fifth_on_the_lenet_saves_what_the_paper_says() -> None:
     ]
     counts = []
     for sim in sims:
-        state, up, down = begin(sim), 0, 0
+        state, up, down = begin(prepare(sim)), 0, 0
         for _ in range(10):
-            state, record = advance(sim, state)
+            state, record = advance(prepare(sim), state)
             up, down = up + sum(record.up.values()), down + sum(record.down.values())
         counts.append((up, up + down))
     assert counts[0][0] == 10 * 2 * 4 * 729_804  # rounds x clients x bytes x parameters

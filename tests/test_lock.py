@@ -18,7 +18,7 @@ from results import a_run
 
 from fedatoms.cli import main
 from fedatoms.core.files import replace_file
-from fedatoms.engine.evaluate import Progress
+from fedatoms.engine.loop import Progress
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.files import Measure
 from fedatoms.evidence.paper.studies import quick

@@ -16,8 +16,10 @@ from torch.nn.functional import cross_entropy
 
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.execution import cuda_graph
-from fedatoms.engine.round import begin
-from fedatoms.engine.spec import Simulation, select
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import select
+from fedatoms.engine.runtime import prepare
+from fedatoms.engine.spec import Simulation
 from fedatoms.evidence.measures import FULL, MEASURES
 from fedatoms.evidence.measures.base import Settings, Watch, silent, size_of
 from fedatoms.evidence.measures.files import FILE, Measure, read_measure, write_measure
@@ -79,12 +81,12 @@ def measures(progress: Progress) -> dict[str, Measure]:
 
 def test_one_repeat_or_equal_draws_have_no_variance() -> None:
     sim = a_federation()
-    state = begin(sim)
+    state = begin(prepare(sim))
     before = filters(sim.model, state.server.params)
-    (one,) = repeated([other_draws(sim, 0)], state)
+    (one,) = repeated([other_draws(prepare(sim), 0)], state)
     assert spread([one], before).raw == 0
-    assert spread(repeated([other_draws(sim, 3)] * 2, state), before).raw == 0
-    assert spread(repeated([other_draws(sim, number) for number in (3, 4)], state), before).raw > 0
+    assert spread(repeated([other_draws(prepare(sim), 3)] * 2, state), before).raw == 0
+    assert spread(repeated([other_draws(prepare(sim), number) for number in (3, 4)], state), before).raw > 0
 
 
 @given(st.floats(0.01, 100), st.integers(2, 5), st.integers(0, 1000))
@@ -103,30 +105,31 @@ def test_the_raw_variance_scales_with_the_square_and_its_shares_not_at_all(scale
 
 def test_the_run_goes_on_as_if_nothing_had_been_repeated() -> None:
     sim = a_federation()
-    with_more, alone = (list(along(sim, Repeats(rounds, 2), lambda: None))[-1] for rounds in ((0, 1, 3), (3,)))
-    others = [other_draws(sim, number) for number in range(2)]
+    with_more, alone = (list(along(prepare(sim), Repeats(rounds, 2), lambda: None))[-1] for rounds in ((0, 1, 3), (3,)))
+    others = [other_draws(prepare(sim), number) for number in range(2)]
     state = play(sim, 3)
     assert with_more == alone == spread(repeated(others, state), filters(sim.model, state.server.params))
 
 
 def test_a_repeat_draws_other_clients_and_batches_and_builds_nothing() -> None:
     sim = a_federation()
-    others = [other_draws(sim, number) for number in range(8)]
-    assert len({tuple(select(one, 5)[0]) for one in [sim, *others]}) > 2
-    plans = [one.batches(0, 5, one.personal.phases[0], 0).rows for one in (sim, others[0])]
+    runtime = prepare(sim)
+    others = [other_draws(runtime, number) for number in range(8)]
+    assert len({tuple(select(one.sim, 5)[0]) for one in [runtime, *others]}) > 2
+    plans = [one.batches(0, 5, 1, 0).rows for one in (runtime, others[0])]
     assert not torch.equal(*plans)
     for one in others:
-        assert (one.network, one.pool, one.map_clients) == (sim.network, sim.pool, sim.map_clients)
-        assert one.data is sim.data
+        assert one.network is runtime.network and one.data is runtime.data and one.map_clients is runtime.map_clients
+        assert one.predict is runtime.predict and one.sim.data is sim.data
 
 
 def test_repeats_are_replayed_and_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[int] = []
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: compiled.append(1) or graph)
     sim = a_federation()
-    plain = list(along(sim, Repeats((0,), 3), lambda: None))
-    sim.__dict__["map_clients"] = cuda_graph.compiled(2)  # on a CPU a simulation would choose another map
-    found = list(along(sim, Repeats((0,), 3), lambda: None))
+    plain = list(along(prepare(sim), Repeats((0,), 3), lambda: None))
+    runtime = prepare(sim)._replace(map_clients=cuda_graph.compiled(2))  # on a CPU another map would be chosen
+    found = list(along(runtime, Repeats((0,), 3), lambda: None))
     assert compiled == [1]
     for one, other in zip(plain, found, strict=True):
         assert torch.allclose(torch.tensor(one), torch.tensor(other), rtol=1e-6)
@@ -202,7 +205,7 @@ def test_a_step_is_gradient_descent_on_the_clients_own_error() -> None:
 def test_the_training_loss_is_the_loss_on_all_clients_images() -> None:
     sim = a_federation()
     state = play(sim, 2)
-    found = loss(scored_on_training(sim), state.server.params)
+    found = loss(scored_on_training(prepare(sim)), state.server.params)
     model, rows = reconstructed(sim.model, state.server.params).eval(), torch.cat(sim.data.parts)
     with torch.no_grad():
         wanted = float(cross_entropy(model(sim.data.x[rows]), sim.data.y[rows]))
@@ -213,9 +216,9 @@ def test_the_first_training_loss_is_that_of_the_untrained_network(measures: dict
     lines = measures["training_loss"].values["lines"]
     assert isinstance(lines, list) and [len(line) for line in lines] == [3, 3]
     for experiment, line in zip(PAIR, lines, strict=True):
-        sim = prepared(experiment)
-        assert line[0] == loss(scored_on_training(sim), begin(sim).server.params)
-        assert line[-1] == loss(scored_on_training(sim), play(sim, 2).server.params)
+        runtime = prepared(experiment)
+        assert line[0] == loss(scored_on_training(runtime), begin(runtime).server.params)
+        assert line[-1] == loss(scored_on_training(runtime), play(runtime, 2).server.params)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=8))
@@ -406,8 +409,10 @@ def test_measures_need_neither_plotly_nor_matplotlib_nor_flower() -> None:
 
 def test_a_repeat_is_the_run_with_another_seed_on_the_same_split() -> None:
     sim = a_federation()
-    state = play(other_draws(sim, 1), 1)
-    assert identical(state.server.params, play(replace(sim, seed=other_draws(sim, 1).seed), 1).server.params)
+    state = play(other_draws(prepare(sim), 1), 1)
+    assert identical(
+        state.server.params, play(replace(sim, seed=other_draws(prepare(sim), 1).sim.seed), 1).server.params
+    )
 
 
 def test_variance_has_a_line_for_each_experiment(measures: dict[str, Measure]) -> None:

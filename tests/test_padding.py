@@ -16,8 +16,10 @@ from fedatoms.data.datasets import Recipe
 from fedatoms.data.federation import Federation, federation
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.execution import cuda_graph
-from fedatoms.engine.round import begin
-from fedatoms.engine.spec import Simulation, State
+from fedatoms.engine.loop import begin
+from fedatoms.engine.runtime import prepare
+from fedatoms.engine.spec import Simulation
+from fedatoms.engine.state import State
 from fedatoms.nn.atoms import decompose
 from fedatoms.nn.pure import MaskedBatchNorm
 
@@ -84,7 +86,7 @@ def test_deep_networks_of_few_rows_are_the_same_in_both_maps(
     play(dataclasses.replace(sim, map="vectorised"), 1)
     loop, fast = (state.server.params for state in in_both_maps(in_float64(sim), rounds=1))
     assert difference(loop, fast) < 1e-9
-    assert difference(loop, begin(in_float64(sim)).server.params) > 1e-3
+    assert difference(loop, begin(prepare(in_float64(sim))).server.params) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["scaffold", "feddc"])
@@ -113,7 +115,7 @@ def test_a_compiled_step_has_no_overflow_in_its_padding_and_idle_clients(
     sim = on_eight_pixels(decompose(net, 4), RECIPE)
     sim = in_float64(sim) if dtype == torch.float64 else sim
     fast = dataclasses.replace(sim)
-    fast.__dict__["map_clients"] = cuda_graph.compiled(3)  # on a CPU a simulation would choose another map
+    fast = prepare(fast)._replace(map_clients=cuda_graph.compiled(3))  # on a CPU a simulation would choose another map
     loop, found = play(sim, 1).server.params, play(fast, 1).server.params
     assert difference(loop, found) < (1e-9 if dtype == torch.float64 else 1e-2)
 

@@ -20,7 +20,10 @@ from fedatoms.engine.client_states import Client, Clients
 from fedatoms.engine.evaluate import personal_score, score
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.execution import cuda_graph
-from fedatoms.engine.round import advance, begin, last_pass
+from fedatoms.engine.finetune import last_pass
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation, batches_of
 from fedatoms.experiment.build import simulation as build_simulation
 from fedatoms.experiment.fields import Experiment
@@ -69,7 +72,7 @@ def test_vectorised_equals_one_by_one(name: str, shared: str) -> None:
 @pytest.mark.parametrize("exchange", [Exchange(every_round()), Exchange(fast_slow(FAST, SLOW, 2))])
 def test_a_second_version_leaves_the_shared_model_alone(name: str, exchange: Exchange) -> None:
     plain, own = (simulation(each, exchange=exchange) for each in ("none", name))
-    (before, sent), (after, also) = ((play(sim, 2), advance(sim, play(sim, 2))[1]) for sim in (plain, own))
+    (before, sent), (after, also) = ((play(sim, 2), advance(prepare(sim), play(sim, 2))[1]) for sim in (plain, own))
     assert identical(before.server.params, after.server.params)
     assert (sent.up, sent.down, sent.loss) == (also.up, also.down, also.loss)
 
@@ -77,19 +80,25 @@ def test_a_second_version_leaves_the_shared_model_alone(name: str, exchange: Exc
 @pytest.mark.parametrize("name", PRIVATE)
 def test_what_is_private_never_reaches_the_server_and_costs_nothing(name: str) -> None:
     sim = simulation(name, algorithm=algorithm("scaffold"))
-    state, record = begin(sim), None
+    state, record = begin(prepare(sim)), None
     first = state.server.params
     for _ in range(3):
-        state, record = advance(sim, state)
-    private = trees.restrict(first, sim.private)
-    assert private and identical(private, trees.restrict(state.server.params, sim.private))
-    shared = {leaf: tensor for leaf, tensor in first.items() if leaf in sim.labels and leaf not in sim.private}
+        state, record = advance(prepare(sim), state)
+    private = trees.restrict(first, layout_of(sim).private)
+    assert private and identical(private, trees.restrict(state.server.params, layout_of(sim).private))
+    shared = {
+        leaf: tensor
+        for leaf, tensor in first.items()
+        if leaf in layout_of(sim).labels and leaf not in layout_of(sim).private
+    }
     twice = trees.nbytes(shared) + trees.nbytes(
-        {leaf: shared[leaf] for leaf in shared if leaf in sim.network.parameters}
+        {leaf: shared[leaf] for leaf in shared if leaf in prepare(sim).network.parameters}
     )
     uploaded = 0 if name == "local" else 3 * twice  # of three clients: parameters and controls, statistics once
     assert sum(record.up.values()) == uploaded
-    assert all(leaf not in sim.private for row in state.clients.rows.values() for leaf in row.memory["control"])
+    assert all(
+        leaf not in layout_of(sim).private for row in state.clients.rows.values() for leaf in row.memory["control"]
+    )
 
 
 def test_fedper_is_a_personal_group_of_the_exchange() -> None:
@@ -102,15 +111,20 @@ def test_fedper_is_a_personal_group_of_the_exchange() -> None:
 def test_pfedpara_keeps_second_factors() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 3)).double()
     sim = Simulation(factorise(net, personal=True), clients_of(), personal=personal("pfedpara"))
-    assert sim.own == personal_factors(sim.model)
+    assert layout_of(sim).own == personal_factors(sim.model)
     loop, fast = (dataclasses.replace(sim, training=TRAINING, map=map) for map in ("one_by_one", "vectorised"))
     assert difference(owned(loop, 2), owned(fast, 2)) < 1e-10
-    first, after = begin(sim).server.params, play(sim, 2).server.params
-    assert identical(trees.restrict(first, sim.own), trees.restrict(after, sim.own))
+    first, after = begin(prepare(sim)).server.params, play(sim, 2).server.params
+    assert identical(trees.restrict(first, layout_of(sim).own), trees.restrict(after, layout_of(sim).own))
 
 
 def test_fedbn_keeps_whole_normalisation_layers() -> None:
-    assert {name.split(".")[1] for name in simulation("fedbn").own} == {"weight", "bias", "running_mean", "running_var"}
+    assert {name.split(".")[1] for name in layout_of(simulation("fedbn")).own} == {
+        "weight",
+        "bias",
+        "running_mean",
+        "running_var",
+    }
 
 
 def test_the_methods_are_what_their_papers_say() -> None:
@@ -124,7 +138,7 @@ def test_the_methods_are_what_their_papers_say() -> None:
         "local": {"fc1.weight": "own", "norm1.running_mean": "own"},
     }.items():
         sim = simulation(name, fraction=1.0)
-        before, after = begin(sim), play(sim, 1)
+        before, after = begin(prepare(sim)), play(sim, 1)
         own = after.clients.rows[0].own
         for leaf, where in expected.items():
             first = before.server.params[leaf]
@@ -176,7 +190,7 @@ def test_each_phase_is_compiled_once(name: str, monkeypatch: pytest.MonkeyPatch)
     recorded, real = [], cuda_graph._record
     monkeypatch.setattr(cuda_graph, "_record", lambda *each: recorded.append(1) or real(*each))
     sim, loop = simulation(name), simulation(name, map="one_by_one")
-    sim.__dict__["map_clients"] = cuda_graph.compiled(2)  # on a CPU a simulation would choose another map
+    sim = prepare(sim)._replace(map_clients=cuda_graph.compiled(2))  # on a CPU a simulation would choose another map
     assert difference(owned(sim, 3), owned(loop, 3)) < 1e-10
     assert len(recorded) == 2  # one for each phase, not for each round
 
@@ -185,11 +199,12 @@ def test_each_phase_is_compiled_once(name: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_last_pass_trains_every_clients_own_part_and_nothing_else(name: str) -> None:
     sim = simulation(name, fraction=0.25)
     state = play(sim, 1)
-    last, end = last_pass(sim, state, epochs=1)
+    last, end = last_pass(prepare(sim), state, epochs=1)
     assert identical(state.server.params, end.server.params) and end.round == state.round
     assert sorted(end.clients.rows) == [0, 1, 2, 3]
     for row in end.clients.rows.values():
-        assert row.own.keys() == last.own and not identical(row.own, trees.restrict(state.server.params, last.own))
+        assert row.own.keys() == last.layout.own
+        assert not identical(row.own, trees.restrict(state.server.params, last.layout.own))
 
 
 @pytest.mark.parametrize("place", ["device", "disk"])
@@ -219,16 +234,19 @@ DIGITS = Experiment(clients=20, rounds=8, epochs=2, batch_size=20, lr_decay=1.0,
 def test_on_digits_every_method_beats_chance_by_far(name: str) -> None:
     """Ten classes, two on a client: chance is 10 %, or 50 % for a model that knows its client's two."""
     sim = build_simulation(dataclasses.replace(DIGITS, personal=name))
-    last, state = last_pass(sim, play(sim, DIGITS.rounds), epochs=3)
+    last, state = last_pass(prepare(sim), play(sim, DIGITS.rounds), epochs=3)
     assert personal_score(last, state).accuracy > 65
 
 
 def test_on_digits_local_atoms_beat_the_global_model_and_the_global_atoms() -> None:
     for seed in range(3):
         sim = build_simulation(dataclasses.replace(DIGITS, personal="local-atoms", seed=seed))
-        last, state = last_pass(sim, play(sim, DIGITS.rounds), epochs=3)
+        last, state = last_pass(prepare(sim), play(sim, DIGITS.rounds), epochs=3)
         mine, others = personal_score(last, state), personal_score(last, stripped(sim, state))
-        assert mine.accuracy > others.accuracy + 10 and mine.accuracy > score(sim, state.server.params).accuracy + 10
+        assert (
+            mine.accuracy > others.accuracy + 10
+            and mine.accuracy > score(prepare(sim), state.server.params).accuracy + 10
+        )
         assert mine.loss < others.loss
 
 
@@ -241,7 +259,7 @@ def test_scores_of_clients_are_weighted_by_their_samples() -> None:
     x, y = torch.zeros(4, 1, 6, 6, dtype=torch.float64), torch.tensor([0, 0, 0, 1])
     parts = [torch.tensor([0, 1, 2]), torch.tensor([3])]
     sim = Simulation(net, Federation(x, y, parts, x, y, parts, 2, None), score=("personal",))
-    found = personal_score(sim, begin(sim))
+    found = personal_score(prepare(sim), begin(prepare(sim)))
     assert (found.accuracy, found.worst, found.spread) == (75.0, 0.0, 50.0)
 
 
@@ -253,10 +271,10 @@ def test_clients_scored_together_score_as_one_by_one(name: str, monkeypatch: pyt
     sim = Simulation(small_net(norm=True, dropout=True, atoms=4), data, personal=personal(name), failures=0.2)
     state = play(sim, 1)
     assert {bool(state.clients.read(client)) for client in range(4)} == {True, False}
-    alone = personal_score(sim, state)
+    alone = personal_score(prepare(sim), state)
     for at_once in (2, 3):
         monkeypatch.setattr(evaluate, "_clients_at_once", lambda _, many=at_once: many)
-        assert personal_score(sim, state) == pytest.approx(alone, rel=1e-12)
+        assert personal_score(prepare(sim), state) == pytest.approx(alone, rel=1e-12)
 
 
 def test_a_model_that_cannot_be_vectorised_is_scored_client_by_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,14 +286,14 @@ def test_a_model_that_cannot_be_vectorised_is_scored_client_by_client(monkeypatc
     sim = Simulation(Net(nn.Flatten(), nn.LazyLinear(3)).double(), data, personal=personal("fedper"))
     sim.model(data.x[:1])
     state = play(sim, 1)
-    alone = personal_score(sim, state)
+    alone = personal_score(prepare(sim), state)
     monkeypatch.setattr(evaluate, "_clients_at_once", lambda _: 2)
-    assert personal_score(sim, state) == alone
+    assert personal_score(prepare(sim), state) == alone
 
 
 def test_the_local_atoms_of_a_thousand_lenets_are_small(tmp_path: Path) -> None:
     sim = Simulation(decompose(build("lenet", classes=10), 9), clients_of((1,)), personal=personal("local-atoms"))
-    own = trees.restrict(sim.network.parameters, sim.own)
+    own = trees.restrict(prepare(sim).network.parameters, layout_of(sim).own)
     assert sum(leaf.numel() for leaf in own.values()) == 450
     clients = Clients(place="disk", folder=tmp_path)
     for client in range(1000):
@@ -307,7 +325,7 @@ def test_a_method_that_needs_no_new_mechanism_is_short(name: str) -> None:
 def test_bad_input_gets_a_line(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         sim = build_simulation(dataclasses.replace(Experiment(), **changes))
-        _ = sim.own
+        _ = layout_of(sim).own
 
 
 @pytest.mark.parametrize(
@@ -329,13 +347,13 @@ def test_a_round_in_which_nothing_travels_is_a_round() -> None:
         "fedper", exchange=Exchange(fast_slow({"head"}, {"atoms", "coefficients", "rest", "statistics"}, 2))
     )
     assert not play(sim, 2).server.params["fc2.weight"].isnan().any()
-    assert sum(advance(sim, play(sim, 1))[1].up.values()) == 0
+    assert sum(advance(prepare(sim), play(sim, 1))[1].up.values()) == 0
 
 
 def test_a_head_that_cannot_be_found_is_named() -> None:
     sim = Simulation(small_net(), clients_of(), personal=personal("fedper"), head="classifier9")
     with pytest.raises(ValueError, match="classifier9"):
-        _ = sim.own
+        _ = layout_of(sim).own
 
 
 def test_phases_default_to_plain_federated_learning() -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import fedatoms
 from fedatoms.algorithms import ALGORITHMS
-from fedatoms.engine.evaluate import Progress
+from fedatoms.engine.loop import Progress
 from fedatoms.experiment.fields import Experiment, from_json, identity, run_name, to_json
 from fedatoms.runs.compare import compare, existing, run_missing
 from fedatoms.runs.execute import read_result, read_rounds, resume, run

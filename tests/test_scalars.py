@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from fedatoms.adapt.fit import load_personal, personalise, save_personal
 from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.engine.client_round import Training
-from fedatoms.engine.evaluate import Progress
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.execution import cuda_graph
-from fedatoms.engine.round import advance, begin
+from fedatoms.engine.loop import Progress, begin
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.evidence.explain.study import explain
 from fedatoms.evidence.explain.values import Explain
@@ -79,7 +80,7 @@ def test_a_scalar_may_be_in_a_clients_own_part(method: str) -> None:
 def test_a_scalar_travels_or_stays_with_its_group(exchange: Exchange) -> None:
     sim = simulation(exchange=exchange)
     assert agrees_in_both_maps(sim)
-    state, record = advance(sim, begin(sim))
+    state, record = advance(prepare(sim), begin(prepare(sim)))
     stays = "rest" in exchange.personal
     assert ("rest" not in record.up) == stays == (state.server.params["temperature"] == 1.0)
 
@@ -88,7 +89,7 @@ def test_a_scalars_bytes_are_counted() -> None:
     sizes = []
     for net in (small_net(norm=True, atoms=4), Tempered(small_net(norm=True, atoms=4))):
         sim = simulation(model=net)
-        sizes.append(advance(sim, begin(sim))[1])
+        sizes.append(advance(prepare(sim), begin(prepare(sim)))[1])
     plain, tempered = sizes
     for up, more in ((plain.up, tempered.up), (plain.down, tempered.down)):
         assert {group: more[group] - up[group] for group in up if more[group] != up[group]} == {
@@ -101,7 +102,7 @@ def test_a_scalar_is_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     sim = simulation(algorithm=algorithm("scaffold"))
     fast = dataclasses.replace(sim)
-    fast.__dict__["map_clients"] = cuda_graph.compiled(2)  # on a CPU a simulation would choose another map
+    fast = prepare(fast)._replace(map_clients=cuda_graph.compiled(2))  # on a CPU a simulation would choose another map
     assert difference(play(sim, 2).server.params, play(fast, 2).server.params) < 1e-10
 
 

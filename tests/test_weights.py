@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.gpu.rewrite import Products
-from fedatoms.engine.round import begin
+from fedatoms.engine.loop import begin
+from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.atoms import AtomConv, Conv, decompose, fuse
 from fedatoms.nn.hadamard import HadamardConv, HadamardLinear, factorise
@@ -131,8 +132,8 @@ def test_networks_that_ask_for_a_weight_train_in_both_maps(model: Callable[[], n
     sim = Simulation(model().double(), clients_of(), training=Training(batch_size=10, lr=0.1), score=("server",))
     loop, fast = (play(dataclasses.replace(sim, map=map), 2).server.params for map in ("one_by_one", "vectorised"))
     assert difference(loop, fast) < 1e-10
-    start = begin(sim).server.params
-    assert all(not torch.equal(loop[name], start[name]) for name in sim.network.parameters)
+    start = begin(prepare(sim)).server.params
+    assert all(not torch.equal(loop[name], start[name]) for name in prepare(sim).network.parameters)
 
 
 def test_a_weight_that_is_read_does_not_keep_filters_from_the_products() -> None:

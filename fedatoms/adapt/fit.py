@@ -20,12 +20,14 @@ from fedatoms.data.batches import normalise
 from fedatoms.data.datasets import Recipe, recipe_of
 from fedatoms.data.federation import Federation, Samples, federation
 from fedatoms.engine.client_round import Training
-from fedatoms.engine.loop import with_params
-from fedatoms.engine.round import begin, last_pass, own_at_the_end
+from fedatoms.engine.finetune import last_pass, own_at_the_end
+from fedatoms.engine.loop import begin
+from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import assemble
 from fedatoms.experiment.fields import Experiment, identity, load_run
 from fedatoms.nn.atoms import Group, fuse
+from fedatoms.nn.pure import with_params
 from fedatoms.personal.base import Part, Personal, Phase, groups
 from fedatoms.runs.loading import ImagesOf, anew, fill, images_of, load_model
 
@@ -159,7 +161,8 @@ def own_part(experiment: Experiment, model: nn.Module, images: ImagesOf) -> froz
     data = Federation(none, nothing, [nothing], none, nothing, [nothing], images.classes, None)
     here = replace(experiment, device="cpu", map="one_by_one", threads=0, client_state="device", score="server")
     sim = assemble(here, model, data)
-    return (own_at_the_end(sim, experiment.last_epochs) if experiment.last_epochs else sim).own
+    runtime = prepare(sim)
+    return (own_at_the_end(runtime, experiment.last_epochs) if experiment.last_epochs else runtime).layout.own
 
 
 def inputs_of(folder: Path | str, x: Tensor | npt.NDArray[np.generic]) -> Tensor:
@@ -208,14 +211,15 @@ def simulation_of(
         map="one_by_one",  # on a GPU too: compiling a step pays for many clients, not for one
         head=base.head,
     )
-    _ = sim.own  # its errors belong here: nothing is trained yet
+    layout_of(sim)  # its errors belong here: nothing is trained yet
     return sim
 
 
 def fit(sim: Simulation) -> Params:
     """Trains the part of a simulation's only client and returns it, on the host."""
+    runtime = prepare(sim)
     try:
-        last, state = last_pass(sim, begin(sim), sim.training.epochs)
+        last, state = last_pass(runtime, begin(runtime), sim.training.epochs)
     except FloatingPointError:
         raise FloatingPointError(
             f"the fit is not finite at a learning rate of {sim.training.lr:g}. Lower it, for example to "
@@ -223,7 +227,7 @@ def fit(sim: Simulation) -> Params:
         ) from None
     row = state.clients.read(0)
     assert row is not None
-    return {name: leaf.cpu() for name, leaf in restrict(row.own, last.own).items()}
+    return {name: leaf.cpu() for name, leaf in restrict(row.own, last.layout.own).items()}
 
 
 def part_of(part: str) -> Part:

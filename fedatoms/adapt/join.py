@@ -14,7 +14,9 @@ from fedatoms.data.federation import hold_out, partition
 from fedatoms.data.image_files import Wanted, read_pictures
 from fedatoms.data.partitions import Split
 from fedatoms.engine.evaluate import Score, score
-from fedatoms.engine.round import begin
+from fedatoms.engine.loop import begin
+from fedatoms.engine.runtime import layout_of
+from fedatoms.engine.runtime import prepare as prepare_runtime
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import configure, device_of, training_of
 from fedatoms.experiment.fields import Experiment, check, load_run
@@ -81,16 +83,18 @@ def prepare(run: Path, newcomer: Newcomer) -> Ready:
     configure(asked)
     client = partition(images, split)
     sim = simulation_of(base, client, newcomer.part, training_of(asked), seed=newcomer.seed, device=device)
-    numbers = sum(sim.network.parameters[name].numel() for name in sim.own)
+    tensors, own = dict(sim.model.named_parameters()), layout_of(sim).own
+    numbers = sum(tensors[name].numel() for name in own)
     return Ready(run, out, sim, numbers, newcomer.holdout > 0, labels_from)
 
 
 def join(ready: Ready) -> Joined:
     """Fits a client's own part, scores it where something was held out, and writes its file."""
     began, sim = time.perf_counter(), ready.sim
-    own, before = fit(sim), begin(sim).server.params
+    own, runtime = fit(sim), prepare_runtime(sim)
+    before = begin(runtime).server.params
     after = {**before, **{name: leaf.to(sim.device) for name, leaf in own.items()}}
-    scores = {"global": score(sim, before), "personal": score(sim, after)} if ready.held_out else {}
+    scores = {"global": score(runtime, before), "personal": score(runtime, after)} if ready.held_out else {}
     path = save_personal(ready.out, own, of=ready.run)
     return Joined(ready, scores, path.stat().st_size, time.perf_counter() - began)
 

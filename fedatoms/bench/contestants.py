@@ -13,8 +13,10 @@ from fedatoms.data.batches import Plan, fetch
 from fedatoms.data.datasets import Recipe
 from fedatoms.data.federation import Federation
 from fedatoms.engine.client_round import Precision, Training
-from fedatoms.engine.round import advance, begin
-from fedatoms.engine.spec import Simulation, batches_of, select
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import advance, select
+from fedatoms.engine.runtime import on_device, prepare
+from fedatoms.engine.spec import Simulation, batches_of
 from fedatoms.nn.atoms import decompose
 from fedatoms.nn.models import build
 
@@ -63,11 +65,12 @@ def contestants(settings: Bench, sim: Simulation, *, baselines: bool) -> list[Co
 
 def ours(sim: Simulation) -> Round:
     """Gets a simulation ready: each call runs its next round."""
-    state = begin(sim)
+    runtime = prepare(sim)
+    state = begin(runtime)
 
     def work() -> None:
         nonlocal state
-        state, _ = advance(sim, state)
+        state, _ = advance(runtime, state)
 
     return work
 
@@ -132,7 +135,7 @@ def cell_clients(settings: Bench, cell: Cell, *, population: int = 0, precision:
         tested=settings.tested,
     )
     sim = replace(sim, model=decompose(sim.model, ATOMS), device=settings.device, map="vectorised")
-    return replace(sim, data=sim.pool, precision=precision or settings.precision)
+    return replace(sim, data=on_device(sim.data, sim.device), precision=precision or settings.precision)
 
 
 def training_of(settings: Bench, batch: int) -> Training:
@@ -147,7 +150,7 @@ def training_of(settings: Bench, batch: int) -> Training:
 
 
 def _train(sim: Simulation, model: nn.Module, forward: Callable[[Tensor], Tensor], client: int, t: int) -> None:
-    data, training = sim.pool, sim.training
+    data, training = sim.data, sim.training
     sgd = torch.optim.SGD(
         model.parameters(), training.rate(t), momentum=training.momentum, weight_decay=training.weight_decay
     )

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from fedatoms.bench.contestants import eager_round, lenet_clients
 from fedatoms.bench.results import Bench, Ratio, paired
-from fedatoms.engine.round import advance, begin
-from fedatoms.engine.spec import State
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import prepare
+from fedatoms.engine.state import State
 from fedatoms.nn.atoms import decompose
 
 
@@ -29,9 +31,9 @@ def measure(settings: Bench) -> Iterator[str | Ratio]:
 
 def _rounds(settings: Bench) -> Iterator[str | Ratio]:
     sim = lenet_clients(10, 50 * (settings.steps or 5), 10)
-    loop, ours = replace(sim, map="one_by_one"), replace(sim, map="vectorised", block=10)
-    atoms = replace(loop, model=decompose(sim.model, 9))
-    hand = copy.deepcopy(sim.model)
+    decomposed = replace(sim, map="one_by_one", model=decompose(sim.model, 9))
+    loop, atoms = prepare(replace(sim, map="one_by_one")), prepare(decomposed)
+    ours, hand = prepare(replace(sim, map="vectorised", block=10)), copy.deepcopy(sim.model)
     starts: dict[str, State] = {name: begin(each) for name, each in (("loop", loop), ("vmap", ours), ("atoms", atoms))}
     seconds = yield from _interleaved(
         {
@@ -86,8 +88,8 @@ def _memory() -> Ratio:
 
 def peak(sampled: int) -> int:
     """Runs a round of FedAvg and returns the process's peak memory in kilobytes."""
-    sim = lenet_clients(1000, 2, sampled)
-    advance(sim, begin(sim))
+    runtime = prepare(lenet_clients(1000, 2, sampled))
+    advance(runtime, begin(runtime))
     status = Path("/proc/self/status")
     if status.exists():  # Linux: ru_maxrss would start at the parent's peak
         return int(re.findall(r"VmHWM:\s+(\d+)", status.read_text())[0])

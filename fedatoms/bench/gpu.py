@@ -19,8 +19,8 @@ from fedatoms.bench.jax_twin import Task
 from fedatoms.bench.limits import Limits, clean, limits, need, timed
 from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, find_row, numbers, paired, parts_of
 from fedatoms.engine.client_round import Precision
-from fedatoms.engine.evaluate import rounds
-from fedatoms.engine.round import begin
+from fedatoms.engine.loop import begin, rounds
+from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import GLOBAL_MODELS, Simulation
 from fedatoms.experiment.build import configure, device_of
 from fedatoms.experiment.fields import Experiment
@@ -163,12 +163,13 @@ def _rounds(contest: Contest) -> Iterator[Event]:
 
 
 def _seconds_with_evaluation(sim: Simulation, count: int) -> float:
-    state = begin(sim)
-    for progress in rounds(sim, state, 1):  # compiles
+    runtime = prepare(sim)
+    state = begin(runtime)
+    for progress in rounds(runtime, state, 1):  # compiles
         state = progress.state
 
     def all_rounds() -> None:
-        for _ in rounds(sim, state, 1 + count, EVALUATED_EVERY):
+        for _ in rounds(runtime, state, 1 + count, EVALUATED_EVERY):
             pass
 
     return timed(sim.device, all_rounds) / count

@@ -20,7 +20,7 @@ from rich.table import Table
 from fedatoms.adapt.join import Joined
 from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
-from fedatoms.engine.evaluate import Progress as RoundDone
+from fedatoms.engine.loop import Progress as RoundDone
 from fedatoms.engine.loop import Watch
 from fedatoms.evidence.reproduce.terminal_tables import Sheet
 from fedatoms.runs.compare import Line, Spread, scored_on

@@ -1,6 +1,7 @@
 """Batches are a function of (seed, client, round): a plan says which samples and how, ``fetch`` makes them inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -24,6 +25,33 @@ class Plan(NamedTuple):
     flip: Tensor  # bool (S, B)
     shift: Tensor  # int64 (S, B, 2): down and right, in [-pad, pad]; 0 = no crop
     key: Tensor  # int64 (): seeds dropout
+
+
+Planner = Callable[[int, int, int, int], Plan]  # client, round, epochs, phase -> its batches
+
+
+def planner(parts: Sequence[Tensor], recipe: Recipe | None, batch_size: int, seed: int, remembered: int = 0) -> Planner:
+    """Returns the function that draws any client's batches, and keeps the last ``remembered`` of them.
+
+    >>> batches = planner([torch.arange(3), torch.arange(3, 9)], recipe=None, batch_size=4, seed=0)
+    >>> batches(1, 0, 1, 0).rows.shape  # client 1, first round, one epoch, first phase
+    torch.Size([2, 4])
+    """
+
+    def draw(client: int, round: int, epochs: int, phase: int) -> Plan:
+        part = parts[client]
+        return plan(
+            part,
+            batch_size=batch_size,
+            epochs=epochs,
+            recipe=recipe,
+            seed=seed,
+            client=client,
+            round=round,
+            phase=phase,
+        )
+
+    return lru_cache(remembered)(draw) if remembered else draw
 
 
 def plan(

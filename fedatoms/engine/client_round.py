@@ -1,4 +1,4 @@
-"""One client's round, a pure function: what it heard, its memory and its batches in; its upload and memory out."""
+"""One client's round, a pure function: what it broadcast, its memory and its batches in; its upload and memory out."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple, TypeVar, get_args
@@ -114,7 +114,7 @@ Loss = Callable[[Params], tuple[Tensor, Params]]
 Differentiate = Callable[[Loss, Params], tuple[Params, Tensor, Params]]
 
 
-def local_round(learner: Learner, heard: Server, job: Job) -> Reply:
+def local_round(learner: Learner, broadcast: Server, job: Job) -> Reply:
     """Trains one client: a plain loop over its steps, on its real rows only."""
     step = local_step(learner, _by_autograd)
     counts = job.plan.real.sum(-1).tolist()
@@ -125,47 +125,51 @@ def local_round(learner: Learner, heard: Server, job: Job) -> Reply:
         # torch's BatchNorm refuses a single row; ours, which knows of padding, does not
         batch = Batch(x, y, job.plan.real[s, :1] if count == 1 else None, job.plan.key + s)
         with torch.no_grad():
-            carry, loss = step(carry, job.memory, batch, heard, learner.rate)
+            carry, loss = step(carry, job.memory, batch, broadcast, learner.rate)
         losses.append(loss)
-    return finish(learner, heard, job, carry, torch.stack(losses), learner.rate)
+    return finish(learner, broadcast, job, carry, torch.stack(losses), learner.rate)
 
 
-def local_rounds(learner: Learner, heard: Server, jobs: Job) -> Reply:
+def local_rounds(learner: Learner, broadcast: Server, jobs: Job) -> Reply:
     """Trains a block of clients at once: the same steps, each vectorised over the leading client axis."""
     step = block_step(learner)
     rate = torch.tensor(learner.rate, dtype=learner.network.dtype, device=jobs.plan.rows.device)
     carry, losses = begin(learner, jobs), []
     for s in range(jobs.plan.rows.shape[1]):
-        carry, loss = step(carry, jobs.memory, jobs.plan, torch.tensor([s], device=rate.device), heard, rate)
+        carry, loss = step(carry, jobs.memory, jobs.plan, torch.tensor([s], device=rate.device), broadcast, rate)
         losses.append(loss)
-    return finish_block(learner, heard, jobs, carry, torch.stack(losses, 1), rate)
+    return finish_block(learner, broadcast, jobs, carry, torch.stack(losses, 1), rate)
 
 
 def block_step(learner: Learner) -> BlockStep:
     """Returns one step of a block of clients, number ``s`` (one element); a client that is all padding stays."""
     step = local_step(learner, _by_transform)
 
-    def unless_padding(carry: Carry, memory: Memory, batch: Batch, heard: Server, rate: Tensor) -> tuple[Carry, Tensor]:
+    def unless_padding(
+        carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: Tensor
+    ) -> tuple[Carry, Tensor]:
         assert batch.real is not None
         alive = batch.real.any()
-        new, loss = step(carry, memory, batch, heard, rate)
+        new, loss = step(carry, memory, batch, broadcast, rate)
         kept = (trees.apply(lambda n, o: torch.where(alive, n, o), n, o) for n, o in zip(new, carry, strict=True))
         return Carry(*kept), loss
 
     every_client = torch.vmap(unless_padding, in_dims=(0, 0, 0, None, None))
 
-    def run(carry: Carry, memory: Memory, plan: Plan, s: Tensor, heard: Server, rate: Tensor) -> tuple[Carry, Tensor]:
+    def run(
+        carry: Carry, memory: Memory, plan: Plan, s: Tensor, broadcast: Server, rate: Tensor
+    ) -> tuple[Carry, Tensor]:
         rows, real, flip, shift = (leaf.index_select(1, s).squeeze(1) for leaf in plan[:4])
         now = Plan(rows, real, flip, shift, plan.key + s)
         x, y = _fetch(learner, now, ())
-        return every_client(carry, memory, Batch(x, y, now.real, now.key), heard, rate)
+        return every_client(carry, memory, Batch(x, y, now.real, now.key), broadcast, rate)
 
     return run
 
 
-def finish_block(learner: Learner, heard: Server, jobs: Job, carry: Carry, losses: Tensor, rate: Tensor) -> Reply:
+def finish_block(learner: Learner, broadcast: Server, jobs: Job, carry: Carry, losses: Tensor, rate: Tensor) -> Reply:
     """Makes the replies of a block of clients."""
-    every_client = torch.vmap(lambda job, carry, losses: finish(learner, heard, job, carry, losses, rate))
+    every_client = torch.vmap(lambda job, carry, losses: finish(learner, broadcast, job, carry, losses, rate))
     return every_client(jobs, carry, losses)
 
 
@@ -173,12 +177,17 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
     """Returns one step of SGD: gradient and correction, clip, weight decay, momentum."""
     training, algorithm = learner.training, learner.algorithm
 
-    def step(carry: Carry, memory: Memory, batch: Batch, heard: Server, rate: float | Tensor) -> tuple[Carry, Tensor]:
+    def step(
+        carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: float | Tensor
+    ) -> tuple[Carry, Tensor]:
         params = carry.params
         weights = trees.restrict(params, learner.trained)
         gradient, loss, buffers = differentiate(lambda w: _loss(learner, {**params, **w}, memory, batch), weights)
         seen = trees.restrict(gradient, learner.travelling)
-        gradient = {**gradient, **algorithm.correct(seen, trees.restrict(weights, learner.travelling), heard, memory)}
+        gradient = {
+            **gradient,
+            **algorithm.correct(seen, trees.restrict(weights, learner.travelling), broadcast, memory),
+        }
         scale = _clip_scale(gradient, training.clip)
         moves: Params = {}
         for name, g in gradient.items():
@@ -201,14 +210,16 @@ def begin(learner: Learner, job: Job) -> Carry:
     return Carry(job.params, trees.zeros_like(trees.restrict(job.params, learner.trained)) if momentum else {})
 
 
-def finish(learner: Learner, heard: Server, job: Job, carry: Carry, losses: Tensor, rate: float | Tensor) -> Reply:
+def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: Tensor, rate: float | Tensor) -> Reply:
     """Makes the reply of one client."""
     steps = job.plan.real.any(-1).sum(-1)
     count, training = steps.to(losses.dtype), learner.training
     unit = training.lr if training.controls == "first" else rate
     far = _rates(learner, learner.travelling, lambda factor: displacement(count, factor * unit, training.momentum))
     work = Work(trees.restrict(job.params, learner.travelling), steps, far)
-    upload, memory = learner.algorithm.report(trees.restrict(carry.params, learner.travelling), heard, job.memory, work)
+    upload, memory = learner.algorithm.report(
+        trees.restrict(carry.params, learner.travelling), broadcast, job.memory, work
+    )
     averaged = trees.restrict(carry.params, learner.statistics)
     return Reply(carry.params, {**upload, "statistics": averaged}, memory, losses, steps)
 
@@ -243,8 +254,8 @@ def check_finite(traces: Traces, t: int) -> list[float]:
     trained = step < values.shape[1] - 1
     what = f"loss is {float(values[place, step])}" if trained else "the trained model is not finite"
     step = step if trained else int(steps[place]) - 1
-    who = f"client {traces.clients[place]}, round {t}, step {step}"
-    raise FloatingPointError(f"{who}: {what}. Lower --lr, set --clip 10, or look at its data.")
+    who = f"client {traces.clients[place]}, round {t + 1}, step {step + 1}"
+    raise FloatingPointError(f"{who}: {what}. Lower lr, set clip=10, or look at its data.")
 
 
 def _rates(learner: Learner, names: Iterable[str], of_factor: Callable[[float], T]) -> dict[str, T]:

@@ -1,7 +1,5 @@
 """Scores on the test set: of three global models, and of every client's own model on its own part of it."""
 
-import math
-from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -12,8 +10,9 @@ from torch.nn.utils.rnn import pad_sequence
 from fedatoms.core import trees
 from fedatoms.core.trees import Params
 from fedatoms.data.batches import normalise
-from fedatoms.engine.round import advance
-from fedatoms.engine.spec import Record, Scored, Simulation, State
+from fedatoms.engine.runtime import Runtime, scored_at_once
+from fedatoms.engine.spec import Scored
+from fedatoms.engine.state import State
 
 
 class Score(NamedTuple):
@@ -25,17 +24,17 @@ class Score(NamedTuple):
     spread: float | None = None  # standard deviation over clients
 
 
-def evaluate(sim: Simulation, state: State) -> dict[Scored, Score]:
+def evaluate(runtime: Runtime, state: State) -> dict[Scored, Score]:
     """Scores the models that the simulation asks for; models that are equal are run once."""
     scores: dict[Scored, Score] = {}
     seen: list[tuple[Params, Score]] = []
-    for which in sim.score:
+    for which in runtime.sim.score:
         if which == "personal":
-            scores[which] = personal_score(sim, state)
+            scores[which] = personal_score(runtime, state)
             continue
-        params = scored_model(state, which, len(sim.data.parts))
+        params = scored_model(state, which, len(runtime.data.parts))
         known = [score for other, score in seen if all(_same(other[name], leaf) for name, leaf in params.items())]
-        scores[which] = known[0] if known else score(sim, params)
+        scores[which] = known[0] if known else score(runtime, params)
         seen.append((params, scores[which]))
     return scores
 
@@ -51,25 +50,27 @@ def scored_model(state: State, which: Scored, clients: int) -> Params:
     return server
 
 
-def score(sim: Simulation, params: Params) -> Score:
+def score(runtime: Runtime, params: Params) -> Score:
     """Runs a model over the test set."""
-    right, loss = _outcomes(sim, params, torch.arange(len(sim.data.test_y)))
+    right, loss = _outcomes(runtime, params, torch.arange(len(runtime.data.test_y)))
     return Score(100 * float(right.double().mean()), float(loss.double().mean()))
 
 
-def personal_score(sim: Simulation, state: State) -> Score:
+def personal_score(runtime: Runtime, state: State) -> Score:
     """Runs the server's model with each client's own part in it over that client's part of the test set."""
-    server, parts = state.server.params, sim.data.test_parts
-    own = [_own(sim, state, client) for client in range(len(parts))]
-    found = {client: (torch.zeros(0, device=sim.device),) * 2 for client in range(len(parts))}  # not tested
+    server, parts = state.server.params, runtime.data.test_parts
+    own = [_own(runtime, state, client) for client in range(len(parts))]
+    found = {client: (torch.zeros(0, device=runtime.sim.device),) * 2 for client in range(len(parts))}  # not tested
     alike = [client for client, tree in enumerate(own) if not tree and len(parts[client])]  # nothing of their own yet
     if alike:
-        right, loss = _outcomes(sim, server, torch.arange(len(sim.data.test_y)))
-        found |= {client: (right[rows], loss[rows]) for client in alike for rows in [parts[client].to(sim.device)]}
-    owners, at_once = [client for client, tree in enumerate(own) if tree], _clients_at_once(sim)
+        right, loss = _outcomes(runtime, server, torch.arange(len(runtime.data.test_y)))
+        found |= {
+            client: (right[rows], loss[rows]) for client in alike for rows in [parts[client].to(runtime.sim.device)]
+        }
+    owners, at_once = [client for client, tree in enumerate(own) if tree], _clients_at_once(runtime)
     for first in range(0, len(owners), at_once):
         some = owners[first : first + at_once]
-        outcomes = _own_outcomes(sim, server, [own[client] for client in some], [parts[client] for client in some])
+        outcomes = _own_outcomes(runtime, server, [own[client] for client in some], [parts[client] for client in some])
         found.update(zip(some, outcomes, strict=True))
     right, loss = (torch.stack([found[client][i].double().sum() for client in range(len(parts))]).cpu() for i in (0, 1))
     return over_clients(right, loss, torch.tensor([float(len(part)) for part in parts], dtype=torch.float64))
@@ -84,7 +85,7 @@ def over_clients(right: Tensor, loss: Tensor, tested: Tensor) -> Score:
     each = (right / tested)[tested > 0].sort().values
     if not len(each):
         raise ValueError(
-            "no client has a part of the test set, so its own model cannot be scored. Use --own-test classes."
+            "no client has a part of the test set, so its own model cannot be scored. Use own_test classes."
         )
     worst = each[: max(round(len(each) / 10), 1)].mean()
     return Score(
@@ -95,46 +96,46 @@ def over_clients(right: Tensor, loss: Tensor, tested: Tensor) -> Score:
     )
 
 
-def _own(sim: Simulation, state: State, client: int) -> Params:
+def _own(runtime: Runtime, state: State, client: int) -> Params:
     row = state.clients.read(client)
-    return {} if row is None else trees.restrict(row.own, sim.own)
+    return {} if row is None else trees.restrict(row.own, runtime.layout.own)
 
 
-def _clients_at_once(sim: Simulation) -> int:
+def _clients_at_once(runtime: Runtime) -> int:
     """Returns how many clients' models to run at once: one on a CPU, where vmap gains nothing."""
-    longest = max(len(part) for part in sim.data.test_parts)
-    return max(sim.scored_at_once // max(longest, 1), 1) if sim.device.startswith("cuda") else 1
+    longest = max(len(part) for part in runtime.data.test_parts)
+    return max(scored_at_once(runtime.sim.device) // max(longest, 1), 1) if runtime.sim.device.startswith("cuda") else 1
 
 
 def _own_outcomes(
-    sim: Simulation, server: Params, own: list[Params], parts: list[Tensor]
+    runtime: Runtime, server: Params, own: list[Params], parts: list[Tensor]
 ) -> list[tuple[Tensor, Tensor]]:
     """Says of each client's test samples whether its model is right, and its loss."""
     if len(own) > 1:
         try:
-            return _together(sim, server, own, parts)
+            return _together(runtime, server, own, parts)
         except RuntimeError:  # a model that cannot be vectorised, or too little memory
             pass
-    return [_outcomes(sim, {**server, **tree}, part) for tree, part in zip(own, parts, strict=True)]
+    return [_outcomes(runtime, {**server, **tree}, part) for tree, part in zip(own, parts, strict=True)]
 
 
 @torch.no_grad()
-def _together(sim: Simulation, server: Params, own: list[Params], parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    data, dtype = sim.pool, sim.network.dtype
-    rows = pad_sequence(parts, batch_first=True).to(sim.device)
+def _together(runtime: Runtime, server: Params, own: list[Params], parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    data, dtype = runtime.data, runtime.network.dtype
+    rows = pad_sequence(parts, batch_first=True).to(runtime.sim.device)
     x, y = normalise(data.test_x[rows.flatten()], data.recipe, dtype).unflatten(0, rows.shape), data.test_y[rows]
-    logits = torch.vmap(lambda tree, images: sim.network.predict({**server, **tree}, images))(trees.stack(own), x)
+    logits = torch.vmap(lambda tree, images: runtime.network.predict({**server, **tree}, images))(trees.stack(own), x)
     right, loss = logits.argmax(2) == y, F.cross_entropy(logits.movedim(2, 1), y, reduction="none")
     return [(right[i, : len(part)], loss[i, : len(part)]) for i, part in enumerate(parts)]
 
 
 @torch.no_grad()
-def _outcomes(sim: Simulation, params: Params, rows: Tensor) -> tuple[Tensor, Tensor]:
+def _outcomes(runtime: Runtime, params: Params, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Says of each test sample whether a model is right, and its loss."""
-    data, dtype, right, losses = sim.pool, sim.network.dtype, [], []
-    for some in rows.to(sim.device).split(sim.scored_at_once):
+    data, dtype, right, losses = runtime.data, runtime.network.dtype, [], []
+    for some in rows.to(runtime.sim.device).split(scored_at_once(runtime.sim.device)):
         y = data.test_y[some]
-        logits = sim.predict(params, normalise(data.test_x[some], data.recipe, dtype))
+        logits = runtime.predict(params, normalise(data.test_x[some], data.recipe, dtype))
         right.append(logits.argmax(1) == y)
         losses.append(F.cross_entropy(logits, y, reduction="none"))
     return torch.cat(right), torch.cat(losses)
@@ -142,32 +143,3 @@ def _outcomes(sim: Simulation, params: Params, rows: Tensor) -> tuple[Tensor, Te
 
 def _same(a: Tensor, b: Tensor) -> bool:
     return a is b or torch.equal(a, b)  # only the second waits for a GPU
-
-
-class Progress(NamedTuple):
-    """What is known after a round; ``scores`` is empty in rounds without an evaluation."""
-
-    state: State
-    record: Record
-    scores: dict[Scored, Score]
-
-
-def rounds(sim: Simulation, state: State, until: int, eval_every: int = 1) -> Iterator[Progress]:
-    """Runs rounds up to number ``until`` and scores the models every ``eval_every`` of them, and after the last."""
-    while state.round < until:
-        state, record = advance(sim, state)
-        due = state.round % eval_every == 0 or state.round == until
-        scores = evaluate(sim, state) if due else {}
-        if what := lost(sim, scores):
-            raise FloatingPointError(
-                f"round {record.round}: {what}. Lower --lr, set --clip 10, or look at the test set."
-            )
-        yield Progress(state, record, scores)
-
-
-def lost(sim: Simulation, scores: Mapping[Scored, Score]) -> str | None:
-    """Says that the server's loss is no finite number; where a part is private, its model is not meant to be scored."""
-    score = scores.get("server")
-    if score is None or sim.private or math.isfinite(score.loss):
-        return None
-    return f"the server's loss is {score.loss}"

@@ -1,4 +1,4 @@
-"""What a collaboration adds to a round: clients describe their features, and the server gives them new own parts."""
+"""A collaboration in a round: clients upload feature statistics, the server returns new personal parameters."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,51 +10,48 @@ from fedatoms.core import trees
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import normalise
 from fedatoms.engine.exchange import bytes_of
-from fedatoms.engine.spec import Bytes, Simulation, State, head_of
+from fedatoms.engine.runtime import Runtime
+from fedatoms.engine.spec import head_of
+from fedatoms.engine.state import Bytes, State
 from fedatoms.nn.atoms import Group
-from fedatoms.personal.base import Told
+from fedatoms.personal.base import Collaboration, Told
 
 Uploads = Mapping[int, Told]  # of each client that reported
 _BATCH = 500  # samples whose features are computed at once
 _GROUP: Group = "head"  # under which all that is said of features is counted: it is said for the head's sake
 
 
-def common_of(sim: Simulation, params: Params) -> Params:
-    """Returns what the server remembers before the first round; nothing without a collaboration."""
-    method = sim.personal.collaboration
-    return {} if method is None else method.start(sim.data.classes, _features(sim, params, sim.pool.test_x[:1]))
+def common_of(runtime: Runtime, params: Params) -> Params:
+    """Returns what the server remembers before the first round."""
+    return _method(runtime).start(runtime.data.classes, _features(runtime, params, runtime.data.test_x[:1]))
 
 
-def before_training(sim: Simulation, state: State, clients: list[int]) -> dict[int, Params]:
+def before_training(runtime: Runtime, state: State, clients: list[int]) -> dict[int, Params]:
     """Lets clients describe the features that the received model gives their data."""
-    method = sim.personal.collaboration
-    if method is None:
-        return {}
-    return {client: method.before(*_of_client(sim, state.server.params, client)) for client in clients}
+    method = _method(runtime)
+    return {client: method.before(*_of_client(runtime, state.server.params, client)) for client in clients}
 
 
-def after_training(sim: Simulation, params: Params, block: list[int]) -> dict[int, Params]:
+def after_training(runtime: Runtime, params: Params, block: list[int]) -> dict[int, Params]:
     """Lets a block of clients describe the features that their trained models, which are stacked, give their data."""
-    method = sim.personal.collaboration
-    if method is None:
-        return {}
+    method = _method(runtime)
     models = (trees.unstack(params, i) for i in range(len(block)))
-    return {client: method.after(*_of_client(sim, model, client)) for client, model in zip(block, models, strict=True)}
+    return {
+        client: method.after(*_of_client(runtime, model, client)) for client, model in zip(block, models, strict=True)
+    }
 
 
-def targets_of(sim: Simulation, state: State, before: Params) -> Memory:
+def targets_of(runtime: Runtime, state: State, before: Params) -> Memory:
     """Returns what a client's features are pulled to, as a memory for its job."""
-    method = sim.personal.collaboration
-    assert method is not None, "only a collaboration aligns features"
-    return {"targets": {"classes": method.targets(method.sends(state.common), before, sim.data.classes)}}
+    method = _method(runtime)
+    return {"targets": {"classes": method.targets(method.sends(state.common), before, runtime.data.classes)}}
 
 
-def settle(sim: Simulation, state: State, told: Uploads) -> State:
-    """Takes in what clients told: the server remembers, and each of them has a new own part."""
-    method = sim.personal.collaboration
-    if method is None or not told:
+def aggregate(runtime: Runtime, state: State, told: Uploads) -> State:
+    """Applies what clients uploaded: to the server's memory, and to the personal parameters of each of them."""
+    if not told:
         return state
-    common, parts = method.settle(state.common, list(told.values()))
+    common, parts = _method(runtime).settle(state.common, list(told.values()))
     rows = dict(state.clients.rows)
     for client, part in zip(told, parts, strict=True):
         row = state.clients.read(client)
@@ -63,42 +60,45 @@ def settle(sim: Simulation, state: State, told: Uploads) -> State:
     return state._replace(common=common, clients=state.clients._replace(rows=rows))
 
 
-def told_by(sim: Simulation, state: State, before: Mapping[int, Params], after: Mapping[int, Params]) -> Uploads:
-    """Puts together what each client uploads: its own part as it is now, and what it said of its features."""
+def uploads_of(runtime: Runtime, state: State, before: Mapping[int, Params], after: Mapping[int, Params]) -> Uploads:
+    """Returns what each client uploads: its personal parameters as they are now, and its feature statistics."""
     told = {}
     for client, said in after.items():
         row = state.clients.read(client)
         assert row is not None, "who trained has a state"
-        told[client] = Told(trees.restrict(row.own, sim.own), before[client], said)
+        told[client] = Told(trees.restrict(row.own, runtime.layout.own), before[client], said)
     return told
 
 
-def bytes_up(sim: Simulation, told: Uploads) -> Bytes:
+def bytes_up(runtime: Runtime, told: Uploads) -> Bytes:
     """Counts what clients upload to a collaboration."""
     count: Counter[Group] = Counter()
     for own, before, after in told.values():
-        count.update(bytes_of({"own": own}, sim.labels))
+        count.update(bytes_of({"own": own}, runtime.layout.labels))
         count[_GROUP] += trees.nbytes(before) + trees.nbytes(after)
     return dict(count)
 
 
-def bytes_down(sim: Simulation, state: State, chosen: list[int], told: Uploads) -> Bytes:
+def bytes_down(runtime: Runtime, state: State, chosen: list[int], told: Uploads) -> Bytes:
     """Counts what goes to all sampled clients at the beginning, and the new own parts of those that reported."""
-    method = sim.personal.collaboration
-    if method is None:
-        return {}
-    count: Counter[Group] = Counter({_GROUP: len(chosen) * trees.nbytes(method.sends(state.common))})
+    count: Counter[Group] = Counter({_GROUP: len(chosen) * trees.nbytes(_method(runtime).sends(state.common))})
     for own, _, _ in told.values():
-        count.update(bytes_of({"own": own}, sim.labels))
+        count.update(bytes_of({"own": own}, runtime.layout.labels))
     return dict(count)
 
 
-def _of_client(sim: Simulation, params: Params, client: int) -> tuple[Tensor, Tensor]:
-    rows = sim.data.parts[client].to(sim.device)
-    return _features(sim, params, sim.pool.x[rows]), sim.pool.y[rows]
+def _method(runtime: Runtime) -> Collaboration:
+    method = runtime.sim.personal.collaboration
+    assert method is not None, "only asked where features are exchanged"
+    return method
+
+
+def _of_client(runtime: Runtime, params: Params, client: int) -> tuple[Tensor, Tensor]:
+    rows = runtime.data.parts[client].to(runtime.sim.device)
+    return _features(runtime, params, runtime.data.x[rows]), runtime.data.y[rows]
 
 
 @torch.no_grad()
-def _features(sim: Simulation, params: Params, x: Tensor) -> Tensor:
-    net, recipe, layer = sim.network, sim.data.recipe, head_of(sim)
+def _features(runtime: Runtime, params: Params, x: Tensor) -> Tensor:
+    net, recipe, layer = runtime.network, runtime.data.recipe, head_of(runtime.sim)
     return torch.cat([net.features(layer, params, normalise(some, recipe, net.dtype)) for some in x.split(_BATCH)])

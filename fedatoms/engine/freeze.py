@@ -6,6 +6,7 @@ from dataclasses import replace
 from torch import nn
 
 from fedatoms.core.lookup import unknown
+from fedatoms.engine.runtime import Layout, layout_of
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.atoms import GROUPS
 
@@ -19,13 +20,14 @@ def hold_fixed(sim: Simulation, fixed: str) -> Simulation:
     >>> from torch import zeros
     >>> samples = zeros(2, 1, 3, 3), zeros(2).long()
     >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2))
-    >>> hold_fixed(Simulation(net, federation([samples], test=samples)), "rest").labels
+    >>> layout_of(hold_fixed(Simulation(net, federation([samples], test=samples)), "rest")).labels
     {'2.weight': 'head', '2.bias': 'head'}
     """
-    held = replace(sim, model=_frozen(sim, _wanted(sim, fixed)))
-    before = _trains_own(sim)
+    layout = layout_of(sim)
+    held = replace(sim, model=_frozen(sim.model, layout, _wanted(layout, fixed)))
+    before = _trains_own(sim, layout)
     try:
-        after = _trains_own(held)
+        after = _trains_own(held, layout_of(held))
     except ValueError:  # the part is gone
         after = []
     if after != before:
@@ -33,8 +35,8 @@ def hold_fixed(sim: Simulation, fixed: str) -> Simulation:
     return held
 
 
-def _wanted(sim: Simulation, fixed: str) -> list[str]:
-    wanted, labels = [part.strip() for part in fixed.split(",")], {sim.labels[name] for name in sim.network.parameters}
+def _wanted(layout: Layout, fixed: str) -> list[str]:
+    wanted, labels = [part.strip() for part in fixed.split(",")], {layout.labels[name] for name in layout.parameters}
     present = [group for group in TRAINED if group in labels]
     for name in wanted:
         if name not in TRAINED:
@@ -47,15 +49,15 @@ def _wanted(sim: Simulation, fixed: str) -> list[str]:
     return wanted
 
 
-def _frozen(sim: Simulation, wanted: list[str]) -> nn.Module:
-    model = copy.deepcopy(sim.model)
+def _frozen(model: nn.Module, layout: Layout, wanted: list[str]) -> nn.Module:
+    model = copy.deepcopy(model)
     for name, parameter in model.named_parameters():
-        if sim.labels.get(name) in wanted:
+        if layout.labels.get(name) in wanted:
             parameter.requires_grad_(False)
     return model
 
 
-def _trains_own(sim: Simulation) -> list[bool]:
+def _trains_own(sim: Simulation, layout: Layout) -> list[bool]:
     """Says of a client's own part, and of what its last pass trains, if there is anything to train in it."""
     parts = [part for part in (sim.personal.own, sim.personal.final) if part is not None]
-    return [bool(part(sim.model, sim.labels) & sim.network.parameters.keys()) for part in parts]
+    return [bool(part(sim.model, layout.labels) & layout.parameters) for part in parts]

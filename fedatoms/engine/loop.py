@@ -1,18 +1,34 @@
-"""Training in memory, from Python: your model and your data in, the trained model and its history out."""
+"""The loop over rounds, and training in memory from Python: your model and data in, the trained model out."""
 
-import copy
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fedatoms.core.trees import Params, misfit
-from fedatoms.engine.evaluate import Progress, Score, rounds
-from fedatoms.engine.round import begin
-from fedatoms.engine.spec import Record, Scored, Simulation, State
+from fedatoms.core import trees
+from fedatoms.core.trees import Params
+from fedatoms.data.batches import normalise
+from fedatoms.engine import feature_exchange, server
+from fedatoms.engine.client_states import Clients
+from fedatoms.engine.evaluate import Score, evaluate
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import Runtime, prepare
+from fedatoms.engine.spec import Scored, Simulation
+from fedatoms.engine.state import Record, State
+from fedatoms.nn.pure import with_params
 
-Watch = Callable[[Progress], None]
+
+class Progress(NamedTuple):
+    """What is known after a round; ``scores`` is empty in rounds without an evaluation."""
+
+    state: State
+    record: Record
+    scores: dict[Scored, Score]
+
+
+Watch = Callable[[Progress], None]  # a progress callback
 
 
 class Trained(NamedTuple):
@@ -40,36 +56,58 @@ def train(sim: Simulation, until: int, *, eval_every: int = 1, watch: Watch | No
             f"{until} rounds scored every {eval_every}: both must be at least 1. Use for example 20 and 1."
         )
     history = []
-    for progress in rounds(sim, begin(sim), until, eval_every):
+    runtime = prepare(sim)
+    for progress in rounds(runtime, begin(runtime), until, eval_every):
         history.append((progress.record, progress.scores))
         if watch is not None:
             watch(progress)
     return Trained(with_params(sim.model, progress.state.server.params), progress.scores, history, progress.state)
 
 
-def with_params(model: nn.Module, params: Params, names: Collection[str] | None = None) -> nn.Module:
-    """Returns a copy of a model that holds other tensors: all of them, or those that ``names`` says, and no others.
+def begin(runtime: Runtime) -> State:
+    """Returns the state before the first round."""
+    sim, net, layout = runtime.sim, runtime.network, runtime.layout
+    params = {**net.parameters, **net.statistics, **net.constants}
+    _check_outputs(runtime, params)
+    clients = Clients({}, sim.client_state, sim.folder, torch.device(sim.device))
+    last_sum = None
+    if "all" in sim.score:
+        last_sum = trees.apply(lambda leaf: leaf.double() * len(sim.data.parts), trees.restrict(params, layout.labels))
+    versions = dict.fromkeys(layout.labels.values(), 0)
+    common = {} if sim.personal.collaboration is None else feature_exchange.common_of(runtime, params)
+    return State(0, server.start(params, sim.algorithm, net.parameters), clients, versions, {}, last_sum, common)
 
-    A tied tensor is named once. Buffers that a state dict leaves out stay the model's own.
 
-    >>> from torch import zeros
-    >>> with_params(nn.Linear(1, 1), {"weight": zeros(1, 1), "bias": zeros(1)}).bias.item()
-    0.0
-    >>> with_params(nn.Linear(1, 1), {"bias": zeros(1)})
-    Traceback (most recent call last):
-    ...
-    ValueError: the tensors do not fit the model (missing: weight)
-    >>> with_params(nn.Linear(1, 1), {"bias": zeros(1)}, names={"bias"}).bias.item()
-    0.0
-    """
-    new = copy.deepcopy(model)
-    saved, parameters, buffers = new.state_dict().keys(), dict(new.named_parameters()), dict(new.named_buffers())
-    unsaved = buffers.keys() - saved
-    held = {name: leaf for name, leaf in {**parameters, **buffers}.items() if name not in unsaved}
-    given = {name: leaf for name, leaf in params.items() if name not in unsaved}
-    if wrong := misfit(given, held if names is None else {name: held[name] for name in sorted(names)}):
-        raise ValueError(f"the tensors do not fit the model ({wrong})")
-    with torch.no_grad():
-        for name, leaf in given.items():
-            held[name].copy_(leaf)
-    return new
+def rounds(runtime: Runtime, state: State, until: int, eval_every: int = 1) -> Iterator[Progress]:
+    """Runs rounds up to number ``until`` and scores the models every ``eval_every`` of them, and after the last."""
+    while state.round < until:
+        state, record = advance(runtime, state)
+        due = state.round % eval_every == 0 or state.round == until
+        scores = evaluate(runtime, state) if due else {}
+        if what := lost(runtime, scores):
+            raise FloatingPointError(
+                f"round {record.round + 1}: {what}. Lower lr, set clip=10, or look at the test set."
+            )
+        yield Progress(state, record, scores)
+
+
+def lost(runtime: Runtime, scores: Mapping[Scored, Score]) -> str | None:
+    """Says that the server's loss is no finite number; where a part is private, its model is not meant to be scored."""
+    score = scores.get("server")
+    if score is None or runtime.layout.private or math.isfinite(score.loss):
+        return None
+    return f"the server's loss is {score.loss}"
+
+
+@torch.no_grad()
+def _check_outputs(runtime: Runtime, params: Params) -> None:
+    data, net = runtime.data, runtime.network
+    if not len(data.test_x):  # a server that has no images
+        return
+    logits = net.predict(params, normalise(data.test_x[:2], data.recipe, net.dtype))
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < data.classes:
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(
+            f"the model returns {got} for {len(data.test_x[:2])} images, but labels go up to {data.classes - 1}. "
+            f"Let it return one row of {data.classes} logits per image."
+        )

@@ -27,15 +27,15 @@ def start(params: Params, algorithm: Algorithm, parameters: Collection[str]) -> 
     return Server(params, algorithm.server_memory(trees.restrict(params, parameters)))
 
 
-def heard(server: Server, algorithm: Algorithm, travelling: Collection[str]) -> Server:
-    """Returns what an algorithm hears on a client: the travelling parameters and the memory that is sent along."""
+def broadcast(server: Server, algorithm: Algorithm, travelling: Collection[str]) -> Server:
+    """Returns what an algorithm sees of the server on a client: what travels, and the memory sent along."""
     memory = {name: trees.restrict(server.memory[name], travelling) for name in algorithm.sends}
     return Server(trees.restrict(server.params, travelling), memory)
 
 
 def message(server: Server, algorithm: Algorithm, lacking: Collection[str], travelling: Collection[str]) -> Memory:
     """Returns what crosses to one client: the leaves it lacks and the memory that is sent along."""
-    return {"params": trees.restrict(server.params, lacking), **heard(server, algorithm, travelling).memory}
+    return {"params": trees.restrict(server.params, lacking), **broadcast(server, algorithm, travelling).memory}
 
 
 def lacking(versions: Mapping[Group, int], held: Mapping[Group, int]) -> frozenset[Group]:
@@ -69,12 +69,12 @@ def mean_of(total: Total, like: Params) -> Memory:
     }
 
 
-def settle(server: Server, algorithm: Algorithm, mean: Memory, participation: float) -> Server:
-    """Takes the mean of the uploads in: the algorithm sees what travelled, the rest stays as it was.
+def aggregate(server: Server, algorithm: Algorithm, mean: Memory, participation: float) -> Server:
+    """Applies the mean of the uploads: the algorithm sees what travelled, the rest stays as it was.
 
     >>> from fedatoms.algorithms.fedavg import fedavg
     >>> old = Server({"w": torch.tensor(0.0), "kept": torch.tensor(5.0)}, {})
-    >>> settle(old, fedavg(), {"params": {"w": torch.tensor(2.0)}, "statistics": {}}, participation=0.1).params
+    >>> aggregate(old, fedavg(), {"params": {"w": torch.tensor(2.0)}, "statistics": {}}, participation=0.1).params
     {'w': tensor(2.), 'kept': tensor(5.)}
     """
     travelling = mean["params"].keys()

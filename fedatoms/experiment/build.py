@@ -19,7 +19,8 @@ from fedatoms.engine.client_round import Controls, Precision, Training
 from fedatoms.engine.client_states import Place
 from fedatoms.engine.exchange import Exchange, SlowLocal, every_round, fast_slow
 from fedatoms.engine.freeze import hold_fixed
-from fedatoms.engine.spec import Map, Scored, Simulation, learner_of
+from fedatoms.engine.round import check as check_rounds
+from fedatoms.engine.spec import Map, Scored, Simulation
 from fedatoms.experiment.fields import Experiment, check, period_of, scored_models
 from fedatoms.nn.atoms import GROUPS, Group, Init, decompose
 from fedatoms.nn.hadamard import factorise
@@ -32,8 +33,9 @@ THREADS = torch.get_num_threads()  # torch's choice, or what the program asked f
 def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation:
     """Builds what an experiment describes, or says in one line why that cannot be; writes nothing.
 
+    >>> from fedatoms.engine.runtime import layout_of
     >>> sim = simulation(Experiment(parametrisation="atoms", clients=10))
-    >>> len(sim.data.parts), sorted(set(sim.labels.values()))
+    >>> len(sim.data.parts), sorted(set(layout_of(sim).labels.values()))
     (10, ['atoms', 'coefficients', 'head', 'rest'])
     """
     check(experiment)
@@ -67,7 +69,7 @@ def assemble(experiment: Experiment, model: nn.Module, data: Federation, folder:
     )
     if experiment.fixed:
         sim = hold_fixed(sim, experiment.fixed)
-    _ = sim.map_clients, learner_of(sim, 0), learner_of(sim, 1)
+    check_rounds(sim)
     return sim
 
 

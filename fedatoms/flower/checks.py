@@ -9,7 +9,9 @@ from fedatoms.algorithms.base import Work
 from fedatoms.core import trees
 from fedatoms.core.trees import Memory, Params
 from fedatoms.engine import server as server_side
-from fedatoms.engine.spec import Simulation, State, travelling
+from fedatoms.engine.round import travelling
+from fedatoms.engine.runtime import Runtime
+from fedatoms.engine.state import State
 from fedatoms.flower.wire import Answer, Lacks, Tested
 
 FEWEST = 3  # answers, for one of them to be far from the others
@@ -20,7 +22,7 @@ class Refused(ValueError):
     """An answer that is not averaged, and why."""
 
 
-def check_answer(sim: Simulation, state: State, answer: Answer | Lacks, *, most: int) -> Answer:
+def check_answer(runtime: Runtime, state: State, answer: Answer | Lacks, *, most: int) -> Answer:
     """Returns an answer to the round that can be averaged, its leaves in the order of the model's.
 
     ``most`` is the number of samples that the node gave when it joined.
@@ -32,8 +34,8 @@ def check_answer(sim: Simulation, state: State, answer: Answer | Lacks, *, most:
     _check_samples(answer.samples, least=1, most=most)
     if not abs(answer.loss) <= LARGEST:
         raise Refused(f"its loss is {answer.loss}")
-    upload = _ordered(_expected(sim, state), answer.upload)
-    for name in sorted(variances(sim.model) & upload["statistics"].keys()):
+    upload = _ordered(_expected(runtime, state), answer.upload)
+    for name in sorted(variances(runtime.sim.model) & upload["statistics"].keys()):
         if (upload["statistics"][name] < 0).any():
             raise Refused(f"'statistics/{name}' is a variance and less than 0")
     return answer._replace(upload=upload)
@@ -68,13 +70,14 @@ def _check_samples(count: int, *, least: int, most: int) -> None:
         raise Refused(f"it says {count} samples, more than the {most} with which it joined")
 
 
-def _expected(sim: Simulation, state: State) -> Memory:
+def _expected(runtime: Runtime, state: State) -> Memory:
     """Makes an upload like those of the round: what the algorithm reports of a client that did not move."""
-    sent, algorithm = travelling(sim, state.round), sim.algorithm
-    heard = server_side.heard(state.server, algorithm, sent & sim.network.parameters.keys())
-    still = Work(heard.params, torch.ones(()), trees.apply(lambda leaf: leaf.new_ones(()), heard.params))
-    upload, _ = algorithm.report(heard.params, heard, algorithm.client_memory(heard.params), still)
-    return {**upload, "statistics": trees.restrict(sim.network.statistics, sent)}
+    sent, algorithm = travelling(runtime, state.round), runtime.sim.algorithm
+    broadcast = server_side.broadcast(state.server, algorithm, sent & runtime.layout.parameters)
+    params = broadcast.params
+    still = Work(params, torch.ones(()), trees.apply(lambda leaf: leaf.new_ones(()), params))
+    upload, _ = algorithm.report(params, broadcast, algorithm.client_memory(params), still)
+    return {**upload, "statistics": trees.restrict(runtime.network.statistics, sent)}
 
 
 def _ordered(expected: Memory, upload: Memory) -> Memory:

@@ -17,8 +17,10 @@ from fedatoms.core import trees
 from fedatoms.core.files import write_file
 from fedatoms.engine.client_states import Clients
 from fedatoms.engine.evaluate import Score, personal_score
-from fedatoms.engine.round import last_pass, take_part
-from fedatoms.engine.spec import Simulation, State
+from fedatoms.engine.finetune import last_pass
+from fedatoms.engine.remote import take_part
+from fedatoms.engine.runtime import Layout, Runtime, prepare
+from fedatoms.engine.state import State
 from fedatoms.experiment.build import configure
 from fedatoms.experiment.fields import run_name, trajectory
 from fedatoms.flower import wire
@@ -42,13 +44,13 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
         opened = _open(task, message, context)
         if isinstance(opened, Lacks):
             return Message(wire.write_lacks(opened), reply_to=message)
-        order, sim, state, me, folder = opened
-        log.info("round %d: training as client %d on %d samples", order.round, me, len(sim.data.parts[me]))
-        done = take_part(sim, state, me)
-        after = Kept(trees.restrict(state.server.params, sim.labels), order.versions, done.row)
+        order, runtime, state, me, folder = opened
+        log.info("round %d: training as client %d on %d samples", order.round, me, len(runtime.data.parts[me]))
+        done = take_part(runtime, state, me)
+        after = Kept(trees.restrict(state.server.params, runtime.layout.labels), order.versions, done.row)
         with _for_the_owner(folder):
             keep(folder, order.round + 1, after, before=order.base)
-        answer = Answer(order.round, len(sim.data.parts[me]), done.loss, done.upload)
+        answer = Answer(order.round, len(runtime.data.parts[me]), done.loss, done.upload)
         return Message(wire.write_answer(answer), reply_to=message)
 
     @app.evaluate()
@@ -56,14 +58,16 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
         opened = _open(task, message, context)
         if isinstance(opened, Lacks):
             return Message(wire.write_lacks(opened), reply_to=message)
-        order, sim, state, me, folder = opened
+        order, runtime, state, me, folder = opened
         if order.last_epochs:
-            sim, state = last_pass(sim, state, order.last_epochs, [me])
+            runtime, state = last_pass(runtime, state, order.last_epochs, [me])
             row = state.clients.read(me)
             with _for_the_owner(folder):
-                write_file(folder / "personal.safetensors", {} if row is None else trees.restrict(row.own, sim.own))
-        count = len(sim.data.test_parts[me])
-        score = personal_score(sim, state) if count else Score(0.0, 0.0)  # which then weighs nothing
+                write_file(
+                    folder / "personal.safetensors", {} if row is None else trees.restrict(row.own, runtime.layout.own)
+                )
+        count = len(runtime.data.test_parts[me])
+        score = personal_score(runtime, state) if count else Score(0.0, 0.0)  # which then weighs nothing
         return Message(wire.write_score(Tested(count, score)), reply_to=message)
 
     @app.query()
@@ -88,7 +92,7 @@ def _for_the_owner(folder: Path) -> Iterator[None]:
 
 class _Opened(NamedTuple):
     order: Order
-    sim: Simulation
+    runtime: Runtime
     state: State
     me: int
     folder: Path
@@ -103,23 +107,23 @@ def _open(task: Task, message: Message, context: Context) -> _Opened | Lacks:
     kept = kept_at(folder, order.base) if order.base else Kept({}, {}, None)
     if kept is None:
         return Lacks(order.round, sorted(order.versions), lost=True)
-    sim = node_simulation(task, experiment, me)
-    if order.base and not fits(sim, kept):
+    runtime = prepare(node_simulation(task, experiment, me))
+    if order.base and not fits(runtime, kept):
         return Lacks(order.round, sorted(order.versions), lost=True)
-    return _lacks(sim, order, kept) or _Opened(order, sim, _state(sim, order, kept, me), me, folder)
+    return _lacks(runtime.layout, order, kept) or _Opened(order, runtime, _state(runtime, order, kept, me), me, folder)
 
 
-def _lacks(sim: Simulation, order: Order, kept: Kept) -> Lacks | None:
+def _lacks(layout: Layout, order: Order, kept: Kept) -> Lacks | None:
     """Says which groups the node neither was sent nor holds in the server's version."""
-    sent = {sim.labels[name] for name in order.down.get("params", {})}
-    travel = {sim.labels[name] for name in sim.labels.keys() - sim.private}
+    sent = {layout.labels[name] for name in order.down.get("params", {})}
+    travel = {layout.labels[name] for name in layout.labels.keys() - layout.private}
     missing = [group for group in travel - sent if kept.versions.get(group) != order.versions[group]]
     return Lacks(order.round, sorted(missing), lost=False) if missing else None
 
 
-def _state(sim: Simulation, order: Order, kept: Kept, me: int) -> State:
+def _state(runtime: Runtime, order: Order, kept: Kept, me: int) -> State:
     """Puts together what this client knows of the server, in the form of the simulator's own functions."""
-    net, device = sim.network, torch.device(sim.device)
+    net, device = runtime.network, torch.device(runtime.sim.device)
     there = {kind: {name: trees.move(leaf, device) for name, leaf in tree.items()} for kind, tree in order.down.items()}
     held = {name: trees.move(leaf, device) for name, leaf in kept.params.items()}
     params = {**net.parameters, **net.statistics, **net.constants, **held, **there.pop("params", {})}

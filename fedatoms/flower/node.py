@@ -13,8 +13,8 @@ from safetensors.torch import save
 from fedatoms.core.files import replace_file
 from fedatoms.core.trees import Params, misfit, restrict
 from fedatoms.engine.client_states import Client, flatten, unflatten
-from fedatoms.engine.round import misfit_of
-from fedatoms.engine.spec import Simulation
+from fedatoms.engine.remote import misfit_of
+from fedatoms.engine.runtime import Runtime
 from fedatoms.nn.atoms import Group
 
 
@@ -42,10 +42,11 @@ def keep(folder: Path, number: int, kept: Kept, *, before: int) -> None:
             path.unlink()
 
 
-def fits(sim: Simulation, kept: Kept) -> bool:
+def fits(runtime: Runtime, kept: Kept) -> bool:
     """Says whether a kept state is one of this network and method, with every tensor that it needs."""
-    model = restrict({**sim.network.parameters, **sim.network.statistics}, sim.labels)
-    return not misfit(kept.params, model) and (kept.row is None or not misfit_of(sim, kept.row))
+    net = runtime.network
+    model = restrict({**net.parameters, **net.statistics}, runtime.layout.labels)
+    return not misfit(kept.params, model) and (kept.row is None or not misfit_of(runtime, kept.row))
 
 
 def kept_at(folder: Path, number: int) -> Kept | None:

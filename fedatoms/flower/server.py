@@ -10,8 +10,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from fedatoms.core.lookup import find
-from fedatoms.engine.evaluate import Progress, Score, evaluate, lost
-from fedatoms.engine.spec import Record, Scored, Simulation, State
+from fedatoms.engine.evaluate import Score, evaluate
+from fedatoms.engine.loop import Progress, lost
+from fedatoms.engine.runtime import Runtime
+from fedatoms.engine.spec import Scored, Simulation
+from fedatoms.engine.state import Record, State
 from fedatoms.experiment.fields import HOW_LONG, HOW_NOT_WHAT, Experiment, load_run, run_name, to_json, trajectory
 from fedatoms.flower.membership import NODE_KEYS, ask, whose_clients
 from fedatoms.flower.private import private, shut
@@ -93,9 +96,9 @@ class _Nodes:
     def simulation(self, experiment: Experiment, _: Path) -> Simulation:
         return server_simulation(self.task, experiment)
 
-    def rounds(self, sim: Simulation, state: State, until: int, eval_every: int) -> Iterator[Progress]:
+    def rounds(self, runtime: Runtime, state: State, until: int, eval_every: int) -> Iterator[Progress]:
         shut(self.folder)  # not before: this process is the only one that writes it
-        self.strategy = strategy = FedAtoms(sim, self._open_books(state), self.settings)
+        self.strategy = strategy = FedAtoms(runtime, self._open_books(state), self.settings)
         strategy.summary()
         log.info("%s", whose_clients(self.grid, self.settings.node_keys))
         try:
@@ -104,7 +107,7 @@ class _Nodes:
                 yield progress
                 state = progress.state
         except (TooFew, NotFinite) as error:
-            write_model(self.folder, sim, state)
+            write_model(self.folder, runtime.sim, state)
             way = "Start the missing nodes, and go on with resume=true in the run config."
             if isinstance(error, NotFinite):
                 way = (
@@ -115,7 +118,7 @@ class _Nodes:
         finally:
             _say_refused(read_rounds(self.folder))
 
-    def personal(self, experiment: Experiment, sim: Simulation, state: State, folder: Path) -> Ending:
+    def personal(self, experiment: Experiment, runtime: Runtime, state: State, folder: Path) -> Ending:
         assert self.strategy is not None, "rounds come first"
         score, size = _scores(self.strategy, self.grid, experiment.last_epochs, self._hold)
         own = {} if score is None else {**own_models_until(folder, experiment.rounds), **own_models_after(score)}
@@ -148,7 +151,7 @@ Hold = Callable[[Books], None]
 def _rounds(
     strategy: FedAtoms, grid: Grid, until: int, eval_every: int, hold: Hold, *, own: bool
 ) -> Iterator[Progress]:
-    nothing, sim = (ArrayRecord(), ConfigRecord()), strategy.sim
+    nothing, runtime = (ArrayRecord(), ConfigRecord()), strategy.runtime
     while (number := strategy.books.state.round) < until:
         messages = strategy.configure_train(number + 1, *nothing, grid)
         hold(strategy.books)
@@ -157,8 +160,8 @@ def _rounds(
         assert record is not None and metrics is not None, "a round leaves its record"
         scores: dict[Scored, Score] = {}
         if state.round % eval_every == 0 or state.round == until:
-            scores = evaluate(sim, state) if len(sim.data.test_y) else {}
-            if what := lost(sim, scores):
+            scores = evaluate(runtime, state) if len(runtime.data.test_y) else {}
+            if what := lost(runtime, scores):
                 raise NotFinite(f"round {number}: {what}, although all answers were finite")
             if own:
                 score, size = _scores(strategy, grid, 0, hold)

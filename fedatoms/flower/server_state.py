@@ -11,8 +11,9 @@ from fedatoms.core.files import replace_file
 from fedatoms.core.trees import Memory
 from fedatoms.engine import server as server_side
 from fedatoms.engine.exchange import bytes_of
-from fedatoms.engine.round import lost_by, message_to, settle
-from fedatoms.engine.spec import Bytes, Simulation, State
+from fedatoms.engine.round import aggregate, lost_by, message_to
+from fedatoms.engine.runtime import Runtime
+from fedatoms.engine.state import Bytes, State
 from fedatoms.flower.membership import Holder
 from fedatoms.flower.wire import Answer, Lacks, Order
 
@@ -30,21 +31,21 @@ class Books(NamedTuple):
     holders: Mapping[int, Holder] = {}  # of each client that ever came, the key to which it belongs
 
 
-def order_for(sim: Simulation, books: Books, client: int, *, score: bool = False, last_epochs: int = 0) -> Order:
+def order_for(runtime: Runtime, books: Books, client: int, *, score: bool = False, last_epochs: int = 0) -> Order:
     """Writes a client's order for the round: the groups that it lacks, and what the algorithm sends along."""
     state = books.state
-    down = message_to(sim, state, lost_by(sim, state, client), training=not score)
+    down = message_to(runtime, state, lost_by(runtime, state, client), training=not score)
     base = books.base.get(client, 0)
     return Order(books.run, state.round, base, state.versions, down, last_epochs)
 
 
-def take_in(sim: Simulation, books: Books, answers: Mapping[int, Answer], mean: Memory | None = None) -> Books:
+def take_in(runtime: Runtime, books: Books, answers: Mapping[int, Answer], mean: Memory | None = None) -> Books:
     """Averages good answers in the order of the clients and ends the round; ``mean`` stands for another average."""
-    present, total, uniform = sorted(answers), server_side.NOTHING_YET, sim.algorithm.weighting == "uniform"
+    present, total, uniform = sorted(answers), server_side.NOTHING_YET, runtime.sim.algorithm.weighting == "uniform"
     uploads = [(answers[each].upload, 1.0 if uniform else float(answers[each].samples)) for each in present]
     for upload, weight in uploads if mean is None else [(mean, 1.0)]:
         total = server_side.gather(total, _lead(upload), torch.tensor([weight]))
-    state = settle(sim, books.state, present, total)
+    state = aggregate(runtime, books.state, present, total)
     return books._replace(state=state, base={**books.base, **dict.fromkeys(present, books.state.round + 1)})
 
 
@@ -55,11 +56,11 @@ def mend(books: Books, client: int, lacks: Lacks) -> Books:
     return books._replace(state=books.state._replace(held={**books.state.held, client: held}), base=base)
 
 
-def bytes_in(sim: Simulation, messages: list[Memory]) -> Bytes:
+def bytes_in(runtime: Runtime, messages: list[Memory]) -> Bytes:
     """Counts the bytes of messages by group."""
     count: Bytes = {}
     for message in messages:
-        for group, size in bytes_of(message, sim.labels).items():
+        for group, size in bytes_of(message, runtime.layout.labels).items():
             count[group] = count.get(group, 0) + size
     return count
 

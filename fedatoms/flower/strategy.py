@@ -14,8 +14,10 @@ from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Strategy
 from fedatoms.core.lookup import find
 from fedatoms.core.trees import Memory
 from fedatoms.engine.evaluate import over_clients
+from fedatoms.engine.round import select
+from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.server import not_finite, trace_of
-from fedatoms.engine.spec import Record, Simulation, select
+from fedatoms.engine.state import Record
 from fedatoms.flower import wire
 from fedatoms.flower.checks import Refused, check_answer, check_score, far_ones
 from fedatoms.flower.membership import Roll, ask, by_sender, meet
@@ -40,13 +42,13 @@ class NotFinite(RuntimeError):
 class FedAtoms(Strategy):
     """Flower's hooks over the books of a run: any algorithm, schedule and personalised method of fedatoms."""
 
-    def __init__(self, sim: Simulation, books: Books, settings: Settings) -> None:
-        self.sim, self.books, self.settings = sim, books, settings
+    def __init__(self, runtime: Runtime, books: Books, settings: Settings) -> None:
+        self.runtime, self.books, self.settings = runtime, books, settings
         self.record: Record | None = None  # of the last round
         self.for_scores = 0  # bytes of arrays in the last orders to score
         self._robust = find(settings.aggregation, AGGREGATIONS, "aggregation")
         most, keys = settings.max_examples, settings.node_keys
-        self._roll = Roll(len(sim.data.parts), books.trajectory, most, keys, books.holders)
+        self._roll = Roll(len(runtime.data.parts), books.trajectory, most, keys, books.holders)
         self._orders: dict[int, Message] = {}  # to each client that was last asked
         self._sent: list[tuple[Order, Size]] = []
         self._heard: list[Size] = []
@@ -59,7 +61,7 @@ class FedAtoms(Strategy):
     ) -> Iterable[Message]:
         """Draws the clients of the round as the simulator does, and sends each what it lacks."""
         self._grid, self._began, self._sent, self._heard, self._refused = grid, time.perf_counter(), [], [], {}
-        chosen, _ = select(self.sim, self.books.state.round)
+        chosen, _ = select(self.runtime.sim, self.books.state.round)
         self._meet(grid, chosen)
         there = [client for client in chosen if client in self._roll.nodes]
         log.info("round %d: asking %d of %d clients", self.books.state.round, len(there), len(chosen))
@@ -73,7 +75,7 @@ class FedAtoms(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Takes the good answers in, in the order of the clients; leaves out the others, each with a line."""
-        state, (chosen, _) = self.books.state, select(self.sim, self.books.state.round)
+        state, (chosen, _) = self.books.state, select(self.runtime.sim, self.books.state.round)
         said = self._read(replies, self._orders, _answer)
         first = {client: answer for client, answer in said.items() if isinstance(answer, Answer)}
         answers = self._good({**first, **self._ask_again(said)})
@@ -83,7 +85,7 @@ class FedAtoms(Strategy):
                 f"round {state.round}: {len(answers)} good answers from {len(chosen)} clients{refused}, but "
                 f"min-train-nodes is {self.settings.min_train_nodes}"
             )
-        books = take_in(self.sim, self.books, answers, self._other_mean(answers))
+        books = take_in(self.runtime, self.books, answers, self._other_mean(answers))
         if what := not_finite(state.server, books.state.server, trace_of(books.state.server)):
             raise NotFinite(f"round {state.round}: the server's '{what}' is not finite, although all answers were")
         self.books = books
@@ -98,7 +100,7 @@ class FedAtoms(Strategy):
         self._meet(grid, wanted)
         epochs = int(str(config.get("last-epochs", 0)))
         orders = {
-            client: wire.write_order(order_for(self.sim, self.books, client, score=True, last_epochs=epochs))
+            client: wire.write_order(order_for(self.runtime, self.books, client, score=True, last_epochs=epochs))
             for client in sorted(self._roll.nodes)
         }
         self.for_scores = sum(wire.size_of(content).arrays for content in orders.values())
@@ -124,7 +126,7 @@ class FedAtoms(Strategy):
 
     def summary(self) -> None:
         """Says what is run."""
-        log.info("fedatoms: run %s, %d clients, %s", self.books.run, len(self.sim.data.parts), self.settings)
+        log.info("fedatoms: run %s, %d clients, %s", self.books.run, len(self.runtime.data.parts), self.settings)
 
     def _meet(self, grid: Grid, wanted: Iterable[int]) -> None:
         self._roll = meet(grid, self._roll, wanted, self.settings.wait)
@@ -134,7 +136,7 @@ class FedAtoms(Strategy):
         return check_score(wire.read_score(content), most=self._roll.places[client].tests)
 
     def _message(self, client: int) -> Message:
-        order = order_for(self.sim, self.books, client)
+        order = order_for(self.runtime, self.books, client)
         content = wire.write_order(order)
         self._sent.append((order, wire.size_of(content)))
         return Message(content, self._roll.nodes[client], MessageType.TRAIN, ttl=self._ttl())
@@ -180,7 +182,7 @@ class FedAtoms(Strategy):
         state, answers = self.books.state, dict[int, Answer]()
         for client, answer in sorted(said.items()):
             try:
-                answers[client] = check_answer(self.sim, state, answer, most=self._roll.places[client].samples)
+                answers[client] = check_answer(self.runtime, state, answer, most=self._roll.places[client].samples)
             except Refused as error:
                 self._refuse(client, str(error))
         far = far_ones(state, answers, self.settings.far)
@@ -219,8 +221,8 @@ class FedAtoms(Strategy):
 
     def _recorded(self, number: int, answers: dict[int, Answer], chosen: int) -> Record:
         loss = sum(answer.loss for answer in answers.values()) / len(answers)
-        up = bytes_in(self.sim, [each.upload for each in answers.values()])
-        down = bytes_in(self.sim, [order.down for order, _ in self._sent])
+        up = bytes_in(self.runtime, [each.upload for each in answers.values()])
+        down = bytes_in(self.runtime, [order.down for order, _ in self._sent])
         refused = sum(size.arrays for size in self._heard) - sum(up.values())
         beside = {"refused": refused} if refused else {}
         seconds = time.perf_counter() - self._began

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedatoms.core.trees import Params
+from fedatoms.core.trees import Params, misfit
 from fedatoms.nn.layers import swap
 
 _GOLDEN = -7046029254386353131  # 2^64 / golden ratio as a signed integer, the increment of splitmix64
@@ -47,13 +47,7 @@ def network(model: nn.Module) -> Network:
     tensor([[1., 1.]])
     """
     tensors = {name: leaf.detach().clone() for name, leaf in _tensors(model).items()}
-    trainable = {name for name, leaf in model.named_parameters() if leaf.requires_grad}
-    if not trainable:
-        raise ValueError(
-            f"{type(model).__name__} has nothing to train: no parameter requires a gradient. Unfreeze some."
-        )
-    saved = model.state_dict().keys()
-    buffers = {name for name, leaf in model.named_buffers() if leaf.is_floating_point() and name in saved}
+    trainable, buffers = tensor_names(model)
     training, scoring = _with_addressed_dropout(copy.deepcopy(model)).train(), copy.deepcopy(model).eval()
     masked = _with_masked_norm(copy.deepcopy(training))
     mutable = [name for name, _ in model.named_buffers()]
@@ -93,6 +87,50 @@ def network(model: nn.Module) -> Network:
         study,
         features,
     )
+
+
+def tensor_names(model: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
+    """Returns the names of a model's trainable parameters, and of its statistics.
+
+    >>> parameters, statistics = tensor_names(nn.BatchNorm1d(3, affine=True))
+    >>> sorted(parameters), sorted(statistics)
+    (['bias', 'weight'], ['running_mean', 'running_var'])
+    """
+    trainable = frozenset(name for name, leaf in model.named_parameters() if leaf.requires_grad)
+    if not trainable:
+        raise ValueError(
+            f"{type(model).__name__} has nothing to train: no parameter requires a gradient. Unfreeze some."
+        )
+    saved = model.state_dict().keys()
+    return trainable, frozenset(n for n, leaf in model.named_buffers() if leaf.is_floating_point() and n in saved)
+
+
+def with_params(model: nn.Module, params: Params, names: Collection[str] | None = None) -> nn.Module:
+    """Returns a copy of a model that holds other tensors: all of them, or those that ``names`` says, and no others.
+
+    A tied tensor is named once. Buffers that a state dict leaves out stay the model's own.
+
+    >>> from torch import zeros
+    >>> with_params(nn.Linear(1, 1), {"weight": zeros(1, 1), "bias": zeros(1)}).bias.item()
+    0.0
+    >>> with_params(nn.Linear(1, 1), {"bias": zeros(1)})
+    Traceback (most recent call last):
+    ...
+    ValueError: the tensors do not fit the model (missing: weight)
+    >>> with_params(nn.Linear(1, 1), {"bias": zeros(1)}, names={"bias"}).bias.item()
+    0.0
+    """
+    new = copy.deepcopy(model)
+    saved, parameters, buffers = new.state_dict().keys(), dict(new.named_parameters()), dict(new.named_buffers())
+    unsaved = buffers.keys() - saved
+    held = {name: leaf for name, leaf in {**parameters, **buffers}.items() if name not in unsaved}
+    given = {name: leaf for name, leaf in params.items() if name not in unsaved}
+    if wrong := misfit(given, held if names is None else {name: held[name] for name in sorted(names)}):
+        raise ValueError(f"the tensors do not fit the model ({wrong})")
+    with torch.no_grad():
+        for name, leaf in given.items():
+            held[name].copy_(leaf)
+    return new
 
 
 def uniform(key: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:

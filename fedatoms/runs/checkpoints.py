@@ -13,8 +13,10 @@ from fedatoms.algorithms.base import Server
 from fedatoms.core.files import Stored, read_file, replace_file, write_file
 from fedatoms.core.trees import Memory, Params, misfit
 from fedatoms.engine.client_states import Client, Clients, flatten, unflatten
-from fedatoms.engine.round import begin, misfit_of
-from fedatoms.engine.spec import Simulation, State
+from fedatoms.engine.loop import begin
+from fedatoms.engine.remote import misfit_of
+from fedatoms.engine.runtime import Runtime
+from fedatoms.engine.state import State
 
 KEPT = 2  # the last checkpoint, and one to fall back to
 
@@ -37,18 +39,18 @@ def save_checkpoint(folder: Path, state: State, *, trajectory: str, seconds: flo
         _tidy(folder, live)
 
 
-def load_checkpoint(folder: Path, sim: Simulation, *, trajectory: str, set_aside: bool = True) -> Loaded:
+def load_checkpoint(folder: Path, runtime: Runtime, *, trajectory: str, set_aside: bool = True) -> Loaded:
     """Reads the newest checkpoint that is whole, and says what was wrong with newer ones; without any, begins anew.
 
     ``set_aside`` renames damaged ones, out of the way of new ones: only for who holds the lock.
     """
     notes: list[str] = []
     if not [*folder.glob("*.json"), *folder.glob("*.damaged")]:
-        return Loaded(begin(sim), 0.0, notes)  # stopped before the first one
+        return Loaded(begin(runtime), 0.0, notes)  # stopped before the first one
     damaged: list[Path] = []
     for path in sorted(folder.glob("*.json"), reverse=True):
         try:
-            loaded = _load(path, sim, trajectory, notes)
+            loaded = _load(path, runtime, trajectory, notes)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, _OtherExperiment):
                 raise
@@ -86,7 +88,7 @@ class _OtherExperiment(ValueError):
     pass
 
 
-def _load(path: Path, sim: Simulation, trajectory: str, notes: list[str]) -> Loaded:
+def _load(path: Path, runtime: Runtime, trajectory: str, notes: list[str]) -> Loaded:
     manifest = json.loads(path.read_text())
     if manifest.pop("seal") != _seal(manifest):
         raise ValueError("its manifest does not match its checksum")
@@ -97,16 +99,16 @@ def _load(path: Path, sim: Simulation, trajectory: str, notes: list[str]) -> Loa
     data = path.with_suffix(".safetensors").read_bytes()
     if zlib.crc32(data) != manifest["checksum"]:
         raise ValueError("its tensors do not match their checksum")
-    fresh = begin(sim)
+    fresh = begin(runtime)
     rows = {
         int(client): Stored(path.parent / "clients" / name, crc) for client, (name, crc) in manifest["clients"].items()
     }
     for row in rows.values():
         if zlib.crc32(row.path.read_bytes()) != row.checksum:
             raise ValueError(f"{row.path.name} does not match its checksum")
-    state = _unflatten({name: leaf.to(sim.device) for name, leaf in load(data).items()}, fresh)
+    state = _unflatten({name: leaf.to(runtime.sim.device) for name, leaf in load(data).items()}, fresh)
     for row in rows.values():
-        _check_fit(misfit_of(sim, unflatten(read_file(row))), f"{row.path.name}: its tensors")
+        _check_fit(misfit_of(runtime, unflatten(read_file(row))), f"{row.path.name}: its tensors")
     state = state._replace(
         round=manifest["round"],
         versions=manifest["versions"],

@@ -14,10 +14,12 @@ from safetensors.torch import save
 
 from fedatoms.core.files import replace_file, write_file
 from fedatoms.core.trees import restrict
-from fedatoms.engine.evaluate import Progress, Score, personal_score, rounds
-from fedatoms.engine.loop import Watch
-from fedatoms.engine.round import begin, last_pass
-from fedatoms.engine.spec import Record, Simulation, State
+from fedatoms.engine.evaluate import Score, personal_score
+from fedatoms.engine.finetune import last_pass
+from fedatoms.engine.loop import Progress, Watch, begin, rounds
+from fedatoms.engine.runtime import Runtime, prepare
+from fedatoms.engine.spec import Simulation
+from fedatoms.engine.state import Record, State
 from fedatoms.experiment import fields as experiments
 from fedatoms.experiment.build import configure, simulation
 from fedatoms.experiment.fields import HOW_LONG, HOW_NOT_WHAT, LOCAL, Experiment, run_name, trajectory
@@ -86,8 +88,8 @@ class Engine(NamedTuple):
     """Who trains: by default this process, all clients. ``personal`` ends a run of a personalised method."""
 
     simulation: Callable[[Experiment, Path], Simulation] = simulation
-    rounds: Callable[[Simulation, State, int, int], Iterator[Progress]] = rounds
-    personal: Callable[[Experiment, Simulation, State, Path], Ending] | None = None
+    rounds: Callable[[Runtime, State, int, int], Iterator[Progress]] = rounds
+    personal: Callable[[Experiment, Runtime, State, Path], Ending] | None = None
     go_on: str = "Continue it with `fedatoms run --resume {folder}`, or use another --name."  # of a run that is there
     way_out: str = WAY_OUT  # of a folder that another process writes
 
@@ -113,7 +115,8 @@ def run(
             raise ValueError(f"{folder} already holds a run. {engine.go_on.format(folder=folder)}")
         configure(experiment)
         replace_file(folder / "experiment.json", _json(experiments.to_json(experiment)))
-        return _finish(experiment, sim, Loaded(begin(sim), 0.0, []), folder, watch, engine)
+        runtime = prepare(sim)
+        return _finish(experiment, runtime, Loaded(begin(runtime), 0.0, []), folder, watch, engine)
 
 
 def resume(
@@ -143,7 +146,8 @@ def resume(
         if (found := unless()) is not None:
             return found
         configure(new)
-        return _finish(new, sim, _last_checkpoint(new, sim, folder, say), folder, watch, engine)
+        runtime = prepare(sim)
+        return _finish(new, runtime, _last_checkpoint(new, runtime, folder, say), folder, watch, engine)
 
 
 def read_rounds(folder: Path) -> list[Row]:
@@ -198,9 +202,9 @@ def accuracy_curves(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
     return curves
 
 
-def _last_checkpoint(new: Experiment, sim: Simulation, folder: Path, say: Say) -> Loaded:
+def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) -> Loaded:
     """Loads what a run goes on from, and forgets the rounds after it."""
-    loaded = load_checkpoint(folder / "checkpoint", sim, trajectory=trajectory(new))
+    loaded = load_checkpoint(folder / "checkpoint", runtime, trajectory=trajectory(new))
     done = loaded.state.round
     for note in loaded.notes:
         say(note)
@@ -222,10 +226,10 @@ def _last_checkpoint(new: Experiment, sim: Simulation, folder: Path, say: Say) -
 
 
 def _finish(
-    experiment: Experiment, sim: Simulation, loaded: Loaded, folder: Path, watch: Watch | None, engine: Engine
+    experiment: Experiment, runtime: Runtime, loaded: Loaded, folder: Path, watch: Watch | None, engine: Engine
 ) -> Result:
     """Runs the rounds that are left, then writes the model and the result."""
-    state, before, began, source = loaded.state, loaded.seconds, time.perf_counter(), provenance(sim.device)
+    state, before, began, source = loaded.state, loaded.seconds, time.perf_counter(), provenance(runtime.sim.device)
     watchers = [each for each in (watch, tensorboard(experiment, folder, state.round)) if each is not None]
 
     def save_state() -> None:
@@ -234,7 +238,7 @@ def _finish(
 
     try:
         with (folder / "rounds.jsonl").open("a") as lines:
-            for progress in engine.rounds(sim, state, experiment.rounds, experiment.eval_every):
+            for progress in engine.rounds(runtime, state, experiment.rounds, experiment.eval_every):
                 lines.write(json.dumps(_row(progress)) + "\n")
                 lines.flush()
                 state = progress.state  # after its line: a checkpoint never knows more rounds than the file
@@ -247,12 +251,12 @@ def _finish(
         save_state()
         raise
     save_state()
-    own = (engine.personal or _personal)(experiment, sim, state, folder) if experiment.personal != "none" else None
-    result = _result(experiment, sim, folder, before + time.perf_counter() - began, source)
+    own = (engine.personal or _personal)(experiment, runtime, state, folder) if experiment.personal != "none" else None
+    result = _result(experiment, runtime, folder, before + time.perf_counter() - began, source)
     if own is not None:
         beside = _sum([result.bytes_beside or {}, own.beside])
         result = replace(result, personal=own.accuracy, bytes_beside=beside or None)
-    return _write(replace(result, model_sha256=write_model(folder, sim, state)))
+    return _write(replace(result, model_sha256=write_model(folder, runtime.sim, state)))
 
 
 def write_model(folder: Path, sim: Simulation, state: State) -> str:
@@ -264,7 +268,9 @@ def write_model(folder: Path, sim: Simulation, state: State) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _result(experiment: Experiment, sim: Simulation, folder: Path, seconds: float, source: dict[str, object]) -> Result:
+def _result(
+    experiment: Experiment, runtime: Runtime, folder: Path, seconds: float, source: dict[str, object]
+) -> Result:
     rows = read_rounds(folder)
     return Result(
         experiment=experiment,
@@ -274,7 +280,7 @@ def _result(experiment: Experiment, sim: Simulation, folder: Path, seconds: floa
         bytes_beside=_sum(row.get("beside", {}) for row in rows) or None,
         seconds=seconds,
         seconds_per_round=statistics.median(row["seconds"] for row in rows),
-        parameters=sum(leaf.numel() for leaf in sim.network.parameters.values()),
+        parameters=sum(leaf.numel() for leaf in runtime.network.parameters.values()),
         provenance=source,
         folder=folder,
     )
@@ -293,15 +299,15 @@ def own_models_after(score: Score) -> dict[str, float]:
     return {"after the last pass": score.accuracy, "worst tenth": score.worst, "spread": score.spread}
 
 
-def _personal(experiment: Experiment, sim: Simulation, state: State, folder: Path) -> Ending:
+def _personal(experiment: Experiment, runtime: Runtime, state: State, folder: Path) -> Ending:
     """Gives every client a last local pass, writes what is its own, and says how good their models are."""
     if experiment.last_epochs:  # else there is no pass, and what follows is the last round's
-        sim, state = last_pass(sim, state, experiment.last_epochs)
-    score = personal_score(sim, state)
-    for client in range(len(sim.data.parts)):
+        runtime, state = last_pass(runtime, state, experiment.last_epochs)
+    score = personal_score(runtime, state)
+    for client in range(len(runtime.data.parts)):
         row = state.clients.read(client)
         own = state.server.params if row is None else row.own  # who never took part has the server's, as in its score
-        write_file(folder / "personal" / f"{client:06d}.safetensors", restrict(own, sim.own))
+        write_file(folder / "personal" / f"{client:06d}.safetensors", restrict(own, runtime.layout.own))
     return Ending({**own_models_until(folder, experiment.rounds), **own_models_after(score)})
 
 

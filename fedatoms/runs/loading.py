@@ -11,9 +11,9 @@ from torch import nn
 from fedatoms.core.files import read_tensors
 from fedatoms.core.lookup import one_line
 from fedatoms.core.trees import Params
-from fedatoms.engine.loop import with_params
 from fedatoms.experiment.build import network_of
 from fedatoms.experiment.fields import load_run
+from fedatoms.nn.pure import with_params
 from fedatoms.runs.lock import writer
 
 

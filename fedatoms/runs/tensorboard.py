@@ -3,8 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-from fedatoms.engine.evaluate import Progress
-from fedatoms.engine.loop import Watch
+from fedatoms.engine.loop import Progress, Watch
 from fedatoms.experiment.fields import Experiment
 
 

@@ -10,7 +10,8 @@ from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
 from fedatoms.engine.client_round import Job, Learner, Reply, begin, local_rounds
-from fedatoms.engine.execution.vmap import MapClients, causes, naming_refusals, stack, why
+from fedatoms.engine.execution.loop import MapClients
+from fedatoms.engine.execution.vmap import causes, naming_refusals, stack, why
 
 MakeMap = Callable[[int], MapClients]  # from the size of a block
 ChooseSize = Callable[[Learner, Server, Job], int]
@@ -32,7 +33,7 @@ def in_blocks(make: MakeMap, choose: ChooseSize, otherwise: MapClients | None = 
     train: MapClients | None = None
     instead: MapClients | None = None  # what a failure left us with
 
-    def map_clients(learner: Learner, heard: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
+    def map_clients(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
         nonlocal size, train, instead
         rest = iter(jobs)
         # jobs are drawn outside of the try: what fails in making them would fail again, and lose those after it
@@ -40,9 +41,9 @@ def in_blocks(make: MakeMap, choose: ChooseSize, otherwise: MapClients | None = 
             try:
                 if size:
                     train = train or make(size)
-                    replies = list(train(learner, heard, some))
+                    replies = list(train(learner, broadcast, some))
                 else:
-                    size, rest, replies = choose(learner, heard, some[0]), itertools.chain(some, rest), []
+                    size, rest, replies = choose(learner, broadcast, some[0]), itertools.chain(some, rest), []
             except Exception as error:
                 full = _is_out_of_memory(error)
                 if not full and otherwise is None:
@@ -56,10 +57,10 @@ def in_blocks(make: MakeMap, choose: ChooseSize, otherwise: MapClients | None = 
             if full:
                 size = _smaller(size)
             elif otherwise is not None:
-                yield from _trying(otherwise, reason, learner, heard, rest)
+                yield from _trying(otherwise, reason, learner, broadcast, rest)
                 instead = otherwise
         if instead is not None:
-            yield from instead(learner, heard, rest)
+            yield from instead(learner, broadcast, rest)
 
     return map_clients
 
@@ -74,11 +75,11 @@ def even_blocks(sampled: int, fits: int) -> int:
     return -(-sampled // blocks)
 
 
-def room(learner: Learner, heard: Server, job: Job) -> int:
+def room(learner: Learner, broadcast: Server, job: Job) -> int:
     """Says how many clients fit into a GPU's free memory, at most ``MOST``: trains one of them for one step."""
     device = learner.data.x.device
     try:
-        step = _peak_of_a_step(learner, heard, job)
+        step = _peak_of_a_step(learner, broadcast, job)
     except torch.OutOfMemoryError:
         return 1
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -96,7 +97,7 @@ def that_fit(free: int, step: int, held: int) -> int:
     return min(max(int(SHARE * free / (GRAPHS * step + COPIES * held)), 1), MOST)
 
 
-def _peak_of_a_step(learner: Learner, heard: Server, job: Job) -> int:
+def _peak_of_a_step(learner: Learner, broadcast: Server, job: Job) -> int:
     device = learner.data.x.device
     rows, real, flip, shift = (leaf[:1] for leaf in job.plan[:4])
     one = stack([job._replace(plan=job.plan._replace(rows=rows, real=real, flip=flip, shift=shift))])
@@ -105,7 +106,7 @@ def _peak_of_a_step(learner: Learner, heard: Server, job: Job) -> int:
     before = torch.cuda.memory_allocated(device)
     # trying kernels out would take a second, and memory that no later step needs
     with naming_refusals(), cudnn.flags(True, False, deterministic=cudnn.deterministic, allow_tf32=cudnn.allow_tf32):
-        local_rounds(learner, heard, one)
+        local_rounds(learner, broadcast, one)
     return torch.cuda.max_memory_allocated(device) - before
 
 
@@ -126,9 +127,9 @@ def _smaller(size: int) -> int:
     return half
 
 
-def _trying(way: MapClients, reason: str, learner: Learner, heard: Server, jobs: Iterator[Job]) -> Iterator[Reply]:
+def _trying(way: MapClients, reason: str, learner: Learner, broadcast: Server, jobs: Iterator[Job]) -> Iterator[Reply]:
     """Trains the first client, and only then warns: an error that the model has in any map is not a reason."""
-    yield from way(learner, heard, [next(jobs)])
+    yield from way(learner, broadcast, [next(jobs)])
     warnings.warn(f"this model cannot be vectorised ({reason}): training client after client", stacklevel=3)
 
 

@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
 from fedatoms.engine.client_round import Carry, Job, Learner, Reply, begin, block_step, finish_block
-from fedatoms.engine.execution.vmap import MapClients, naming_refusals, stack, vectorised, why
+from fedatoms.engine.execution.loop import MapClients
+from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, why
 from fedatoms.engine.gpu.rewrite import Products, kernel_is_missing, traced
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ T = TypeVar("T")
 class Buffers(NamedTuple):
     """The memory that a graph reads and writes."""
 
-    heard: Server
+    broadcast: Server
     jobs: Job
     carry: Carry
     losses: Tensor  # (C, S)
@@ -51,7 +52,7 @@ def compiled(block: int) -> MapClients:
     """Trains ``block`` clients at once; a shorter block is filled up with clients that have nothing to do."""
     programs: dict[object, Program | None] = {}  # None: the compiler refused
 
-    def map_clients(learner: Learner, heard: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
+    def map_clients(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
         rest = iter(jobs)
         while some := list(itertools.islice(rest, block)):
             idle = some[0]._replace(plan=some[0].plan._replace(real=torch.zeros_like(some[0].plan.real)))
@@ -61,12 +62,12 @@ def compiled(block: int) -> MapClients:
             kind = (*sets, learner.algorithm, learner.training, learner.align)
             if kind not in programs:
                 with naming_refusals(), _collector_paused():
-                    programs[kind] = _record_if_possible(learner, heard, inputs)
+                    programs[kind] = _record_if_possible(learner, broadcast, inputs)
             program = programs[kind]
             if program is None:
-                yield from vectorised(block)(learner, heard, itertools.chain(some, rest))
+                yield from vectorised(block)(learner, broadcast, itertools.chain(some, rest))
                 return
-            _fill(program.buffers, heard, inputs, learner)
+            _fill(program.buffers, broadcast, inputs, learner)
             for _ in range(max(len(job.plan.rows) for job in some)):
                 program.step()
             yield _map(lambda leaf: leaf[: len(some)], program.finish())
@@ -95,25 +96,25 @@ class _NotCompiled(Exception):
     """The compiler refused a step."""
 
 
-def _record_if_possible(learner: Learner, heard: Server, jobs: Job) -> Program | None:
+def _record_if_possible(learner: Learner, broadcast: Server, jobs: Job) -> Program | None:
     try:
-        return _record(learner, heard, jobs)
+        return _record(learner, broadcast, jobs)
     except _NotCompiled as error:
         warnings.warn(f"the step cannot be compiled ({error}): training without the compiler", stacklevel=2)
         return None
 
 
-def _record(learner: Learner, heard: Server, jobs: Job) -> Program:
+def _record(learner: Learner, broadcast: Server, jobs: Job) -> Program:
     """Traces and compiles a step over fixed buffers and, on a GPU, keeps it as a graph."""
     carry = begin(learner, jobs)
     device = jobs.plan.rows.device
     losses = torch.zeros(jobs.plan.real.shape[:2], dtype=learner.network.dtype, device=device)
     first, rate = torch.zeros(1, dtype=torch.int64, device=device), torch.zeros((), dtype=losses.dtype, device=device)
-    buffers = _map(torch.clone, Buffers(heard, jobs, carry, losses, first, rate))
+    buffers = _map(torch.clone, Buffers(broadcast, jobs, carry, losses, first, rate))
     step = _compiled_step(learner, buffers)
 
     def finish() -> Reply:
-        return finish_block(learner, buffers.heard, buffers.jobs, buffers.carry, buffers.losses, buffers.rate)
+        return finish_block(learner, buffers.broadcast, buffers.jobs, buffers.carry, buffers.losses, buffers.rate)
 
     if device.type == "cpu":
         return Program(buffers, lambda: step(buffers), finish)
@@ -180,8 +181,8 @@ def _stepper(learner: Learner) -> Callable[[Buffers], None]:
     step = block_step(learner)
 
     def once(buffers: Buffers) -> None:
-        heard, jobs, carry, losses, number, rate = buffers
-        new, loss = step(carry, jobs.memory, jobs.plan, number, heard, rate)
+        broadcast, jobs, carry, losses, number, rate = buffers
+        new, loss = step(carry, jobs.memory, jobs.plan, number, broadcast, rate)
         _copy(carry, new)
         losses.index_copy_(1, number, loss[:, None])
         number.add_(1).remainder_(losses.shape[1])  # never out of range, also when trying it out
@@ -189,8 +190,8 @@ def _stepper(learner: Learner) -> Callable[[Buffers], None]:
     return once
 
 
-def _fill(buffers: Buffers, heard: Server, jobs: Job, learner: Learner) -> None:
-    old, new = (pytree.tree_leaves(each) for each in (buffers[:3], (heard, jobs, begin(learner, jobs))))
+def _fill(buffers: Buffers, broadcast: Server, jobs: Job, learner: Learner) -> None:
+    old, new = (pytree.tree_leaves(each) for each in (buffers[:3], (broadcast, jobs, begin(learner, jobs))))
     for kind in {leaf.dtype for leaf in old}:  # few kernels instead of one for each leaf
         into, tensors = zip(*(pair for pair in zip(old, new, strict=True) if pair[0].dtype == kind), strict=True)
         torch._foreach_copy_(into, tensors)

@@ -1,19 +1,14 @@
-"""Ways to map one client's round over many clients: each gives the same replies, in order, in blocks."""
+"""Many clients at once: one client's round vectorised over a leading client axis by ``torch.vmap``."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-
-import torch
-from torch import Tensor
 
 from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
-from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import move, pad_steps
-from fedatoms.engine.client_round import Job, Learner, Reply, local_round, local_rounds
-
-MapClients = Callable[[Learner, Server, Iterable[Job]], Iterator[Reply]]
+from fedatoms.engine.client_round import Job, Learner, Reply, local_rounds
+from fedatoms.engine.execution.loop import MapClients
 
 
 class NotVectorisable(ValueError):
@@ -24,27 +19,14 @@ class NotVectorisable(ValueError):
         self.reason = reason
 
 
-def one_by_one(learner: Learner, heard: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
-    """Trains client after client: the way for CPUs, and for models that cannot be vectorised."""
-    devices = [learner.data.x.device] if learner.data.x.is_cuda else []
-    for job in jobs:
-        # A model may draw from the global stream (F.dropout): let that be a function of client and round too.
-        with torch.random.fork_rng(devices):
-            torch.manual_seed(int(job.plan.key))
-            reply = local_round(learner, heard, job)
-        yield Reply(
-            _lead(reply.params), _lead_all(reply.upload), _lead_all(reply.memory), reply.losses[None], reply.steps[None]
-        )
-
-
 def vectorised(block: int) -> MapClients:
     """Trains ``block`` clients at once with ``torch.vmap``: the way for GPUs; memory grows with the block only."""
 
-    def map_clients(learner: Learner, heard: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
+    def map_clients(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
         rest = iter(jobs)
         while some := list(itertools.islice(rest, block)):
             with naming_refusals():
-                reply = local_rounds(learner, heard, stack(some))
+                reply = local_rounds(learner, broadcast, stack(some))
             yield reply
 
     return map_clients
@@ -61,7 +43,7 @@ def stack(jobs: list[Job], steps: int = 0) -> Job:
 def refusing(reason: str) -> MapClients:
     """Trains nobody: the map of a model that is known not to be vectorisable."""
 
-    def map_clients(learner: Learner, heard: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
+    def map_clients(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
         raise NotVectorisable(reason)
 
     return map_clients
@@ -104,11 +86,3 @@ def why(error: BaseException) -> str:
         return error.reason
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].split(". ")[0].rstrip(".")
-
-
-def _lead(tree: Mapping[str, Tensor]) -> Params:
-    return trees.apply(lambda leaf: leaf.unsqueeze(0), tree)
-
-
-def _lead_all(memory: Memory) -> Memory:
-    return {kind: _lead(tree) for kind, tree in memory.items()}

@@ -10,7 +10,9 @@ from fedatoms.algorithms.base import replace_params
 from fedatoms.core.trees import Params
 from fedatoms.engine.evaluate import score
 from fedatoms.engine.round import advance
-from fedatoms.engine.spec import Simulation, State
+from fedatoms.engine.runtime import Runtime
+from fedatoms.engine.spec import Simulation
+from fedatoms.engine.state import State
 from fedatoms.evidence.explain.aggregates import Apart, together
 from fedatoms.evidence.explain.factors import Layer, factors_of
 from fedatoms.evidence.explain.replay import Replay, Tick, replay
@@ -48,26 +50,26 @@ def check_fork(sim: Simulation, algorithm: str) -> None:
         )
 
 
-def fork(sim: Simulation, state: State, layers: Sequence[Layer], rounds: int, tick: Tick = lambda *_: None) -> Forked:
+def fork(runtime: Runtime, state: State, layers: Sequence[Layer], rounds: int, tick: Tick = lambda *_: None) -> Forked:
     """Goes on for some rounds with latent clients and without: the same clients, the same batches, the same seeds."""
     with_latent, without = state, _elsewhere(state)
     kept: dict[str, list[float]] = {"accuracy_on": [], "accuracy_off": [], "loss_on": [], "loss_off": []}
     lost = 0.0
     for done in range(rounds):
         tick(done, rounds)
-        with_latent, _ = advance(sim, with_latent)
-        without, missed = advance_without(sim, without, layers)
+        with_latent, _ = advance(runtime, with_latent)
+        without, missed = advance_without(runtime, without, layers)
         lost = max(lost, missed)
         for name, now in (("on", with_latent), ("off", without)):
-            result = score(sim, now.server.params)
+            result = score(runtime, now.server.params)
             kept[f"accuracy_{name}"].append(result.accuracy)
             kept[f"loss_{name}"].append(result.loss)
     return Forked(state.round, **kept, lost=lost)
 
 
-def advance_without(sim: Simulation, state: State, layers: Sequence[Layer]) -> tuple[State, float]:
+def advance_without(runtime: Runtime, state: State, layers: Sequence[Layer]) -> tuple[State, float]:
     """Runs one round whose server averages the clients' filters, and says how much of that its atoms could not hold."""
-    done = replay(sim, state)
+    done = replay(runtime, state)
     if not done.clients:
         return done.after, 0.0
     params, lost = refactor(done, layers)

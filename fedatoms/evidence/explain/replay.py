@@ -1,6 +1,5 @@
 """A run's next rounds, replayed from its checkpoint by the engine itself, with what each client uploaded."""
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,9 @@ from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
 from fedatoms.core.trees import Params
 from fedatoms.engine.client_round import Job, Learner, Reply
-from fedatoms.engine.round import advance
-from fedatoms.engine.spec import Record, Simulation, State, select, weights_of
+from fedatoms.engine.round import advance, select, weights_of
+from fedatoms.engine.runtime import Runtime, prepare
+from fedatoms.engine.state import Record, State
 from fedatoms.experiment.build import configure, simulation
 from fedatoms.experiment.fields import Experiment, load_run, trajectory
 from fedatoms.runs.checkpoints import load_checkpoint
@@ -26,7 +26,7 @@ class Opened(NamedTuple):
     """A run as its last checkpoint left it; nothing of it is written to the run's folder."""
 
     experiment: Experiment
-    sim: Simulation
+    runtime: Runtime
     state: State
     notes: list[str]
 
@@ -50,24 +50,24 @@ def open_run(run: Path, changes: Mapping[str, object], scratch: Path) -> Opened:
     experiment = replace(load_run(run), **changes)  # type: ignore[arg-type]
     _check(run, experiment)
     configure(experiment)
-    sim = simulation(replace(experiment, score="server"), scratch)  # others cost memory and change no parameter
-    loaded = load_checkpoint(run / "checkpoint", sim, trajectory=trajectory(experiment), set_aside=False)
-    return Opened(experiment, sim, loaded.state, loaded.notes)
+    runtime = prepare(
+        simulation(replace(experiment, score="server"), scratch)
+    )  # others cost memory and change no parameter
+    loaded = load_checkpoint(run / "checkpoint", runtime, trajectory=trajectory(experiment), set_aside=False)
+    return Opened(experiment, runtime, loaded.state, loaded.notes)
 
 
-def replay(sim: Simulation, state: State) -> Replay:
+def replay(runtime: Runtime, state: State) -> Replay:
     """Runs the next round as the run itself would, bit for bit, and keeps what its clients uploaded."""
-    uploads: list[Params] = []
+    sim, uploads = runtime.sim, list[Params]()
 
-    def listening(learner: Learner, heard: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
-        for reply in sim.map_clients(learner, heard, jobs):
+    def listening(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
+        for reply in runtime.map_clients(learner, broadcast, jobs):
             if learner.algorithm is sim.algorithm:  # not a phase that trains what stays on the client
                 uploads.extend(_uploads(reply))
             yield reply
 
-    listener = copy.copy(sim)
-    listener.__dict__["map_clients"] = listening
-    after, record = advance(listener, state)
+    after, record = advance(runtime._replace(map_clients=listening), state)
     clients = select(sim, state.round)[1]
     weights = weights_of(sim, clients).double()
     models = [{**state.server.params, **upload} for upload in uploads]

@@ -8,9 +8,10 @@ import torch
 
 from fedatoms.core.trees import Params
 from fedatoms.engine.evaluate import score
-from fedatoms.engine.spec import Simulation, sharing
+from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.evidence.measures.networks import scored_on_training
 from fedatoms.nn.atoms import fuse
+from fedatoms.personal.base import Personal
 
 
 @dataclass(frozen=True)
@@ -25,21 +26,21 @@ class Scores:
 class Judge(NamedTuple):
     """The same network twice: with the test set, and with the training images of some clients in its place."""
 
-    test: Simulation
-    train: Simulation
+    test: Runtime
+    train: Runtime
 
 
-def judge_of(sim: Simulation, clients: Sequence[int]) -> Judge:
+def judge_of(runtime: Runtime, clients: Sequence[int]) -> Judge:
     """Prepares to score models of a network on the test set and on what these clients train on."""
-    rows = torch.cat([sim.data.parts[client] for client in clients])
-    return Judge(sim, sharing(scored_on_training(sim, rows), sim, "network", "predict"))
+    rows = torch.cat([runtime.data.parts[client] for client in clients])
+    return Judge(runtime, scored_on_training(runtime, rows))
 
 
 def of_plain_network(judge: Judge) -> Judge:
     """Prepares to score plain twins of a decomposed network: filters that need not be a product."""
-    test = sharing(replace(judge.test, model=fuse(judge.test.model)), judge.test, "pool")
-    train = sharing(replace(judge.train, model=test.model), judge.train, "pool")
-    return Judge(test, sharing(train, test, "network", "predict"))
+    model, nobody = fuse(judge.test.sim.model), Personal()  # a client's own part, if any, has other names there
+    test = prepare(replace(judge.test.sim, model=model, personal=nobody), like=judge.test)
+    return Judge(test, prepare(replace(judge.train.sim, model=model, personal=nobody), like=test))
 
 
 def scores_of(judge: Judge, params: Params) -> Scores:

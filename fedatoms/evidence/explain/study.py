@@ -38,17 +38,24 @@ def explain(
         opened, plain = _open_both(run, settings, Path(scratch))
         for note in (*opened.notes, *(plain.notes if plain else ())):
             say(note)
-        layers, sim, start, rounds = layers_of(opened.sim.model), opened.sim, opened.state, settings.fork
+        layers, runtime, start, rounds = (
+            layers_of(opened.runtime.sim.model),
+            opened.runtime,
+            opened.state,
+            settings.fork,
+        )
         return Explanation(
             run=run.name,
             experiment=opened.experiment,
             settings=settings,
             round=start.round,
-            images=len(sim.data.test_y),
+            images=len(runtime.data.test_y),
             rounds=_measured(opened, layers, settings, tell),
             plain=plain_accuracies(plain, settings.rounds, partial(tell, "the plain run")) if plain else None,
-            fork=fork(sim, start, layers, rounds, partial(tell, "with and without latent clients")) if rounds else None,
-            provenance=provenance(sim.device),
+            fork=fork(runtime, start, layers, rounds, partial(tell, "with and without latent clients"))
+            if rounds
+            else None,
+            provenance=provenance(runtime.sim.device),
         )
 
 
@@ -87,7 +94,7 @@ def _open_both(run: Path, settings: Explain, scratch: Path) -> tuple[Opened, Ope
     """Loads the run and its plain twin, if there is one, and refuses what does not fit before anything is trained."""
     opened, plain = _open(run, settings, scratch / "run"), None
     if settings.fork:
-        check_fork(opened.sim, opened.experiment.algorithm)
+        check_fork(opened.runtime.sim, opened.experiment.algorithm)
     if settings.plain:
         plain = _open(Path(settings.plain), settings, scratch / "plain")
         check_twin(Path(settings.plain), plain, opened)
@@ -97,7 +104,7 @@ def _open_both(run: Path, settings: Explain, scratch: Path) -> tuple[Opened, Ope
 def _open(run: Path, settings: Explain, scratch: Path) -> Opened:
     asked = {name: getattr(settings, name) for name in ("data_dir", "device", "threads")}
     opened = open_run(run, {name: value for name, value in asked.items() if value is not None}, scratch)
-    if opened.sim.private:
+    if opened.runtime.layout.private:
         raise ValueError(
             f"{run}: with --personal {opened.experiment.personal} a part of the model never leaves a client, so the "
             f"server has no whole model to score. Explain a run without it, or with local-atoms, ditto or finetune."
@@ -110,7 +117,7 @@ def _measured(opened: Opened, layers: Sequence[Layer], settings: Explain, tell: 
     for _ in range(settings.rounds):
         name = f"round {state.round}"
         tell(f"{name}: training", 0, 0)
-        done = replay(opened.sim, state)
+        done = replay(opened.runtime, state)
         state = done.after
         if done.clients:  # else all of them failed, and nothing moved
             found.append(_measure(opened, done, layers, settings, partial(tell, f"{name}: scoring latent clients")))
@@ -120,7 +127,7 @@ def _measured(opened: Opened, layers: Sequence[Layer], settings: Explain, tell: 
 
 
 def _measure(opened: Opened, done: Replay, layers: Sequence[Layer], settings: Explain, tick: Tick) -> Round:
-    judge, latent = judge_of(opened.sim, done.clients), None
+    judge, latent = judge_of(opened.runtime, done.clients), None
     if min(settings.crossed, len(done.clients)) > 1:
         latent = score_latent(done, layers, judge, most=settings.crossed, seed=settings.seed, tick=tick)
     return Round(

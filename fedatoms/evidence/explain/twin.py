@@ -25,7 +25,7 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
 
 def check_twin(folder: Path, plain: Opened, decomposed: Opened) -> None:
     """Refuses a run that is not the plain twin of another one at the same round."""
-    if is_decomposed(plain.sim.model):
+    if is_decomposed(plain.runtime.sim.model):
         raise ValueError(f"--plain {folder} is decomposed too. Give a run with --parametrisation plain.")
     if differ := differences(plain.experiment, decomposed.experiment):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in differ)
@@ -45,8 +45,8 @@ def plain_accuracies(plain: Opened, rounds: int, tick: Tick = lambda done, of: N
     state, found = plain.state, []
     for done in range(rounds):
         tick(done, rounds)
-        state, _ = advance(plain.sim, state)
-        found.append(score(plain.sim, scored_model(state, "selected", len(plain.sim.data.parts))).accuracy)
+        state, _ = advance(plain.runtime, state)
+        found.append(score(plain.runtime, scored_model(state, "selected", len(plain.runtime.data.parts))).accuracy)
     return found
 
 

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from torch.nn.utils import parameters_to_vector
 
 from fedatoms.core.randomness import generator
-from fedatoms.engine.spec import Simulation
+from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.evidence.measures.base import Experiments, Watch, counting
 from fedatoms.evidence.measures.files import Values
 from fedatoms.evidence.measures.networks import loss, prepared, reconstructed, scored_on_training, states
@@ -58,7 +58,7 @@ def landscape(experiments: Experiments, settings: Grid, watch: Watch) -> Values:
     """Measures the training loss around the first rounds of a plain and a decomposed run, and along both."""
     tick = counting(watch, 2 * (settings.rounds + 1) + settings.points**2)
     plain, atoms = from_one_point(experiments)
-    paths = [trajectory(sim, settings.rounds, lambda: tick("rounds")) for sim in (plain, atoms)]
+    paths = [trajectory(run, settings.rounds, lambda: tick("rounds")) for run in (plain, atoms)]
     scored = scored_on_training(plain, some_rows(plain, settings.images))
     plane, judge = plane_of(paths[0], paths[1]), loss_at(scored)
     flat = [plane.flat(path) for path in paths]
@@ -82,7 +82,7 @@ def landscape(experiments: Experiments, settings: Grid, watch: Watch) -> Values:
     }
 
 
-def from_one_point(experiments: Experiments) -> tuple[Simulation, Simulation]:
+def from_one_point(experiments: Experiments) -> tuple[Runtime, Runtime]:
     """Builds a plain and a decomposed run; the plain network is the decomposed one's start, reconstructed."""
     kinds = [one.parametrisation == "plain" for one in experiments]
     if kinds != [True, False] or len({(one.dataset, one.model) for one in experiments}) != 1:
@@ -91,17 +91,17 @@ def from_one_point(experiments: Experiments) -> tuple[Simulation, Simulation]:
             '(preset("fedavg"), preset("fedavg-atoms")).'
         )
     plain, atoms = map(prepared, experiments)
-    return replace(plain, model=fuse(atoms.model)), atoms
+    return prepare(replace(plain.sim, model=fuse(atoms.sim.model)), like=plain), atoms
 
 
-def trajectory(sim: Simulation, rounds: int, tick: Callable[[], None]) -> Tensor:
+def trajectory(runtime: Runtime, rounds: int, tick: Callable[[], None]) -> Tensor:
     """Runs some rounds and returns the reconstructed parameters before and after each, (rounds + 1, P) in float64."""
     path = []
-    for state in states(sim, rounds):
-        plain = reconstructed(sim.model, state.server.params)
+    for state in states(runtime, rounds):
+        plain = reconstructed(runtime.sim.model, state.server.params)
         path.append(parameters_to_vector(plain.parameters()).detach().double())
         tick()
-    return torch.stack(path).to(sim.device)
+    return torch.stack(path).to(runtime.sim.device)
 
 
 def plane_of(first: Tensor, second: Tensor) -> Plane:
@@ -122,19 +122,19 @@ def plane_of(first: Tensor, second: Tensor) -> Plane:
     return Plane(centre, directions, (one, two))
 
 
-def some_rows(sim: Simulation, images: int) -> Tensor:
+def some_rows(runtime: Runtime, images: int) -> Tensor:
     """Draws at most so many of all clients' training images."""
-    rows = torch.cat(sim.data.parts)
-    return rows[torch.randperm(len(rows), generator=generator(sim.seed, "landscape"))[:images]]
+    rows = torch.cat(runtime.data.parts)
+    return rows[torch.randperm(len(rows), generator=generator(runtime.sim.seed, "landscape"))[:images]]
 
 
-def loss_at(scored: Simulation) -> Callable[[Tensor], float | None]:
+def loss_at(scored: Runtime) -> Callable[[Tensor], float | None]:
     """Returns the loss of a plain network as a function of its parameters, a vector; None where it is not finite.
 
     Buffers, such as BatchNorm's statistics, stay as they were at the start.
     """
     net = scored.network
-    shapes = {name: leaf.shape for name, leaf in scored.model.named_parameters()}
+    shapes = {name: leaf.shape for name, leaf in scored.sim.model.named_parameters()}
     held = {**net.parameters, **net.statistics, **net.constants}
 
     def judge(point: Tensor) -> float | None:

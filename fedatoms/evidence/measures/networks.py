@@ -8,28 +8,30 @@ from torch import Tensor, nn
 
 from fedatoms.core.trees import Params
 from fedatoms.engine.evaluate import score
-from fedatoms.engine.loop import with_params
-from fedatoms.engine.round import advance, begin
-from fedatoms.engine.spec import Simulation, State
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import Runtime, prepare
+from fedatoms.engine.state import State
 from fedatoms.experiment.build import configure, simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.atoms import fuse
 from fedatoms.nn.layers import Conv
+from fedatoms.nn.pure import with_params
 
 
-def prepared(experiment: Experiment) -> Simulation:
-    """Builds an experiment's simulation; no model but the server's is scored, and nothing goes to a disk."""
+def prepared(experiment: Experiment) -> Runtime:
+    """Prepares an experiment's simulation; no model but the server's is scored, and nothing goes to a disk."""
     configure(experiment)
     place = "host" if experiment.client_state == "disk" else experiment.client_state
-    return simulation(replace(experiment, score="server", client_state=place))
+    return prepare(simulation(replace(experiment, score="server", client_state=place)))
 
 
-def states(sim: Simulation, rounds: int) -> Iterator[State]:
+def states(runtime: Runtime, rounds: int) -> Iterator[State]:
     """Yields the state before the first round and after each of ``rounds``."""
-    state = begin(sim)
+    state = begin(runtime)
     yield state
     for _ in range(rounds):
-        state, _record = advance(sim, state)
+        state, _record = advance(runtime, state)
         yield state
 
 
@@ -52,16 +54,17 @@ def filters(model: nn.Module, params: Params) -> Tensor:
     return torch.cat([layer.weight.detach().double().flatten() for layer in layers])
 
 
-def scored_on_training(sim: Simulation, rows: Tensor | None = None) -> Simulation:
-    """Returns a simulation whose test set is all clients' training images, as they are, or some ``rows`` of the pool.
+def scored_on_training(runtime: Runtime, rows: Tensor | None = None) -> Runtime:
+    """Returns a runtime whose test set is all clients' training images, as they are, or some ``rows`` of the pool.
 
     An image that two clients hold counts twice, as in the federated objective.
     """
-    pool = sim.pool
-    rows = (torch.cat(sim.data.parts) if rows is None else rows).to(pool.x.device)
-    return replace(sim, data=pool._replace(test_x=pool.x[rows], test_y=pool.y[rows], test_parts=[]))
+    pool = runtime.data
+    rows = (torch.cat(pool.parts) if rows is None else rows).to(pool.x.device)
+    data = pool._replace(test_x=pool.x[rows], test_y=pool.y[rows], test_parts=[])
+    return prepare(replace(runtime.sim, data=data), like=runtime)
 
 
-def loss(sim: Simulation, params: Params) -> float:
+def loss(runtime: Runtime, params: Params) -> float:
     """Returns the mean loss of a model on the simulation's test set."""
-    return score(sim, params).loss
+    return score(runtime, params).loss

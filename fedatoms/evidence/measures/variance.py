@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from fedatoms.core.randomness import address
-from fedatoms.engine.round import advance, begin
-from fedatoms.engine.spec import Simulation, State, sharing
+from fedatoms.engine.loop import begin
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import Runtime, prepare
+from fedatoms.engine.state import State
 from fedatoms.evidence.measures.base import Experiments, Watch, counting
 from fedatoms.evidence.measures.files import Values
 from fedatoms.evidence.measures.networks import filters, prepared
@@ -52,27 +54,28 @@ def variance(experiments: Experiments, settings: Repeats, watch: Watch) -> Value
     return {"rounds": list(settings.rounds), "lines": lines}
 
 
-def along(sim: Simulation, settings: Repeats, tick: Callable[[], None]) -> Iterator[Variance]:
+def along(runtime: Runtime, settings: Repeats, tick: Callable[[], None]) -> Iterator[Variance]:
     """Yields the variance of each round that the settings name."""
-    others = [other_draws(sim, number) for number in range(settings.repeats)]
-    state = begin(sim)
+    others = [other_draws(runtime, number) for number in range(settings.repeats)]
+    state = begin(runtime)
     for t in settings.rounds:
         while state.round < t:
-            state, _record = advance(sim, state)
+            state, _record = advance(runtime, state)
             tick()
-        yield spread(repeated(others, state, tick), filters(sim.model, state.server.params))
+        yield spread(repeated(others, state, tick), filters(runtime.sim.model, state.server.params))
 
 
-def other_draws(sim: Simulation, number: int) -> Simulation:
-    """Returns a simulation that draws other clients, failures and batches, and differs in nothing else."""
-    return sharing(replace(sim, seed=address(sim.seed, "repeat", number)), sim)
+def other_draws(runtime: Runtime, number: int) -> Runtime:
+    """Returns a runtime that draws other clients, failures and batches, and differs in nothing else."""
+    sim = runtime.sim
+    return prepare(replace(sim, seed=address(sim.seed, "repeat", number)), like=runtime)
 
 
-def repeated(sims: Sequence[Simulation], state: State, tick: Callable[[], None] = lambda: None) -> list[Tensor]:
+def repeated(runtimes: Sequence[Runtime], state: State, tick: Callable[[], None] = lambda: None) -> list[Tensor]:
     """Runs the same round in each simulation, and returns the filters that each aggregates."""
     found = []
-    for sim in sims:
-        found.append(filters(sim.model, advance(sim, state)[0].server.params))
+    for runtime in runtimes:
+        found.append(filters(runtime.sim.model, advance(runtime, state)[0].server.params))
         tick()
     return found
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from fedatoms.core.lookup import one_line
-from fedatoms.engine.evaluate import Progress
+from fedatoms.engine.loop import Progress
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.files import write_measure
 from fedatoms.evidence.reproduce.budget import NO_LIMIT, Limit, next_of, took

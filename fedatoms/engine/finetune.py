@@ -1,0 +1,32 @@
+"""After the last round: every client, sampled or not, trains its personal parameters once more."""
+
+from dataclasses import replace
+
+from fedatoms.engine.client_round import check_finite
+from fedatoms.engine.round import train_own
+from fedatoms.engine.runtime import Runtime, prepare
+from fedatoms.engine.state import State
+from fedatoms.personal.base import Phase
+
+_LAST = 1_000  # tells the batches of a last pass from those of a round's phases
+
+
+def last_pass(runtime: Runtime, state: State, epochs: int, clients: list[int] | None = None) -> tuple[Runtime, State]:
+    """Trains what the method says is a client's own in the end, on every client or on ``clients``; all else stays.
+
+    Returns the runtime in which that part is the clients' own, for scoring, and the state.
+    """
+    last = own_at_the_end(runtime, epochs)
+    (phase,) = last.sim.personal.phases
+    everyone = list(range(len(runtime.sim.data.parts)))
+    state, traces = train_own(last, state, everyone if clients is None else clients, phase, place=_LAST)
+    for each in traces:
+        check_finite(each, state.round)
+    return last, state
+
+
+def own_at_the_end(runtime: Runtime, epochs: int) -> Runtime:
+    """Returns the runtime in which what a last pass of so many epochs trains is the clients' own."""
+    personal = runtime.sim.personal
+    own, phase = personal.final or personal.own, Phase("own", epochs=epochs)
+    return prepare(replace(runtime.sim, personal=personal._replace(own=own, phases=(phase,))), like=runtime)

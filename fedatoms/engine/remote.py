@@ -1,0 +1,46 @@
+"""One client's part of a round, done elsewhere than on the server: the same functions over what that client knows."""
+
+from typing import NamedTuple
+
+from fedatoms.core import trees
+from fedatoms.core.trees import Memory
+from fedatoms.engine.client_round import Traces, check_finite, traces_of
+from fedatoms.engine.client_states import Client, flatten
+from fedatoms.engine.round import first_memory, kept_of, phases_of, row_of, train_own, train_shared, with_rows
+from fedatoms.engine.runtime import Runtime
+from fedatoms.engine.state import State
+
+
+class Contribution(NamedTuple):
+    """What one client gives to a round and keeps of it; no tensor has an axis of clients."""
+
+    upload: Memory  # nothing if all of it stays
+    row: Client
+    loss: float  # mean over its steps
+
+
+def take_part(runtime: Runtime, state: State, client: int) -> Contribution:
+    """Does one client's part of a round; ``state`` is what this client knows of the server's."""
+    now, own, shared = state, list[Traces](), list[Traces]()
+    upload: Memory = {}
+    for place, phase in phases_of(runtime.sim):
+        if phase.moves == "own":
+            now, seen = train_own(runtime, now, [client], phase, place)
+            own += seen
+            continue
+        for block, reply in train_shared(runtime, now, [client], phase, {}):
+            upload = {kind: trees.unstack(tree, 0) for kind, tree in reply.upload.items()}
+            shared.append(traces_of(reply, block))
+            row = kept_of(runtime, now, row_of(runtime, now, client), reply, 0, phase.view)
+            now = with_rows(now, {client: now.clients.keep(client, row, state.round + 1)})
+    losses = [mean for each in shared or own for mean in check_finite(each, state.round)]
+    return Contribution(upload, row_of(runtime, now, client), sum(losses) / len(losses))
+
+
+def misfit_of(runtime: Runtime, row: Client) -> str:
+    """Says what a client's state from a file lacks, has too much or in another shape; nothing if it fits."""
+    net, layout = runtime.network, runtime.layout
+    model = trees.restrict({**net.parameters, **net.statistics}, layout.labels)
+    kept = row.own.keys() if runtime.sim.exchange.slow_local == "keep" else frozenset[str]()  # the slow part, if any
+    own, last = trees.restrict(model, layout.own | kept), model if row.last else {}
+    return trees.misfit(flatten(row), flatten(Client(first_memory(runtime), own, last)))

@@ -1,0 +1,159 @@
+"""What is built once and passed along: the network and the data on the device, the map over clients."""
+
+import copy
+from collections.abc import Callable, Collection
+from dataclasses import fields
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedatoms.algorithms.base import Server
+from fedatoms.core.trees import Params
+from fedatoms.data.batches import Planner, planner
+from fedatoms.data.federation import Federation
+from fedatoms.engine.client_round import Job, Learner
+from fedatoms.engine.exchange import check_covers
+from fedatoms.engine.execution.blocks import UNMEASURED, even_blocks, in_blocks, room
+from fedatoms.engine.execution.cuda_graph import compiled, start_compiler
+from fedatoms.engine.execution.loop import MapClients, one_by_one
+from fedatoms.engine.execution.vmap import NotVectorisable, refusing, vectorised
+from fedatoms.engine.gpu.rewrite import Products, traced
+from fedatoms.engine.spec import Simulation, sampled_clients
+from fedatoms.nn.atoms import Group, groups
+from fedatoms.nn.pure import Network, network, tensor_names, why_not_vectorised
+
+Predict = Callable[[Params, Tensor], Tensor]
+AHEAD = 32  # clients whose batches are drawn before their round
+
+
+class Layout(NamedTuple):
+    """The names of a model's tensors by what a round does with them."""
+
+    labels: dict[str, Group]  # the group of each tensor that may travel
+    parameters: frozenset[str]  # those of them that are trained, not statistics
+    own: frozenset[str]  # what each client has of its own
+    private: frozenset[str]  # what never leaves a client
+
+    def of(self, wanted: Collection[Group]) -> frozenset[str]:
+        """Returns the names of some groups."""
+        return frozenset(name for name, group in self.labels.items() if group in wanted)
+
+
+class Runtime(NamedTuple):
+    """A simulation ready to run; ``prepare`` makes it."""
+
+    sim: Simulation
+    network: Network  # the model as pure functions, on the device
+    data: Federation  # on the device
+    layout: Layout
+    map_clients: MapClients
+    predict: Predict  # logits; on a GPU full batches run with batched kernels, as in training
+    batches: Planner  # on the host; the last ones are cached
+
+
+def prepare(sim: Simulation, like: Runtime | None = None) -> Runtime:
+    """Builds all that a simulation needs to run, and takes from ``like`` what would be built the same.
+
+    On a GPU this starts the compiler's processes. ``prepare(replace(sim, seed=1), like=runtime)`` has other clients and
+    batches, and compiles nothing again.
+    """
+    same = _same_fields(sim, like.sim) if like else set()
+    if like and {"model", "device"} <= same:
+        net = like.network
+    else:
+        net = network(copy.deepcopy(sim.model).to(sim.device))
+    data = like.data if like and {"data", "device"} <= same else on_device(sim.data, sim.device)
+    predict = like.predict if like and {"model", "device", "precision"} <= same else _predictor(sim, net)
+    mapped = {"model", "data", "device", "map", "block", "precision", "fraction"}  # a compiled step reads the data
+    map_clients = like.map_clients if like and mapped <= same else _map_of(sim, net)
+    remembered = 2 * AHEAD * len(sim.personal.phases)
+    batches = planner(sim.data.parts, sim.data.recipe, sim.training.batch_size, sim.seed, remembered)
+    return Runtime(sim, net, data, layout_of(sim), map_clients, predict, batches)
+
+
+def layout_of(sim: Simulation) -> Layout:
+    """Says which tensors of a model may travel, which are a client's own, and which never leave it."""
+    parameters, statistics = tensor_names(sim.model)
+    may_travel = parameters | statistics
+    labels = {name: group for name, group in groups(sim.model, sim.head).items() if name in may_travel}
+    check_covers(sim.exchange, labels)
+    stays = frozenset(name for name, group in labels.items() if group in sim.exchange.personal)
+    own = stays | sim.personal.own(sim.model, labels)
+    return Layout(labels, parameters, own, stays if sim.personal.beside else own)
+
+
+def scored_at_once(device: str) -> int:
+    """Returns the images of a batch when scoring: a large one keeps a GPU busy, a small one stays in a CPU's cache."""
+    return 2000 if device.startswith("cuda") else 500
+
+
+def check_map(sim: Simulation) -> str | None:
+    """Says why the model cannot be vectorised, or None; an error if that is what is asked for."""
+    why_not = why_not_vectorised(sim.model)
+    if sim.map == "vectorised" and why_not:
+        raise NotVectorisable(why_not)
+    return why_not
+
+
+def _same_fields(one: Simulation, other: Simulation) -> set[str]:
+    return {each.name for each in fields(one) if _same(getattr(one, each.name), getattr(other, each.name))}
+
+
+def _same(one: object, other: object) -> bool:
+    plain = isinstance(one, (str, int, float)) and isinstance(other, (str, int, float))
+    return one is other or (plain and one == other)
+
+
+def on_device(data: Federation, device: str) -> Federation:
+    """Moves the images and labels of a federation to a device."""
+    test_x, test_y = data.test_x.to(device), data.test_y.to(device)
+    return data._replace(x=data.x.to(device), y=data.y.to(device), test_x=test_x, test_y=test_y)
+
+
+def _predictor(sim: Simulation, net: Network) -> Predict:
+    plain = net.predict
+    if not sim.device.startswith("cuda") or sim.precision == "float32":
+        return plain
+    known: dict[torch.Size, Predict] = {}
+
+    def predict(params: Params, x: Tensor) -> Tensor:
+        if len(x) != scored_at_once(sim.device):  # tracing takes longer than a small batch
+            return plain(params, x)
+        if x.shape not in known:
+            known[x.shape] = _with_batched_kernels(plain, params, x)
+        return known[x.shape](params, x)
+
+    return predict
+
+
+def _with_batched_kernels(predict: Predict, params: Params, x: Tensor) -> Predict:
+    try:
+        with Products():
+            graph = traced(predict, params, x)
+        graph(params, x)
+    except Exception:  # a path that depends on the data, or no kernel: as it is, the network runs anywhere
+        return predict
+    return graph
+
+
+def _map_of(sim: Simulation, net: Network) -> MapClients:
+    """Returns the map that is asked for, or the faster one on the device: on a CPU a plain loop beats vmap."""
+    why_not = check_map(sim)
+    if sim.map == "one_by_one" or (sim.map == "auto" and sim.device == "cpu"):
+        return one_by_one
+    if why_not:
+        return in_blocks(lambda size: refusing(why_not), lambda *first: 1, one_by_one)
+    make = vectorised
+    if sim.device.startswith("cuda"):
+        make = compiled
+        start_compiler()
+
+    def size_of_blocks(learner: Learner, broadcast: Server, job: Job) -> int:
+        if sim.block:
+            return sim.block
+        whole = learner._replace(trained=frozenset(net.parameters))  # a later phase may train all of it
+        fits = room(whole, broadcast, job) if sim.device.startswith("cuda") else UNMEASURED
+        return even_blocks(sampled_clients(sim), fits)
+
+    return in_blocks(make, size_of_blocks, one_by_one if sim.map == "auto" else None)
