@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from fedatoms.engine.client_round import Alignment, Job, Learner, Reply, Traces,
 from fedatoms.engine.client_states import Client
 from fedatoms.engine.exchange import bytes_of
 from fedatoms.engine.runtime import AHEAD, Layout, Runtime, check_map, layout_of
-from fedatoms.engine.spec import Simulation, head_of, sampled_clients, shared_phase
+from fedatoms.engine.spec import Simulation, head_of, shared_phase
 from fedatoms.engine.state import Bytes, Record, State
 from fedatoms.nn.atoms import Group
 from fedatoms.personal.base import Phase, View
@@ -61,7 +61,8 @@ def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
 
 def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
     """Samples the clients of round ``t`` without replacement, and those of them that report; both in order."""
-    count, wanted = len(sim.data.parts), sampled_clients(sim)
+    count = len(sim.data.parts)
+    wanted = server.sample_size(count, sim.fraction)
     chosen = torch.randperm(count, generator=generator(sim.seed, "clients", t))[:wanted].sort().values
     reports = torch.rand(wanted, generator=generator(sim.seed, "failures", t)) >= sim.failures
     return chosen.tolist(), chosen[reports].tolist()
@@ -128,7 +129,7 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
         statistics=sent - layout.parameters,
         rate=training.rate(t),
         precision=sim.precision,
-        decomposed=layout.of({"atoms", "coefficients"}),
+        decomposed=_names_of(layout, {"atoms", "coefficients"}),
         align=Alignment(head_of(sim), phase.align) if phase.align and t else None,
     )
 
@@ -268,7 +269,11 @@ def _names_in(sim: Simulation, layout: Layout, t: int, phase: Phase) -> tuple[fr
 
 
 def _travelling(sim: Simulation, layout: Layout, t: int) -> frozenset[str]:
-    return layout.of(sim.exchange.schedule(t)) - layout.private
+    return _names_of(layout, sim.exchange.schedule(t)) - layout.private
+
+
+def _names_of(layout: Layout, wanted: Collection[Group]) -> frozenset[str]:
+    return frozenset(name for name, group in layout.labels.items() if group in wanted)
 
 
 @cache

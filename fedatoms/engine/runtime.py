@@ -1,7 +1,7 @@
 """What is built once and passed along: the network and the data on the device, the map over clients."""
 
 import copy
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -19,7 +19,8 @@ from fedatoms.engine.execution.cuda_graph import compiled, start_compiler
 from fedatoms.engine.execution.loop import MapClients, one_by_one
 from fedatoms.engine.execution.vmap import NotVectorisable, refusing, vectorised
 from fedatoms.engine.gpu.rewrite import Products, traced
-from fedatoms.engine.spec import Simulation, sampled_clients
+from fedatoms.engine.server import sample_size
+from fedatoms.engine.spec import Simulation
 from fedatoms.nn.atoms import Group, groups
 from fedatoms.nn.pure import Network, network, tensor_names, why_not_vectorised
 
@@ -34,10 +35,6 @@ class Layout(NamedTuple):
     parameters: frozenset[str]  # those of them that are trained, not statistics
     own: frozenset[str]  # what each client has of its own
     private: frozenset[str]  # what never leaves a client
-
-    def of(self, wanted: Collection[Group]) -> frozenset[str]:
-        """Returns the names of some groups."""
-        return frozenset(name for name, group in self.labels.items() if group in wanted)
 
 
 class Runtime(NamedTuple):
@@ -154,6 +151,6 @@ def _map_of(sim: Simulation, net: Network) -> MapClients:
             return sim.block
         whole = learner._replace(trained=frozenset(net.parameters))  # a later phase may train all of it
         fits = room(whole, broadcast, job) if sim.device.startswith("cuda") else UNMEASURED
-        return even_blocks(sampled_clients(sim), fits)
+        return even_blocks(sample_size(len(sim.data.parts), sim.fraction), fits)
 
     return in_blocks(make, size_of_blocks, one_by_one if sim.map == "auto" else None)

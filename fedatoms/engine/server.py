@@ -22,6 +22,15 @@ class Total(NamedTuple):
 NOTHING_YET = Total({}, 0.0)
 
 
+def sample_size(clients: int, fraction: float) -> int:
+    """Returns how many clients are sampled for a round.
+
+    >>> sample_size(100, fraction=0.1), sample_size(3, fraction=0.1)
+    (10, 1)
+    """
+    return max(round(fraction * clients), 1)
+
+
 def start(params: Params, algorithm: Algorithm, parameters: Collection[str]) -> Server:
     """Sets the server up: a whole model, and the algorithm's memory over its trainable parameters."""
     return Server(params, algorithm.server_memory(trees.restrict(params, parameters)))

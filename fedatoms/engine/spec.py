@@ -86,11 +86,6 @@ def batches_of(sim: Simulation, client: int, t: int, phase: Phase | None = None,
     return planner(sim.data.parts, sim.data.recipe, sim.training.batch_size, sim.seed)(client, t, epochs, place)
 
 
-def sampled_clients(sim: Simulation) -> int:
-    """Returns how many clients are sampled for a round."""
-    return max(round(sim.fraction * len(sim.data.parts)), 1)
-
-
 def _check_collaboration(sim: Simulation) -> None:
     if sim.algorithm.client_memory is not nothing:
         raise ValueError(
