@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedatoms.bench.report import fill, table
-from fedatoms.experiment import Experiment, identity
-from fedatoms.presets import PRESETS
-from fedatoms.report.find import find
+from fedatoms.evidence.results.find import find
+from fedatoms.experiment.fields import Experiment, identity
+from fedatoms.experiment.presets import PRESETS
 
 ROOT, MAKER = Path(__file__).parent, "paper-results/tuned.py"
 PAGE = ROOT.parent / "docs" / "paper.md"

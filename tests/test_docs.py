@@ -171,6 +171,13 @@ def test_the_page_on_the_paper_shows_its_data() -> None:
         assert content(page, name, made["MAKER"]) == block()
 
 
+def test_the_page_on_the_paper_shows_what_was_tuned() -> None:
+    page, made = (ROOT / "docs" / "paper.md").read_text(), runpy.run_path(str(RUNS / "tuned.py"))
+    known = made["known_here"]()
+    for name, block in made["BLOCKS"].items():
+        assert content(page, name, made["MAKER"]) == block(known)
+
+
 def test_results_that_the_readme_quotes_are_in_the_files() -> None:
     readme = (ROOT / "README.md").read_text()
     paper = {cell.preset: cell.printed for cell in paper_cells(1)}
