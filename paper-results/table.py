@@ -198,7 +198,7 @@ def _is_ours(cell: Cell, column: Column) -> bool:
 def variants() -> str:
     """Writes what local atoms and local training have in other settings."""
     heads = ("in `variants/`", "(100, 2)", "(100, 5)")
-    stems = sorted({path.name.rsplit("-", 1)[0] for path in (ROOT / "variants").iterdir()})
+    stems = sorted({path.parent.name.rsplit("-", 1)[0] for path in (ROOT / "variants").glob("*/result.json")})
     return table(heads, [[f"`{stem}-*`", *(_after(f"variants/{stem}-{c.classes}") for c in CIFAR10)] for stem in stems])
 
 
@@ -223,7 +223,7 @@ def _own(result: Result) -> dict[str, float]:
 
 def search() -> str:
     """Writes what was tried on held-out images with both algorithms, the best mean first."""
-    found = {path.name: _all(_read(f"search/{path.name}")) for path in (ROOT / "search").iterdir()}
+    found = {path.parent.name: _all(read_result(path.parent)) for path in (ROOT / "search").glob("*/result.json")}
     settings = sorted({name.split("-", 1)[1] for name in found})
     scores = {each: (found[f"fedavg-{each}"], found[f"feddyn-{each}"]) for each in settings}
     lines = [

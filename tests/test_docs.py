@@ -1,6 +1,5 @@
 """The documentation is true today: every code block and command runs, every method has its card."""
 
-import importlib
 import pickle
 import re
 import runpy
@@ -142,12 +141,6 @@ def test_the_surface_is_what_it_says() -> None:
     assert sorted(fedatoms.__all__) == fedatoms.__all__ == dir(fedatoms)
     for name in fedatoms.__all__:
         assert getattr(fedatoms, name) is not None
-    for name in (
-        "decompose",
-        "personalise",
-        "train",
-    ):  # importing the modules does not hide the functions of the same name
-        importlib.import_module(f"fedatoms.{name}")
     assert callable(fedatoms.decompose) and callable(fedatoms.personalise) and callable(fedatoms.train)
     with pytest.raises(AttributeError, match="no attribute 'fedavgg'"):
         fedatoms.fedavgg  # noqa: B018
@@ -176,6 +169,13 @@ def test_the_page_on_the_paper_shows_its_data() -> None:
     page, made = (ROOT / "docs" / "paper.md").read_text(), runpy.run_path(str(RUNS / "readings.py"))
     for name, block in made["BLOCKS"].items():
         assert content(page, name, made["MAKER"]) == block()
+
+
+def test_the_page_on_the_paper_shows_what_was_tuned() -> None:
+    page, made = (ROOT / "docs" / "paper.md").read_text(), runpy.run_path(str(RUNS / "tuned.py"))
+    known = made["known_here"]()
+    for name, block in made["BLOCKS"].items():
+        assert content(page, name, made["MAKER"]) == block(known)
 
 
 def test_results_that_the_readme_quotes_are_in_the_files() -> None:

@@ -272,7 +272,7 @@ def test_a_kill_loses_nothing_that_was_finished_and_the_same_command_goes_on(
 import os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_minutes import least
-from fedatoms import compare
+from fedatoms.runs import compare
 from fedatoms.cli import main
 from fedatoms.evidence.reproduce import plan, work
 

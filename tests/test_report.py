@@ -215,11 +215,11 @@ def test_bad_input_costs_one_line(
 
 
 def test_the_library_that_draws_is_in_the_package_with_its_licence() -> None:
-    folder, kept = ROOT / "fedatoms" / "report", (ROOT / "pyproject.toml").read_text()
+    folder, kept = ROOT / "fedatoms" / "evidence" / "page", (ROOT / "pyproject.toml").read_text()
     start = gzip.decompress((folder / PLOTLY).read_bytes())[:200].decode()
     assert "plotly.js (cartesian - minified) v4.1.1" in start and "MIT license" in start
     assert "Plotly" in (folder / "plotly-cartesian.LICENSE").read_text()
-    assert f'"report/{PLOTLY}"' in kept and '"report/plotly-cartesian.LICENSE"' in kept
+    assert f'"{PLOTLY}"' in kept and '"plotly-cartesian.LICENSE"' in kept
 
 
 @pytest.mark.parametrize(
