@@ -213,7 +213,9 @@ def lenet_task(experiment: Experiment) -> Task:
 def test_flower_s_own_loop_over_the_strategy_gives_the_same_bits(tmp_path: Path) -> None:
     task = task_of(SCAFFOLD)
     sim = server_simulation(task, SCAFFOLD)
-    strategy = FedAtoms(sim, Books(begin(prepare(sim)), "0a1b", trajectory(SCAFFOLD)), Settings(wait=0.0, timeout=0.0))
+    strategy = FedAtoms(
+        prepare(sim), Books(begin(prepare(sim)), "0a1b", trajectory(SCAFFOLD)), Settings(wait=0.0, timeout=0.0)
+    )
     with in_a_test():
         grid = OneProcess(client_app(task), SCAFFOLD, tmp_path)
         strategy.start(grid, ArrayRecord(), num_rounds=SCAFFOLD.rounds)
