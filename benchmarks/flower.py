@@ -24,7 +24,7 @@ from fedatoms.flower.commands import Value
 from fedatoms.flower.deploy import deployed
 from fedatoms.flower.new import new
 from fedatoms.flower.node import Kept, keep, kept_at
-from fedatoms.flower.server_state import Books, order_for, take_in
+from fedatoms.flower.server_state import ServerState, order_for, take_in
 from fedatoms.flower.task import server_simulation
 from fedatoms.nn.models import build
 from fedatoms.runs.execute import read_rounds
@@ -58,7 +58,7 @@ def own_work(folder: Path) -> dict[str, float]:
     )
     sim = server_simulation(task, experiment)
     runtime = prepare(replace(sim, data=sim.data._replace(x=x, y=y, parts=[torch.arange(16)])))
-    books, spent = Books(begin(runtime), "run", trajectory(experiment)), dict[str, list[float]]()
+    known, spent = ServerState(begin(runtime), "run", trajectory(experiment)), dict[str, list[float]]()
 
     def timed(name: str, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         began = time.perf_counter()
@@ -67,16 +67,16 @@ def own_work(folder: Path) -> dict[str, float]:
         return done
 
     for number in range(ROUNDS):
-        order = timed("server writes an order", lambda books: wire.write_order(order_for(runtime, books, 0)), books)
+        order = timed("server writes an order", lambda known: wire.write_order(order_for(runtime, known, 0)), known)
         read = timed("node reads it", wire.read_order, order)
-        done = take_part(runtime, books.state, 0)
-        kept = Kept(dict(books.state.server.params), read.versions, done.row)
+        done = take_part(runtime, known.state, 0)
+        kept = Kept(dict(known.state.server.params), read.versions, done.row)
         timed("node keeps its state", keep, folder, number + 1, kept, before=number)
         timed("node reads its state", kept_at, folder, number + 1)
         sent = timed("node writes an answer", wire.write_answer, wire.Answer(read.round, 16, done.loss, done.upload))
         good = timed("server reads it", wire.read_answer, sent)
-        checked = timed("server checks it", check_answer, runtime, books.state, good, most=16)
-        books = timed("server averages", take_in, runtime, books, {0: checked})
+        checked = timed("server checks it", check_answer, runtime, known.state, good, most=16)
+        known = timed("server averages", take_in, runtime, known, {0: checked})
     return {name: statistics.median(seconds) for name, seconds in spent.items()}
 
 

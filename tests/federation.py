@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from deployed_app import SMALL, is_the_simulators, node_configs, write_app
+from faults import end_node, hold_node, kill_part, kill_server_app, let_node_go, start_node
 
 from fedatoms.flower.deploy import Deployment, DeploymentError, deployed
 from fedatoms.runs.execute import read_rounds
@@ -41,8 +43,8 @@ def rounds_without_a_node(folder: Path, fail: Callable[[Deployment], None], mend
     app = write_app(folder / "app", replace(LONGER, rounds=4))
     with deployed(folder / "deployment", node_configs(folder, 3)) as deployment:
         at = {
-            "round 1: asking": while_training(deployment, 2, 1, lambda: fail(deployment)),
-            "round 1: loss": lambda: mend(deployment),
+            "round 2: asking": while_training(deployment, 2, 2, lambda: fail(deployment)),
+            "round 2: loss": lambda: mend(deployment),
         }
         config = {"rounds": 4, "out": str(folder / "runs"), "min-train-nodes": 2, "timeout": 60.0}
         deployment.run(app, config, timeout=LONG, each_line=acting(at))
@@ -50,12 +52,12 @@ def rounds_without_a_node(folder: Path, fail: Callable[[Deployment], None], mend
 
 
 def test_a_node_that_is_killed_in_a_round_is_left_out_until_it_is_back(tmp_path: Path) -> None:
-    rows = rounds_without_a_node(tmp_path, lambda it: it.kill_node(2), lambda it: it.start_node(2))
+    rows = rounds_without_a_node(tmp_path, lambda it: kill_part(it, "node-2"), lambda it: start_node(it, 2))
     assert rows == [(0, 3, 0), (1, 2, 1), (2, 3, 0), (3, 3, 0)]
 
 
 def test_a_node_that_hangs_is_left_out_and_its_late_answer_is_not_taken(tmp_path: Path) -> None:
-    rows = rounds_without_a_node(tmp_path, lambda it: it.hold_node(2), lambda it: it.let_node_go(2))
+    rows = rounds_without_a_node(tmp_path, lambda it: hold_node(it, 2), lambda it: let_node_go(it, 2))
     assert [row[0] for row in rows] == [0, 1, 2, 3]
     assert rows[1] == (1, 2, 1) and rows[3] == (3, 3, 0)  # in round 2 it may still be busy with the old order
 
@@ -66,10 +68,10 @@ def test_a_server_that_is_killed_goes_on_as_if_nothing_had_been(what: str, when:
     experiment = replace(LONGER, parametrisation="atoms", beta="1/2")
     app, config = write_app(tmp_path / "app", experiment), {"out": str(tmp_path / "runs")}
     with deployed(tmp_path / "deployment", node_configs(tmp_path, 3)) as deployment:
-        kill = deployment.kill_link if what == "link" else deployment.kill_server_app
+        kill = partial(kill_part, deployment, "link") if what == "link" else partial(kill_server_app, deployment)
         at = {
-            "between rounds": {"round 0: loss": kill},
-            "in a round": {"round 1: asking": while_training(deployment, 0, 1, kill)},
+            "between rounds": {"round 1: loss": kill},
+            "in a round": {"round 2: asking": while_training(deployment, 0, 2, kill)},
         }
         with pytest.raises(DeploymentError):
             deployment.run(app, config, timeout=LONG, each_line=acting(at[when]))
@@ -84,11 +86,11 @@ def test_too_few_nodes_end_a_run_in_peace_and_it_goes_on_when_they_are_back(tmp_
     app = write_app(tmp_path / "app", THREE)
     config = {"out": str(tmp_path / "runs"), "min-train-nodes": 3, "wait": 30.0}
     with deployed(tmp_path / "deployment", node_configs(tmp_path, 3)) as deployment:
-        at = {"round 0: loss": lambda: deployment.end_node(2)}
+        at = {"round 1: loss": lambda: end_node(deployment, 2)}
         lines = deployment.run(app, config, timeout=LONG, each_line=acting(at))  # or Flower would say that it failed
-        assert len([line for line in lines if "stopped in round 1" in line]) == 1
+        assert len([line for line in lines if "stopped in round 2" in line]) == 1
         assert not [line for line in lines if "Traceback" in line]
-        deployment.start_node(2)
+        start_node(deployment, 2)
         deployment.run(app, {**config, "resume": True}, timeout=LONG)
     assert is_the_simulators(tmp_path / "runs" / "it", THREE)
 
@@ -105,16 +107,16 @@ def test_a_registered_stranger_does_not_train_as_a_client_whose_node_is_away(tmp
         deployment.start_link()
         deployment.register_nodes()
         deployment.start_nodes([0, 1])
-        at = {"round 0: loss": lambda: deployment.end_node(1)}
+        at = {"round 1: loss": lambda: end_node(deployment, 1)}
         lines = deployment.run(app, {**config, "wait": 30.0}, timeout=LONG, each_line=acting(at))
-        assert len([line for line in lines if "stopped in round 1" in line]) == 1
-        deployment.kill_link()
+        assert len([line for line in lines if "stopped in round 2" in line]) == 1
+        kill_part(deployment, "link")
         deployment.start_link()  # with its database
-        deployment.start_node(2)
+        start_node(deployment, 2)
         lines = deployment.run(app, {**config, "wait": 60.0, "resume": True}, timeout=LONG)
         assert len([line for line in lines if "says that it is client 1, which belongs to another key" in line]) == 1
-        assert len([line for line in lines if "stopped in round 1" in line]) == 1
-        deployment.start_node(1)
+        assert len([line for line in lines if "stopped in round 2" in line]) == 1
+        start_node(deployment, 1)
         deployment.run(app, {**config, "resume": True}, timeout=LONG)
     assert is_the_simulators(tmp_path / "runs" / "it", experiment)
 

@@ -16,7 +16,7 @@ from fedatoms.engine.freeze import hold_fixed
 from fedatoms.engine.gpu import rewrite
 from fedatoms.engine.gpu.atom_ops import LARGEST, compose, share
 from fedatoms.engine.gpu.conv_ops import convolve, convolve_pool, correlate
-from fedatoms.engine.gpu.rewrite import Products
+from fedatoms.engine.gpu.rewrite import BatchedKernels
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.atoms import decompose
@@ -41,7 +41,7 @@ def gradients(model: Model, *tensors: Tensor) -> tuple[Tensor, ...]:
 def agree(model: Model, *tensors: Tensor) -> list[str]:
     """Checks that products change nothing, and returns those that took part."""
     plain = gradients(model, *tensors)
-    with Products():
+    with BatchedKernels():
         traced = make_fx(lambda *each: gradients(model, *each))(*tensors)
     traced.graph.eliminate_dead_code()
     for expected, found in zip(plain, traced(*tensors), strict=True):
@@ -192,7 +192,7 @@ def test_under_autocast_filters_are_made_as_torch_does() -> None:
     x, a, d = (tensor[0].float() for tensor in (IMAGES, COEFFICIENTS, ATOMS))
     with torch.autocast("cpu", torch.bfloat16):
         plain = F.conv2d(x, torch.tensordot(a, d, 1))
-        with Products():
+        with BatchedKernels():
             found = F.conv2d(x, torch.tensordot(a, d, 1))
     assert found.dtype == plain.dtype == torch.bfloat16
     assert torch.allclose(found, plain, rtol=0.02, atol=0.5)
@@ -208,7 +208,7 @@ def test_autocast_casts_as_it_does_for_a_convolution() -> None:
     x, weight, bias = (tensor[0].float() for tensor in (IMAGES, FILTERS, BIAS))
     with torch.autocast("cpu", torch.bfloat16):
         plain = F.conv2d(x, weight, bias)
-        with Products():
+        with BatchedKernels():
             found = F.conv2d(x, weight, bias)
     assert found.dtype == plain.dtype == torch.bfloat16
     assert torch.allclose(found, plain, rtol=0.02, atol=0.1)

@@ -35,7 +35,7 @@ from fedatoms.engine.runtime import prepare
 from fedatoms.experiment.build import simulation
 from fedatoms.experiment.fields import Experiment, trajectory
 from fedatoms.flower import FedAtoms, Own, Task, built_in, client_app, server_app, wire
-from fedatoms.flower.server_state import Books
+from fedatoms.flower.server_state import ServerState
 from fedatoms.flower.task import Settings, server_simulation
 from fedatoms.nn.models import build
 from fedatoms.personal import METHODS
@@ -214,13 +214,13 @@ def test_flower_s_own_loop_over_the_strategy_gives_the_same_bits(tmp_path: Path)
     task = task_of(SCAFFOLD)
     sim = server_simulation(task, SCAFFOLD)
     strategy = FedAtoms(
-        prepare(sim), Books(begin(prepare(sim)), "0a1b", trajectory(SCAFFOLD)), Settings(wait=0.0, timeout=0.0)
+        prepare(sim), ServerState(begin(prepare(sim)), "0a1b", trajectory(SCAFFOLD)), Settings(wait=0.0, timeout=0.0)
     )
     with in_a_test():
         grid = OneProcess(client_app(task), SCAFFOLD, tmp_path)
         strategy.start(grid, ArrayRecord(), num_rounds=SCAFFOLD.rounds)
     state, _ = simulated(replace(SCAFFOLD, map="one_by_one"))
-    assert identical(server_as_tree(strategy.books.state.server), server_as_tree(state.server))
+    assert identical(server_as_tree(strategy.known.state.server), server_as_tree(state.server))
 
 
 def test_the_apps_read_the_run_config_and_end_with_the_place_of_the_result(

@@ -114,7 +114,7 @@ def test_a_node_that_joins_again_with_more_samples_is_no_client(
     on_flower(SMALL, tmp_path, meddle, change=grid.append)
     line = f"node {FIRST + 9} says that it has 24 samples, more than the 12 with which client {WHO} joined. If it has"
     assert any(said.startswith(line) for said in warnings_in(caplog))
-    assert f"round 1: client {WHO} has no node that answers" in warnings_in(caplog)
+    assert f"round 2: client {WHO} has no node that answers" in warnings_in(caplog)
 
 
 def key_of(node: int) -> bytes:

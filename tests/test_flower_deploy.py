@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("flwr")
 
+from faults import kill_part
+
 from fedatoms.flower import processes
 from fedatoms.flower.commands import PORTS, Value, config_words, free_ports
 from fedatoms.flower.demo import demo
@@ -124,7 +126,7 @@ def test_an_interrupt_in_a_run_ends_all_that_was_started(tmp_path: Path) -> None
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), deployed(folder, [{"partition-id": 0}]) as deployment:
-        deployment.kill_link()
+        kill_part(deployment, "link")
         assert not any("flower-superlink" in command for command in living(folder))
         deployment.start_link()
         assert deployment.online() == 1  # the database remembers it

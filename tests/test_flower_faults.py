@@ -176,7 +176,7 @@ def test_a_bad_answer_is_left_out_with_a_line_as_if_the_client_had_not_taken_par
     lines, rows = warnings_in(caplog), read_rounds(tmp_path / "runs" / "it")
     if name not in ABSENT:
         assert lines.pop().startswith(f"answers that were refused and never averaged: 1 of client {WHO}")
-    about = [line for line in lines if f"round {WHEN}: " in line and f"client {WHO} (node {FIRST + WHO})" in line]
+    about = [line for line in lines if f"round {WHEN + 1}: " in line and f"client {WHO} (node {FIRST + WHO})" in line]
     assert about
     assert len(about) == len(lines)
     assert ["refused" in row for row in rows] == [False, False, name not in ABSENT, False]
@@ -194,7 +194,7 @@ def test_a_lie_about_a_variance_or_a_weight_is_recorded_with_its_reason_and_byte
     name: str, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = on_flower(SCAFFOLD, tmp_path, lying(LIES[name]))
-    assert f"round {WHEN}: refused the answer of client {WHO} (node {FIRST + WHO}): {why}" in caplog.messages
+    assert f"round {WHEN + 1}: refused the answer of client {WHO} (node {FIRST + WHO}): {why}" in caplog.messages
     row = read_rounds(tmp_path / "runs" / "it")[WHEN]
     lie = next(each.reply.content for each in grid.log if (each.client, each.round) == (WHO, WHEN))
     assert row["refused"] == {str(WHO): f"node {FIRST + WHO}: {why}"}
@@ -215,7 +215,7 @@ def test_a_score_that_outweighs_all_others_is_refused_with_the_number_that_the_n
 
     on_flower(replace(OWN_ATOMS, rounds=1), tmp_path, meddle)
     why = "it says 1000000000000 samples, more than the 12 with which it joined"
-    assert f"round 1: refused the answer of client {WHO} (node {FIRST + WHO}): {why}" in caplog.messages
+    assert f"round 2: refused the answer of client {WHO} (node {FIRST + WHO}): {why}" in caplog.messages
 
 
 def test_refused_answers_are_counted_apart_from_absent_ones_with_their_nodes_and_bytes(
@@ -233,7 +233,7 @@ def test_refused_answers_are_counted_apart_from_absent_ones_with_their_nodes_and
     came = [wire.size_of(each.reply.content).arrays for each in grid.log if each.round == WHEN and each.reply]
     assert sum(rows[WHEN]["up"].values()) + rows[WHEN]["beside"]["refused"] == sum(came)
     assert read_result(tmp_path / "runs" / "it").bytes_beside == rows[WHEN]["beside"]
-    assert caplog.messages[-1].endswith(f"1 of client {WHO}, the last in round {WHEN}, {why}")
+    assert caplog.messages[-1].endswith(f"1 of client {WHO}, the last in round {WHEN + 1}, {why}")
 
 
 def test_bytes_of_an_answer_that_is_no_array_are_counted_too(tmp_path: Path) -> None:

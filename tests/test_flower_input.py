@@ -57,7 +57,7 @@ def test_a_node_that_is_set_up_wrongly_is_left_out_with_the_reason(
     on_flower(SMALL, tmp_path, change=lambda grid: grid.contexts[FIRST + WHO].node_config.update(config))
     line = next(line for line in caplog.messages if f"node {FIRST + WHO}" in line)
     assert reason in line
-    assert f"round 0: client {WHO} has no node that answers" in caplog.messages
+    assert f"round 1: client {WHO} has no node that answers" in caplog.messages
     assert [row["clients"] for row in read_rounds(tmp_path / "runs" / "it")] == [3, 3, 3]
 
 

@@ -38,7 +38,7 @@ from torch import Tensor
 from fedatoms.experiment.fields import Experiment
 from fedatoms.flower import client_app, server_app, wire
 from fedatoms.flower.node import keep, kept_at
-from fedatoms.flower.server_state import Books, save_books
+from fedatoms.flower.server_state import ServerState, save_state
 from fedatoms.flower.strategy import NotFinite, TooFew
 from fedatoms.runs.execute import read_result, read_rounds, resume
 from fedatoms.runs.lock import locked
@@ -105,18 +105,18 @@ def test_a_server_that_stops_after_the_last_answer_of_a_round_asks_for_all_of_th
     whole: Whole, tmp_path: Path
 ) -> None:
     with pytest.raises(Killed), pytest.MonkeyPatch.context() as patched:
-        patched.setattr("fedatoms.flower.server.save_books", _dies_at(3))
+        patched.setattr("fedatoms.flower.server.save_state", _dies_at(3))
         on_flower(SCAFFOLD, tmp_path / "cut")
     grid = on_flower(SCAFFOLD, tmp_path / "cut", resume=True)
     assert [each.client for each in grid.log if each.round == 2] == [0, 1, 2, 3]
     assert identical(all_of(tmp_path / "cut", SCAFFOLD), whole(SCAFFOLD))
 
 
-def _dies_at(number: int) -> Callable[[Path, Books], None]:
-    def save(folder: Path, books: Books) -> None:
-        if books.state.round == number:
+def _dies_at(number: int) -> Callable[[Path, ServerState], None]:
+    def save(folder: Path, known: ServerState) -> None:
+        if known.state.round == number:
             raise Killed
-        save_books(folder, books)
+        save_state(folder, known)
 
     return save
 
@@ -134,7 +134,7 @@ def far_from(clients: set[int]) -> Meddle:
 def test_too_few_answers_end_the_run_with_a_model_and_it_goes_on_when_nodes_are_back(
     whole: Whole, tmp_path: Path
 ) -> None:
-    with pytest.raises(TooFew, match=r"^round 1: 2 good answers from 4 clients, but min-train-nodes is 3\. The model"):
+    with pytest.raises(TooFew, match=r"^round 2: 2 good answers from 4 clients, but min-train-nodes is 3\. The model"):
         on_flower(SCAFFOLD, tmp_path / "cut", far_from({1, 2}), min_train_nodes=3)
     model = load_file(tmp_path / "cut" / "runs" / "it" / "model.safetensors")
     assert identical({f"params/{name}": leaf for name, leaf in model.items()}, params_of(server_of(tmp_path / "cut")))
@@ -156,7 +156,7 @@ def test_too_few_answers_are_one_line_to_the_user_and_no_failure_to_flower(
         server_app(task)(grid, Context(1, 1, {}, RecordDict(), settings))  # Flower calls a run failed if this raises
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert lines == [
-        f"stopped in round 0: 2 good answers from 4 clients (1 refused), but min-train-nodes is 3. The model so far is "
+        f"stopped in round 1: 2 good answers from 4 clients (1 refused), but min-train-nodes is 3. The model so far is "
         f"{out}/it/model.safetensors. Start the missing nodes, and go on with resume=true in the run config."
     ]
 
@@ -212,7 +212,7 @@ def test_a_node_that_lost_its_state_begins_anew_and_is_sent_all(
 ) -> None:
     grid = on_flower(experiment, tmp_path, before(3, WHO, lambda: spoil(tmp_path)))
     lines = warnings_in(caplog)
-    assert lines == [f"round 3: client {WHO} (node {FIRST + WHO}) has lost its state, and begins anew"]
+    assert lines == [f"round 4: client {WHO} (node {FIRST + WHO}) has lost its state, and begins anew"]
     rows = read_rounds(tmp_path / "runs" / "it")
     assert rows[3]["clients"] == 4
     assert all(leaf.isfinite().all() for leaf in all_of(tmp_path, experiment).values())
@@ -235,7 +235,7 @@ def test_a_node_that_lacks_only_the_slow_part_is_sent_that_and_the_result_is_the
     on_flower(SCAFFOLD, tmp_path / "whole")
     # in round 2 all hold the slow part of round 0, and are sent the fast one only
     grid = on_flower(SCAFFOLD, tmp_path / "late", before(2, WHO, lambda: forget_slow(tmp_path / "late")))
-    line = f"round 2: client {WHO} (node {FIRST + WHO}) lacks coefficients, rest, statistics"
+    line = f"round 3: client {WHO} (node {FIRST + WHO}) lacks coefficients, rest, statistics"
     assert line in caplog.messages
     assert identical(*(all_of(tmp_path / each, SCAFFOLD) for each in ("whole", "late")))
     usual, more = (read_rounds(tmp_path / each / "runs" / "it")[2]["down"] for each in ("whole", "late"))
@@ -316,7 +316,7 @@ def test_a_server_whose_own_model_is_not_finite_stops_and_goes_on_from_the_round
     experiment = replace(SMALL, algorithm=name, rounds=3)
     value = HUGE[name, aggregation]
     huge = at_once(lambda leaf: np.where(leaf > 0, value, -value).astype(leaf.dtype), 1)
-    words = r"^round 1: the server's '(\S+)' is not finite, although all answers were\. The model so far is \S+it/model"
+    words = r"^round 2: the server's '(\S+)' is not finite, although all answers were\. The model so far is \S+it/model"
     with pytest.raises(NotFinite, match=words):
         on_flower(experiment, tmp_path / "cut", huge, aggregation=aggregation)
     assert_as_after_round_0(tmp_path / "cut")
@@ -346,7 +346,7 @@ def test_a_server_whose_own_loss_is_not_finite_stops_with_a_line_and_goes_on_fro
         server_app(task)(grid, Context(1, 1, {}, RecordDict(), config))
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert lines == [
-        f"stopped in round 1: the server's loss is nan, although all answers were finite. The model so far is "
+        f"stopped in round 2: the server's loss is nan, although all answers were finite. The model so far is "
         f"{run / 'model.safetensors'}. Nothing of the round is kept: go on with resume=true in the run config and "
         f'aggregation="median". If it stops again, an earlier round did the harm: begin anew, with a lower lr.'
     ]

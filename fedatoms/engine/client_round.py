@@ -85,7 +85,7 @@ class Reply(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """What a block of clients leaves to see whether all went well."""
+    """Losses and checksums of a block of clients, for the finite check."""
 
     clients: list[int]
     values: Tensor  # (C, S + 1): the losses, and a sum over the model

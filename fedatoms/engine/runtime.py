@@ -18,7 +18,7 @@ from fedatoms.engine.execution.blocks import UNMEASURED, even_blocks, in_blocks,
 from fedatoms.engine.execution.cuda_graph import compiled, start_compiler
 from fedatoms.engine.execution.loop import MapClients, one_by_one
 from fedatoms.engine.execution.vmap import NotVectorisable, refusing, vectorised
-from fedatoms.engine.gpu.rewrite import Products, traced
+from fedatoms.engine.gpu.rewrite import BatchedKernels, traced
 from fedatoms.engine.server import sample_size
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.atoms import Group, groups
@@ -126,7 +126,7 @@ def _predictor(sim: Simulation, net: Network) -> Predict:
 
 def _with_batched_kernels(predict: Predict, params: Params, x: Tensor) -> Predict:
     try:
-        with Products():
+        with BatchedKernels():
             graph = traced(predict, params, x)
         graph(params, x)
     except Exception:  # a path that depends on the data, or no kernel: as it is, the network runs anywhere

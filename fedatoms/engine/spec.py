@@ -40,7 +40,7 @@ class Simulation:
     device: str = "cpu"
     map: Map = "auto"
     block: int = 0  # clients trained at once when vectorised; 0 takes what fits
-    precision: Precision = "tf32"  # of products on a GPU
+    precision: Precision = "tf32"  # of matrix products on a GPU
     client_state: Place = "device"
     folder: Path | None = None  # of client states on disk
     head: str | None = None

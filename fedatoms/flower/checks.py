@@ -30,7 +30,7 @@ def check_answer(runtime: Runtime, state: State, answer: Answer | Lacks, *, most
     if isinstance(answer, Lacks):
         raise Refused(f"it lacks {', '.join(answer.groups)} although it was sent all")
     if answer.round != state.round:
-        raise Refused(f"it is about round {answer.round}")
+        raise Refused(f"it is about round {answer.round + 1}")
     _check_samples(answer.samples, least=1, most=most)
     if not abs(answer.loss) <= LARGEST:
         raise Refused(f"its loss is {answer.loss}")

@@ -45,7 +45,7 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
         if isinstance(opened, Lacks):
             return Message(wire.write_lacks(opened), reply_to=message)
         order, runtime, state, me, folder = opened
-        log.info("round %d: training as client %d on %d samples", order.round, me, len(runtime.data.parts[me]))
+        log.info("round %d: training as client %d on %d samples", order.round + 1, me, len(runtime.data.parts[me]))
         done = take_part(runtime, state, me)
         after = Kept(trees.restrict(state.server.params, runtime.layout.labels), order.versions, done.row)
         with _for_the_owner(folder):

@@ -26,14 +26,12 @@ from fedatoms.flower.commands import (
 )
 from fedatoms.flower.keys import NodeKey, certificates, node_key
 from fedatoms.flower.private import FILE, FOLDER, private, shut
-from fedatoms.flower.processes import PAUSE, end, hold, kill, let_go, start
+from fedatoms.flower.processes import PAUSE, end, kill, start
 
 EachLine = Callable[[str], None]
 
 STARTING = 60.0  # seconds until a new process must answer
 ASKING = 60.0  # seconds for a command that only asks
-MISSING = 120.0  # seconds until the SuperLink must have noticed that a node was killed: two heartbeats of 30, and spare
-STILL_THERE = "code: 2004"  # how it refuses a node that it believes to be online
 TAIL = 15  # lines of a log in an error
 
 
@@ -72,7 +70,7 @@ def deployed(
 
 
 class Deployment:
-    """A SuperLink and its SuperNodes, each of which can be killed and started again; see ``deployed``."""
+    """A SuperLink and its SuperNodes, each of which can be started again; see ``deployed``."""
 
     def __init__(self, folder: Path, nodes: Sequence[Config], *, tls: bool, env: Mapping[str, str]) -> None:
         self.folder = folder.resolve()
@@ -86,13 +84,13 @@ class Deployment:
         self._configs = nodes
         self._server = certificates(self.folder) if tls else None
         self._keys = [node_key(self.folder, f"node-{i}") if tls else None for i in range(len(nodes))]
-        self._ca = self._server and self._server.ca
+        self.ca = self._server and self._server.ca
         home = self.folder / "flower"
         home.mkdir(mode=FOLDER)
-        (home / "config.toml").write_text(connection(self.address, self._ca))
+        (home / "config.toml").write_text(connection(self.address, self.ca))
         self._env = environment(home, env)
         self._token = uuid.uuid4().hex
-        self._parts: dict[str, Part] = {}
+        self.parts: dict[str, Part] = {}
 
     def run(
         self,
@@ -129,33 +127,16 @@ class Deployment:
         database = self.folder / "link.db"
         for file in self.folder.glob(f"{database.name}*"):  # SQLite's journals too
             shut(file)
-        self._start("link", link_command(self.address, database, self._server))
+        self.start("link", link_command(self.address, database, self._server))
         self._wait("link", self._answers)
-
-    def start_node(self, i: int) -> None:
-        """Starts a SuperNode again and waits until it is online.
-
-        Without TLS it is a new node to the SuperLink. With TLS it is the old one, and after a kill it is let in only
-        when the SuperLink has missed it for a minute.
-        """
-        until = time.monotonic() + MISSING
-        while True:
-            try:
-                return self.start_nodes([i])
-            except DeploymentError:
-                if time.monotonic() > until or not any(STILL_THERE in line for line in self.log(f"node-{i}")):
-                    raise
-            time.sleep(1)
 
     def start_nodes(self, which: Iterable[int] | None = None) -> None:
         """Starts SuperNodes, all unless told which, and waits until they are online."""
         names = {i: f"node-{i}" for i in (range(len(self._configs)) if which is None else which)}
         for i, name in names.items():
-            self._start(
-                name, node_command(self.address, self._node_ports[i], self._configs[i], self._keys[i], self._ca)
-            )
+            self.start(name, node_command(self.address, self._node_ports[i], self._configs[i], self._keys[i], self.ca))
         for name in names.values():
-            self._wait(name, self._is_online)
+            self._wait(name, self.is_online)
 
     def register_nodes(self) -> None:
         """Tells the SuperLink the nodes' keys, if they have any."""
@@ -163,39 +144,14 @@ class Deployment:
             if key is not None:
                 self.ask("supernode", "register", str(key.public))
 
-    def kill_link(self) -> None:
-        """Kills the SuperLink and all it started, the server's side of runs included, as a power cut would."""
-        self._kill("link")
-
-    def kill_node(self, i: int) -> None:
-        """Kills a SuperNode and all it started, as a power cut would."""
-        self._kill(f"node-{i}")
-
-    def hold_node(self, i: int) -> None:
-        """Makes a SuperNode and all it started hang, as a machine without memory would."""
-        hold(self._mark(f"node-{i}"))
-
-    def let_node_go(self, i: int) -> None:
-        """Lets a SuperNode that hangs go on."""
-        let_go(self._mark(f"node-{i}"))
-
-    def end_node(self, i: int) -> None:
-        """Ends a SuperNode in peace: it says goodbye, so the SuperLink knows at once."""
-        end(self._mark(f"node-{i}"))
-        self._parts[f"node-{i}"].process.wait()
-
-    def kill_server_app(self) -> int:
-        """Kills the server's side of runs, but not the SuperLink, and returns how many processes these were."""
-        return kill(self._mark("link"), "flwr-serverapp")
-
     def try_node(self, key: NodeKey | None, *, timeout: float = 20.0) -> list[str]:
         """Starts one more SuperNode with another key or none, and ends it; returns its log, refused or not."""
         name = "node-extra"
-        part = self._start(name, node_command(self.address, free_ports(1)[0], {}, key, self._ca))
+        part = self.start(name, node_command(self.address, free_ports(1)[0], {}, key, self.ca))
         until = time.monotonic() + timeout
-        while part.process.poll() is None and not self._is_online(name) and time.monotonic() < until:
+        while part.process.poll() is None and not self.is_online(name) and time.monotonic() < until:
             time.sleep(PAUSE)
-        end(self._mark(name))
+        end(self.mark(name))
         part.process.wait()
         return self.log(name)
 
@@ -219,7 +175,7 @@ class Deployment:
 
     def log(self, name: str) -> list[str]:
         """Returns what a part, "link" or "node-0" and so on, has printed since it was last started."""
-        part = self._parts[name]
+        part = self.parts[name]
         with part.log.open("rb") as file:
             file.seek(part.begin)
             return [_plain(line) for line in file.read().splitlines()]
@@ -231,30 +187,32 @@ class Deployment:
                 end(f"{self._token}/{name}")
         finally:
             kill(f"{self._token}/")
-            for part in self._parts.values():
+            for part in self.parts.values():
                 part.process.wait()
 
-    def _mark(self, name: str) -> str:
+    def mark(self, name: str) -> str:
+        """Returns the mark of a part, by which its processes are found."""
         return f"{self._token}/{name}/"  # the second slash: node-1 is not node-10
 
-    def _start(self, name: str, command: Sequence[str]) -> Part:
-        if name in self._parts and self._parts[name].process.poll() is None:
+    def start(self, name: str, command: Sequence[str]) -> Part:
+        """Starts a part by its command, with a log of its own."""
+        if name in self.parts and self.parts[name].process.poll() is None:
             raise ValueError(f"{name} is running: kill it before it is started again")
         log = self.logs / f"{name}.log"
         log.touch(FILE)
         shut(log)
         begin = log.stat().st_size
-        self._parts[name] = Part(self._launch(name, command, log), log, begin)
-        return self._parts[name]
+        self.parts[name] = Part(self._launch(name, command, log), log, begin)
+        return self.parts[name]
 
     def _launch(self, name: str, command: Sequence[str], log: Path | None = None) -> subprocess.Popen[bytes]:
         found = [program(command[0], self._env), *command[1:]]
-        return start(found, self._mark(name), env=self._env, cwd=self.folder, log=log)
+        return start(found, self.mark(name), env=self._env, cwd=self.folder, log=log)
 
     def _wait(self, name: str, ready: Callable[[str], bool]) -> None:
         until = time.monotonic() + STARTING
         while not ready(name):
-            ended = self._parts[name].process.poll()
+            ended = self.parts[name].process.poll()
             if ended is not None:
                 raise DeploymentError(quote(f"{name} ended with status {ended}", self.log(name)))
             if time.monotonic() > until:
@@ -264,15 +222,12 @@ class Deployment:
     def _answers(self, name: str) -> bool:
         host, port = self.address.split(":")
         with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-            return self._parts[name].process.poll() is None  # or it is not the SuperLink that answers
+            return self.parts[name].process.poll() is None  # or it is not the SuperLink that answers
         return False
 
-    def _is_online(self, name: str) -> bool:
+    def is_online(self, name: str) -> bool:
+        """Says whether the SuperLink has let a SuperNode in."""
         return any("SuperNode ID:" in line for line in self.log(name))  # the SuperLink gives it one
-
-    def _kill(self, name: str) -> None:
-        kill(self._mark(name))
-        self._parts[name].process.wait()
 
     def _check(self, status: int, lines: Sequence[str], timeout: float) -> None:
         if status == -signal.SIGKILL:

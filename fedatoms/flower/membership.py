@@ -1,4 +1,4 @@
-"""Who is there: which node has which part of the data, and messages to them with an end to the waiting."""
+"""Maps clients to nodes, and sends them messages with a timeout."""
 
 import hashlib
 import logging
@@ -26,7 +26,7 @@ class Holder(NamedTuple):
     node: int
 
 
-class Roll(NamedTuple):
+class Membership(NamedTuple):
     """The node of each client that is there, and the questions to nodes that have not said yet whose they are.
 
     There are so many ``clients``, and the app of each must be that of the server, with the same ``trajectory``. None
@@ -43,19 +43,19 @@ class Roll(NamedTuple):
     asked: Mapping[int, str] = {}  # node -> Flower's id of the question, empty once it has no client
 
 
-def meet(grid: Grid, roll: Roll, wanted: Iterable[int], wait: float) -> Roll:
+def meet(grid: Grid, members: Membership, wanted: Iterable[int], wait: float) -> Membership:
     """Looks which clients are there; waits for those wanted, but no longer than ``wait`` seconds.
 
     New nodes are asked for their ``partition-id`` and how many samples they have, since a node that is restarted may
     have another number; one that does not answer holds nobody up.
     """
     until, wanted = time.monotonic() + wait, set(wanted)
-    roll = roll._replace(asked={node: question for node, question in roll.asked.items() if question})
+    members = members._replace(asked={node: question for node, question in members.asked.items() if question})
     while True:
         with _patience():
-            roll = _look(grid, roll, ttl=max(QUESTION, wait))  # to count samples, a node reads them
-        if wanted <= roll.nodes.keys() or time.monotonic() > until:
-            return roll
+            members = _look(grid, members, ttl=max(QUESTION, wait))  # to count samples, a node reads them
+        if wanted <= members.nodes.keys() or time.monotonic() > until:
+            return members
         time.sleep(POLL)
 
 
@@ -76,10 +76,10 @@ def whose_clients(grid: Grid, node_keys: str) -> str:
     return f'clients belong to no key (node-keys="{node_keys}"): any node that is let in can be any client'
 
 
-def _look(grid: Grid, roll: Roll, ttl: float) -> Roll:
-    there = _keys_of(grid) if keys_stay(grid, roll.node_keys) else dict.fromkeys(grid.get_node_ids(), None)
-    nodes = {client: node for client, node in roll.nodes.items() if node in there}
-    asked = {node: question for node, question in roll.asked.items() if node in there}
+def _look(grid: Grid, members: Membership, ttl: float) -> Membership:
+    there = _keys_of(grid) if keys_stay(grid, members.node_keys) else dict.fromkeys(grid.get_node_ids(), None)
+    nodes = {client: node for client, node in members.nodes.items() if node in there}
+    asked = {node: question for node, question in members.asked.items() if node in there}
     if strangers := sorted(there.keys() - asked.keys() - set(nodes.values())):
         questions = [_question(node, ttl) for node in strangers]
         asked |= dict(zip(strangers, grid.push_messages(questions), strict=False))  # none, if Flower cannot send
@@ -87,10 +87,10 @@ def _look(grid: Grid, roll: Roll, ttl: float) -> Roll:
     replies = list(grid.pull_messages(list(questioned))) if questioned else []
     answered = {reply.metadata.reply_to_message_id for reply in replies}
     asked |= {node: "" for node, question in asked.items() if question in answered}
-    roll = roll._replace(nodes=nodes, asked=asked)
+    members = members._replace(nodes=nodes, asked=asked)
     for node, reply in sorted(by_sender(replies, questioned).items()):
-        roll = _welcome(roll, node, reply, there[node])
-    return roll
+        members = _welcome(members, node, reply, there[node])
+    return members
 
 
 def _keys_of(grid: Grid) -> dict[int, str | None]:
@@ -102,55 +102,55 @@ def _question(node: int, ttl: float) -> Message:
     return Message(RecordDict({"config": ConfigRecord()}), node, MessageType.QUERY, ttl=ttl)
 
 
-def _welcome(roll: Roll, node: int, reply: Message, key: str | None) -> Roll:
+def _welcome(members: Membership, node: int, reply: Message, key: str | None) -> Membership:
     """Adds a node that says which client it is, unless it cannot be that; then says why not."""
     if not reply.has_content():
         log.warning("node %d cannot take part: %s", node, reply.error.reason)
-        return roll
+        return members
     try:
         place = read_place(reply.content)
-        if not 0 <= place.client < roll.clients:
-            raise ValueError(f"{place.client} is not one of {roll.clients} clients")
+        if not 0 <= place.client < members.clients:
+            raise ValueError(f"{place.client} is not one of {members.clients} clients")
     except (KeyError, ValueError) as error:
         log.warning("node %d does not say which partition-id it has: %r", node, error)
-        return roll
-    if (why := _why_not(roll, node, place, key)) is not None:
+        return members
+    if (why := _why_not(members, node, place, key)) is not None:
         log.warning("node %d %s", node, why)
-        return roll
+        return members
     counts = (place.samples, place.tests)
     log.info("client %d (node %d) joins with %d samples and %d test images", place.client, node, *counts)
-    if key is not None and place.client not in roll.holders:
+    if key is not None and place.client not in members.holders:
         log.info("client %d belongs to the key %s of node %d from now on", place.client, key, node)
-        roll = roll._replace(holders={**roll.holders, place.client: Holder(key, node)})
-    return roll._replace(nodes={**roll.nodes, place.client: node}, places={**roll.places, place.client: place})
+        members = members._replace(holders={**members.holders, place.client: Holder(key, node)})
+    return members._replace(nodes={**members.nodes, place.client: node}, places={**members.places, place.client: place})
 
 
-def _why_not(roll: Roll, node: int, place: Place, key: str | None) -> str | None:
+def _why_not(members: Membership, node: int, place: Place, key: str | None) -> str | None:
     """Says why a node is not the client that it says; of two that may be the same, the first is."""
-    if place.trajectory != roll.trajectory:
+    if place.trajectory != members.trajectory:
         return "runs another experiment than the server. Install the same app on both."
     if UNSAID in (place.samples, place.tests):
         return "does not say how many samples it has. Install the server's version of fedatoms on it."
     if place.samples < 1 or place.tests < 0:
         return f"says that it has {place.samples} samples and {place.tests} test images. Look at its data."
-    first = roll.places.get(place.client, place)
+    first = members.places.get(place.client, place)
     counts = ((place.samples, first.samples, "samples"), (place.tests, first.tests, "test images"))
     for count, before, what in counts:
-        if count > roll.most:
-            return f"says that it has {count} {what}, but max-examples is {roll.most}. If it is right, raise that."
+        if count > members.most:
+            return f"says that it has {count} {what}, but max-examples is {members.most}. If it is right, raise that."
         if count > before:
             return (
                 f"says that it has {count} {what}, more than the {before} with which client {place.client} joined. If "
                 f"it has new data, stop the run and go on with resume=true."
             )
-    holder = roll.holders.get(place.client)
+    holder = members.holders.get(place.client)
     if key is not None and holder is not None and holder.key != key:
         return (
             f"says that it is client {place.client}, which belongs to another key, {holder.key} of node {holder.node}. "
             f'To let it be, go on with resume=true free="{place.client}" in the run config; if nodes have no '
             f'registered keys, with node-keys="new".'
         )
-    if (other := roll.nodes.get(place.client, node)) != node:
+    if (other := members.nodes.get(place.client, node)) != node:
         return f"has the partition-id {place.client} of node {other}. Give each its own."
     return None
 

@@ -55,27 +55,17 @@ def kill(mark: str, word: str = "") -> int:
     """Kills all processes with a mark, and those that they start meanwhile; returns how many."""
     killed: set[int] = set()
     while ids := marked(mark, word):
-        _signal(ids, signal.SIGKILL)
+        send(ids, signal.SIGKILL)
         killed |= set(ids)
         time.sleep(PAUSE)
     return len(killed)
-
-
-def hold(mark: str) -> None:
-    """Makes all processes with a mark hang; ``let_go`` lets them go on."""
-    _signal(marked(mark), signal.SIGSTOP)
-
-
-def let_go(mark: str) -> None:
-    """Lets all processes with a mark go on."""
-    _signal(marked(mark), signal.SIGCONT)
 
 
 def end(mark: str, patience: float = PATIENCE) -> None:
     """Asks all processes with a mark to end, and kills those that do not."""
     until = time.monotonic() + patience
     try:
-        _signal(marked(mark), signal.SIGTERM)
+        send(marked(mark), signal.SIGTERM)
         while marked(mark) and time.monotonic() < until:
             time.sleep(PAUSE)
     finally:  # a second Ctrl-C ends the patience, not the work
@@ -89,7 +79,8 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
-def _signal(ids: Sequence[int], number: signal.Signals) -> None:
+def send(ids: Sequence[int], number: signal.Signals) -> None:
+    """Sends a signal to processes; those that have ended are left out."""
     for pid in ids:
         try:
             os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""A run on Flower is a run in a folder, as in the simulator: the same loop, checkpoints and results, by other hands."""
+"""Runs an experiment on Flower with the simulator's loop, checkpoints and files."""
 
 import logging
 import secrets
@@ -18,7 +18,7 @@ from fedatoms.engine.state import Record, State
 from fedatoms.experiment.fields import HOW_LONG, HOW_NOT_WHAT, Experiment, load_run, run_name, to_json, trajectory
 from fedatoms.flower.membership import NODE_KEYS, ask, whose_clients
 from fedatoms.flower.private import private, shut
-from fedatoms.flower.server_state import Books, load_books, load_holders, save_books, save_holders
+from fedatoms.flower.server_state import ServerState, load_holders, load_state, save_holders, save_state
 from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, NotFinite, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
 from fedatoms.runs.execute import (
@@ -98,12 +98,12 @@ class _Nodes:
 
     def rounds(self, runtime: Runtime, state: State, until: int, eval_every: int) -> Iterator[Progress]:
         shut(self.folder)  # not before: this process is the only one that writes it
-        self.strategy = strategy = FedAtoms(runtime, self._open_books(state), self.settings)
+        self.strategy = strategy = FedAtoms(runtime, self._open_state(state), self.settings)
         strategy.summary()
         log.info("%s", whose_clients(self.grid, self.settings.node_keys))
         try:
             for progress in _rounds(strategy, self.grid, until, eval_every, self._hold, own=self._personal):
-                save_books(self.folder / "nodes", strategy.books)
+                save_state(self.folder / "nodes", strategy.known)
                 yield progress
                 state = progress.state
         except (TooFew, NotFinite) as error:
@@ -128,47 +128,47 @@ class _Nodes:
     def _personal(self) -> bool:
         return self.experiment.personal != "none"
 
-    def _open_books(self, state: State) -> Books:
+    def _open_state(self, state: State) -> ServerState:
         """Reads what is known of the run; clients that are freed belong to nobody from now on."""
         folder, which = self.folder / "nodes", trajectory(self.experiment)
-        books = load_books(folder, state, which) if state.round else Books(state, secrets.token_hex(4), which)
+        known = load_state(folder, state, which) if state.round else ServerState(state, secrets.token_hex(4), which)
         held, freed = load_holders(folder), _freed(self.settings, self.experiment)
         for client in sorted(freed & held.keys()):
             log.info("client %d no longer belongs to the key %s of node %d", client, *held[client])
-        books = books._replace(holders={client: each for client, each in held.items() if client not in freed})
-        self._hold(books)
-        return books
+        known = known._replace(holders={client: each for client, each in held.items() if client not in freed})
+        self._hold(known)
+        return known
 
-    def _hold(self, books: Books) -> None:
+    def _hold(self, known: ServerState) -> None:
         """Writes to which keys clients belong, before anything is sent to them."""
-        if books.holders != load_holders(self.folder / "nodes"):
-            save_holders(self.folder / "nodes", books.holders)
+        if known.holders != load_holders(self.folder / "nodes"):
+            save_holders(self.folder / "nodes", known.holders)
 
 
-Hold = Callable[[Books], None]
+Hold = Callable[[ServerState], None]
 
 
 def _rounds(
     strategy: FedAtoms, grid: Grid, until: int, eval_every: int, hold: Hold, *, own: bool
 ) -> Iterator[Progress]:
     nothing, runtime = (ArrayRecord(), ConfigRecord()), strategy.runtime
-    while (number := strategy.books.state.round) < until:
+    while (number := strategy.known.state.round) < until:
         messages = strategy.configure_train(number + 1, *nothing, grid)
-        hold(strategy.books)
+        hold(strategy.known)
         _, metrics = strategy.aggregate_train(number + 1, ask(grid, [*messages], strategy.settings.timeout))
-        state, record = strategy.books.state, strategy.record
+        state, record = strategy.known.state, strategy.record
         assert record is not None and metrics is not None, "a round leaves its record"
         scores: dict[Scored, Score] = {}
         if state.round % eval_every == 0 or state.round == until:
             scores = evaluate(runtime, state) if len(runtime.data.test_y) else {}
             if what := lost(runtime, scores):
-                raise NotFinite(f"round {number}: {what}, although all answers were finite")
+                raise NotFinite(f"round {number + 1}: {what}, although all answers were finite")
             if own:
                 score, size = _scores(strategy, grid, 0, hold)
                 scores |= {} if score is None else {"personal": score}
                 record = record._replace(beside={**record.beside, "scores": size})
-        log.info("round %d: loss %.4f, %d clients, %s", number, record.loss, record.clients, _said(scores))
-        log.info("round %d: bytes of arrays and headers, %s%s", number, _sizes(metrics), _beside(record))
+        log.info("round %d: loss %.4f, %d clients, %s", number + 1, record.loss, record.clients, _said(scores))
+        log.info("round %d: bytes of arrays and headers, %s%s", number + 1, _sizes(metrics), _beside(record))
         yield Progress(state, record, scores)
 
 
@@ -176,7 +176,7 @@ def _scores(strategy: FedAtoms, grid: Grid, last_epochs: int, hold: Hold) -> tup
     """Asks for the scores of nodes' own models; returns the bytes of arrays that it took, too."""
     config = ConfigRecord({"last-epochs": last_epochs})
     messages = strategy.configure_evaluate(0, ArrayRecord(), config, grid)
-    hold(strategy.books)
+    hold(strategy.known)
     found = strategy.aggregate_evaluate(0, ask(grid, [*messages], strategy.settings.timeout))
     score = None if found is None else Score(**{name: float(str(value)) for name, value in found.items()})
     return score, strategy.for_scores
@@ -213,7 +213,7 @@ def _say_refused(rows: list[Row]) -> None:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         for client, reason in row.get("refused", {}).items():
-            reasons.setdefault(client, []).append(f"in round {row['round']}, {reason}")
+            reasons.setdefault(client, []).append(f"in round {row['round'] + 1}, {reason}")
     if reasons:
         each = "; ".join(f"{len(all_)} of client {client}, the last {all_[-1]}" for client, all_ in reasons.items())
         log.warning("answers that were refused and never averaged: %s", each)

@@ -1,4 +1,4 @@
-"""What a server knows between rounds: the run's state, and which state and versions each client holds."""
+"""The server state between rounds: the run's, and which state and versions each client holds."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ KEPT = 2  # as many as there are checkpoints
 HOLDERS = "holders.json"
 
 
-class Books(NamedTuple):
+class ServerState(NamedTuple):
     """The state of a run, its id, which experiment it is, and for each client the number of its state that counts."""
 
     state: State
@@ -31,29 +31,31 @@ class Books(NamedTuple):
     holders: Mapping[int, Holder] = {}  # of each client that ever came, the key to which it belongs
 
 
-def order_for(runtime: Runtime, books: Books, client: int, *, score: bool = False, last_epochs: int = 0) -> Order:
+def order_for(runtime: Runtime, known: ServerState, client: int, *, score: bool = False, last_epochs: int = 0) -> Order:
     """Writes a client's order for the round: the groups that it lacks, and what the algorithm sends along."""
-    state = books.state
+    state = known.state
     down = message_to(runtime, state, lost_by(runtime, state, client), training=not score)
-    base = books.base.get(client, 0)
-    return Order(books.run, state.round, base, state.versions, down, last_epochs)
+    base = known.base.get(client, 0)
+    return Order(known.run, state.round, base, state.versions, down, last_epochs)
 
 
-def take_in(runtime: Runtime, books: Books, answers: Mapping[int, Answer], mean: Memory | None = None) -> Books:
+def take_in(
+    runtime: Runtime, known: ServerState, answers: Mapping[int, Answer], mean: Memory | None = None
+) -> ServerState:
     """Averages good answers in the order of the clients and ends the round; ``mean`` stands for another average."""
     present, total, uniform = sorted(answers), server_side.NOTHING_YET, runtime.sim.algorithm.weighting == "uniform"
     uploads = [(answers[each].upload, 1.0 if uniform else float(answers[each].samples)) for each in present]
     for upload, weight in uploads if mean is None else [(mean, 1.0)]:
         total = server_side.gather(total, _lead(upload), torch.tensor([weight]))
-    state = aggregate(runtime, books.state, present, total)
-    return books._replace(state=state, base={**books.base, **dict.fromkeys(present, books.state.round + 1)})
+    state = aggregate(runtime, known.state, present, total)
+    return known._replace(state=state, base={**known.base, **dict.fromkeys(present, known.state.round + 1)})
 
 
-def mend(books: Books, client: int, lacks: Lacks) -> Books:
+def mend(known: ServerState, client: int, lacks: Lacks) -> ServerState:
     """Notes that a client holds less than was thought; one whose own state is lost begins anew."""
-    held = {group: version for group, version in books.state.held.get(client, {}).items() if group not in lacks.groups}
-    base = {**books.base, client: 0} if lacks.lost else books.base
-    return books._replace(state=books.state._replace(held={**books.state.held, client: held}), base=base)
+    held = {group: version for group, version in known.state.held.get(client, {}).items() if group not in lacks.groups}
+    base = {**known.base, client: 0} if lacks.lost else known.base
+    return known._replace(state=known.state._replace(held={**known.state.held, client: held}), base=base)
 
 
 def bytes_in(runtime: Runtime, messages: list[Memory]) -> Bytes:
@@ -65,11 +67,11 @@ def bytes_in(runtime: Runtime, messages: list[Memory]) -> Bytes:
     return count
 
 
-def save_books(folder: Path, books: Books) -> None:
+def save_state(folder: Path, known: ServerState) -> None:
     """Writes what no checkpoint has; before the checkpoint of the same round, which then finds it."""
     folder.mkdir(parents=True, exist_ok=True)
-    base = {str(client): number for client, number in books.base.items()}
-    replace_file(_path(folder, books.state.round), json.dumps({"run": books.run, "base": base}).encode())
+    base = {str(client): number for client, number in known.base.items()}
+    replace_file(_path(folder, known.state.round), json.dumps({"run": known.run, "base": base}).encode())
     for old in sorted(folder.glob("[0-9]*.json"))[: -KEPT - 1]:
         old.unlink()
 
@@ -87,13 +89,15 @@ def load_holders(folder: Path) -> dict[int, Holder]:
     return {int(client): Holder(*each) for client, each in json.loads((folder / HOLDERS).read_text()).items()}
 
 
-def load_books(folder: Path, state: State, trajectory: str) -> Books:
-    """Reads what ``save_books`` wrote for a state."""
+def load_state(folder: Path, state: State, trajectory: str) -> ServerState:
+    """Reads what ``save_state`` wrote for a state."""
     try:
         found = json.loads(_path(folder, state.round).read_text())
     except OSError as error:
         raise ValueError(f"{folder} has nothing about round {state.round}. Restore it, or start a new run.") from error
-    return Books(state, found["run"], trajectory, {int(client): number for client, number in found["base"].items()})
+    return ServerState(
+        state, found["run"], trajectory, {int(client): number for client, number in found["base"].items()}
+    )
 
 
 def _path(folder: Path, number: int) -> Path:

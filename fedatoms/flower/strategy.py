@@ -1,4 +1,4 @@
-"""Flower's hooks around the books of a run: who is asked what, and whose answers are taken in."""
+"""Flower's hooks around the server state of a run: who is asked what, and whose answers are averaged."""
 
 import logging
 import time
@@ -20,8 +20,8 @@ from fedatoms.engine.server import not_finite, trace_of
 from fedatoms.engine.state import Record
 from fedatoms.flower import wire
 from fedatoms.flower.checks import Refused, check_answer, check_score, far_ones
-from fedatoms.flower.membership import Roll, ask, by_sender, meet
-from fedatoms.flower.server_state import Books, bytes_in, mend, order_for, take_in
+from fedatoms.flower.membership import Membership, ask, by_sender, meet
+from fedatoms.flower.server_state import ServerState, bytes_in, mend, order_for, take_in
 from fedatoms.flower.task import Settings
 from fedatoms.flower.wire import Answer, Lacks, Order, Size, Tested
 
@@ -40,15 +40,15 @@ class NotFinite(RuntimeError):
 
 
 class FedAtoms(Strategy):
-    """Flower's hooks over the books of a run: any algorithm, schedule and personalised method of fedatoms."""
+    """Flower's hooks over the server state of a run: any algorithm, schedule and personalised method of fedatoms."""
 
-    def __init__(self, runtime: Runtime, books: Books, settings: Settings) -> None:
-        self.runtime, self.books, self.settings = runtime, books, settings
+    def __init__(self, runtime: Runtime, known: ServerState, settings: Settings) -> None:
+        self.runtime, self.known, self.settings = runtime, known, settings
         self.record: Record | None = None  # of the last round
         self.for_scores = 0  # bytes of arrays in the last orders to score
         self._robust = find(settings.aggregation, AGGREGATIONS, "aggregation")
         most, keys = settings.max_examples, settings.node_keys
-        self._roll = Roll(len(runtime.data.parts), books.trajectory, most, keys, books.holders)
+        self._members = Membership(len(runtime.data.parts), known.trajectory, most, keys, known.holders)
         self._orders: dict[int, Message] = {}  # to each client that was last asked
         self._sent: list[tuple[Order, Size]] = []
         self._heard: list[Size] = []
@@ -61,13 +61,13 @@ class FedAtoms(Strategy):
     ) -> Iterable[Message]:
         """Draws the clients of the round as the simulator does, and sends each what it lacks."""
         self._grid, self._began, self._sent, self._heard, self._refused = grid, time.perf_counter(), [], [], {}
-        chosen, _ = select(self.runtime.sim, self.books.state.round)
+        chosen, _ = select(self.runtime.sim, self.known.state.round)
         self._meet(grid, chosen)
-        there = [client for client in chosen if client in self._roll.nodes]
-        log.info("round %d: asking %d of %d clients", self.books.state.round, len(there), len(chosen))
+        there = [client for client in chosen if client in self._members.nodes]
+        log.info("round %d: asking %d of %d clients", self.known.state.round + 1, len(there), len(chosen))
         for client in chosen:
             if client not in there:
-                log.warning("round %d: client %d has no node that answers", self.books.state.round, client)
+                log.warning("round %d: client %d has no node that answers", self.known.state.round + 1, client)
         self._orders = {client: self._message(client) for client in there}
         return list(self._orders.values())
 
@@ -75,37 +75,37 @@ class FedAtoms(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Takes the good answers in, in the order of the clients; leaves out the others, each with a line."""
-        state, (chosen, _) = self.books.state, select(self.runtime.sim, self.books.state.round)
+        state, (chosen, _) = self.known.state, select(self.runtime.sim, self.known.state.round)
         said = self._read(replies, self._orders, _answer)
         first = {client: answer for client, answer in said.items() if isinstance(answer, Answer)}
         answers = self._good({**first, **self._ask_again(said)})
         if len(answers) < self.settings.min_train_nodes:
             refused = f" ({len(self._refused)} refused)" if self._refused else ""
             raise TooFew(
-                f"round {state.round}: {len(answers)} good answers from {len(chosen)} clients{refused}, but "
+                f"round {state.round + 1}: {len(answers)} good answers from {len(chosen)} clients{refused}, but "
                 f"min-train-nodes is {self.settings.min_train_nodes}"
             )
-        books = take_in(self.runtime, self.books, answers, self._other_mean(answers))
-        if what := not_finite(state.server, books.state.server, trace_of(books.state.server)):
-            raise NotFinite(f"round {state.round}: the server's '{what}' is not finite, although all answers were")
-        self.books = books
+        known = take_in(self.runtime, self.known, answers, self._other_mean(answers))
+        if what := not_finite(state.server, known.state.server, trace_of(known.state.server)):
+            raise NotFinite(f"round {state.round + 1}: the server's '{what}' is not finite, although all answers were")
+        self.known = known
         self.record = self._recorded(state.round, answers, len(chosen))
-        return wire.pack({"params": self.books.state.server.params}), self._metrics(self.record.loss)
+        return wire.pack({"params": self.known.state.server.params}), self._metrics(self.record.loss)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Asks every node that is there how its own model does on its own test images."""
-        wanted = [] if self._roll.nodes else self.books.base  # a run that was complete when it was resumed
+        wanted = [] if self._members.nodes else self.known.base  # a run that was complete when it was resumed
         self._meet(grid, wanted)
         epochs = int(str(config.get("last-epochs", 0)))
         orders = {
-            client: wire.write_order(order_for(self.runtime, self.books, client, score=True, last_epochs=epochs))
-            for client in sorted(self._roll.nodes)
+            client: wire.write_order(order_for(self.runtime, self.known, client, score=True, last_epochs=epochs))
+            for client in sorted(self._members.nodes)
         }
         self.for_scores = sum(wire.size_of(content).arrays for content in orders.values())
         self._orders = {
-            client: Message(content, self._roll.nodes[client], MessageType.EVALUATE, ttl=self._ttl())
+            client: Message(content, self._members.nodes[client], MessageType.EVALUATE, ttl=self._ttl())
             for client, content in orders.items()
         }
         return list(self._orders.values())
@@ -126,20 +126,20 @@ class FedAtoms(Strategy):
 
     def summary(self) -> None:
         """Says what is run."""
-        log.info("fedatoms: run %s, %d clients, %s", self.books.run, len(self.runtime.data.parts), self.settings)
+        log.info("fedatoms: run %s, %d clients, %s", self.known.run, len(self.runtime.data.parts), self.settings)
 
     def _meet(self, grid: Grid, wanted: Iterable[int]) -> None:
-        self._roll = meet(grid, self._roll, wanted, self.settings.wait)
-        self.books = self.books._replace(holders=self._roll.holders)
+        self._members = meet(grid, self._members, wanted, self.settings.wait)
+        self.known = self.known._replace(holders=self._members.holders)
 
     def _score(self, content: RecordDict, client: int) -> Tested:
-        return check_score(wire.read_score(content), most=self._roll.places[client].tests)
+        return check_score(wire.read_score(content), most=self._members.places[client].tests)
 
     def _message(self, client: int) -> Message:
-        order = order_for(self.runtime, self.books, client)
+        order = order_for(self.runtime, self.known, client)
         content = wire.write_order(order)
         self._sent.append((order, wire.size_of(content)))
-        return Message(content, self._roll.nodes[client], MessageType.TRAIN, ttl=self._ttl())
+        return Message(content, self._members.nodes[client], MessageType.TRAIN, ttl=self._ttl())
 
     def _ttl(self) -> float | None:
         """A node that hung must not work off, one after the other, orders of rounds that are long over."""
@@ -171,7 +171,7 @@ class FedAtoms(Strategy):
             if isinstance(lacks, Lacks):
                 what = "has lost its state, and begins anew" if lacks.lost else f"lacks {', '.join(lacks.groups)}"
                 log.warning("round %d: client %d (node %d) %s", *self._who(client), what)
-                self.books = mend(self.books, client, lacks)
+                self.known = mend(self.known, client, lacks)
                 again[client] = self._message(client)
         assert self._grid is not None, "a round is configured first"
         replies = ask(self._grid, list(again.values()), self.settings.timeout)
@@ -179,10 +179,10 @@ class FedAtoms(Strategy):
 
     def _good(self, said: dict[int, Answer | Lacks]) -> dict[int, Answer]:
         """Leaves out what cannot be averaged, and puts the others in the order of the clients."""
-        state, answers = self.books.state, dict[int, Answer]()
+        state, answers = self.known.state, dict[int, Answer]()
         for client, answer in sorted(said.items()):
             try:
-                answers[client] = check_answer(self.runtime, state, answer, most=self._roll.places[client].samples)
+                answers[client] = check_answer(self.runtime, state, answer, most=self._members.places[client].samples)
             except Refused as error:
                 self._refuse(client, str(error))
         far = far_ones(state, answers, self.settings.far)
@@ -195,10 +195,10 @@ class FedAtoms(Strategy):
 
     def _refuse(self, client: int, reason: str) -> None:
         log.warning("round %d: refused the answer of client %d (node %d): %s", *self._who(client), reason[:REASON])
-        self._refused[client] = f"node {self._roll.nodes[client]}: {reason[:REASON]}"
+        self._refused[client] = f"node {self._members.nodes[client]}: {reason[:REASON]}"
 
     def _who(self, client: int) -> tuple[int, int, int]:
-        return self.books.state.round, client, self._roll.nodes[client]
+        return self.known.state.round + 1, client, self._members.nodes[client]
 
     def _other_mean(self, answers: dict[int, Answer]) -> Memory | None:
         """Lets one of Flower's own strategies average, if a robust mean is wanted."""
@@ -210,7 +210,7 @@ class FedAtoms(Strategy):
         ]
         messages = [
             Message(content, node, MessageType.TRAIN)
-            for content, node in zip(replies, self._roll.nodes.values(), strict=False)
+            for content, node in zip(replies, self._members.nodes.values(), strict=False)
         ]
         with np.errstate(over="ignore", invalid="ignore"):  # a mean that is not finite ends the run with a line
             arrays, _ = self._robust().aggregate_train(1, messages)

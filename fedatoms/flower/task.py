@@ -56,7 +56,7 @@ class Settings(NamedTuple):
     far: float = 10.0  # an update longer than so many times the median of the others' is refused; 0 refuses none
     aggregation: str = "mean"  # or median, trimmed: Flower's own
     resume: bool = False
-    node_keys: str = "auto"  # or fixed, new: whether a client belongs to the key that first held it, see ``roll``
+    node_keys: str = "auto"  # or fixed, new: whether a client belongs to the key that first held it, see ``members``
     free: str = ""  # clients of a resumed run that may have other keys from now on, as "2" or "0, 2"
     state_dir: str = ""  # of nodes whose own config has none: on a cluster, a folder that all machines share
 

@@ -128,7 +128,7 @@ def _smaller(size: int) -> int:
 
 
 def _trying(way: MapClients, reason: str, learner: Learner, broadcast: Server, jobs: Iterator[Job]) -> Iterator[Reply]:
-    """Trains the first client, and only then warns: an error that the model has in any map is not a reason."""
+    """Trains the first client, and warns only once the fallback works."""
     yield from way(learner, broadcast, [next(jobs)])
     warnings.warn(f"this model cannot be vectorised ({reason}): training client after client", stacklevel=3)
 

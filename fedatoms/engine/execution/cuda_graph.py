@@ -17,7 +17,7 @@ from fedatoms.algorithms.base import Server
 from fedatoms.engine.client_round import Carry, Job, Learner, Reply, begin, block_step, finish_block
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, why
-from fedatoms.engine.gpu.rewrite import Products, kernel_is_missing, traced
+from fedatoms.engine.gpu.rewrite import BatchedKernels, kernel_is_missing, traced
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ def _compiled_step(learner: Learner, buffers: Buffers) -> Callable[[Buffers], ob
     step = _stepper(learner)
     if learner.precision != "float32":
         try:
-            with Products():
+            with BatchedKernels():
                 graph = traced(step, buffers)
             return _compile(graph, buffers)
         except Exception as error:

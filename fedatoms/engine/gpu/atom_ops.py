@@ -1,6 +1,6 @@
 """Filters of many clients, composed of each one's coefficients and atoms, as operators with a client axis of their own.
 
-They write and read filters in the order in which the operators of ``convolutions`` do, so that nothing is copied in
+They write and read filters in the order in which the operators of ``conv_ops`` do, so that nothing is copied in
 between. On a GPU they are Triton kernels, on a CPU plain torch. ``composed`` is what one client sees: differentiable,
 with a rule for vmap.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedatoms.engine.gpu.conv_ops import Context, over_clients
 
-PARTS = 32  # of a client's filters: a kernel sums the slopes of the atoms over each on its own
+PARTS = 32  # of a client's filters: a kernel sums the gradients of the atoms over each on its own
 LARGEST = 64  # atoms, and entries of an atom: more do not fit into the shared memory of every GPU
 
 
@@ -27,14 +27,14 @@ def compose(coefficients: Tensor, atoms: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("fedatoms::share", mutates_args=())
-def share(coefficients: Tensor, atoms: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-    """Turns the slopes of filters, (C, K, K, I, O), into those of coefficients and, in parts to sum, of atoms."""
+def share(coefficients: Tensor, atoms: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the gradients of coefficients and, as partial sums, of atoms, given the filters' (C, K, K, I, O)."""
     if atoms.is_cuda:
         from fedatoms.engine.gpu import triton_atoms
 
-        return triton_atoms.share(coefficients, atoms, slopes, PARTS)
-    to_coefficients = torch.einsum("chwio,cmhw->coim", slopes, atoms)
-    return to_coefficients.contiguous(), torch.einsum("chwio,coim->cmhw", slopes, coefficients)[:, None].contiguous()
+        return triton_atoms.share(coefficients, atoms, gradients, PARTS)
+    to_coefficients = torch.einsum("chwio,cmhw->coim", gradients, atoms)
+    return to_coefficients.contiguous(), torch.einsum("chwio,coim->cmhw", gradients, coefficients)[:, None].contiguous()
 
 
 class _Composed(torch.autograd.Function):
@@ -53,9 +53,9 @@ class _Composed(torch.autograd.Function):
 
     @staticmethod
     @torch.no_grad()  # first derivatives only; where one is not wanted, it costs no more to have both
-    def backward(ctx: Context, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Context, gradients: Tensor) -> tuple[Tensor, Tensor]:
         coefficients, atoms = ctx.saved_tensors
-        to_coefficients, parts = share(coefficients[None], atoms[None], slopes.permute(2, 3, 1, 0)[None])
+        to_coefficients, parts = share(coefficients[None], atoms[None], gradients.permute(2, 3, 1, 0)[None])
         return to_coefficients[0], parts[0].sum(0)
 
 
@@ -69,7 +69,7 @@ def _(coefficients: Tensor, atoms: Tensor) -> Tensor:
 
 
 @share.register_fake
-def _(coefficients: Tensor, atoms: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+def _(coefficients: Tensor, atoms: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     clients, *one = atoms.shape
     return coefficients.new_empty(coefficients.shape), atoms.new_empty(clients, PARTS if atoms.is_cuda else 1, *one)
 

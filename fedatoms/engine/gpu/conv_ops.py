@@ -1,8 +1,8 @@
 """Convolutions of many clients, each with its own filters, as operators with a client axis of their own.
 
-Two products do all the work: patches times filters (with bias, ReLU and 2 x 2 pooling if wanted), and patches times
-slopes. On a GPU they are Triton kernels, on a CPU plain torch. ``convolution`` and ``pooled`` are what one
-client sees: differentiable, with a rule for vmap.
+Two matrix products do all the work: patches times filters (with bias, ReLU and 2 x 2 pooling if wanted), and patches
+times output gradients. On a GPU they are Triton kernels, on a CPU plain torch. ``convolution`` and ``pooled`` are what
+one client sees: differentiable, with a rule for vmap.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 Pair = tuple[int, int]
-_DEAD = 4  # stands for the place of the largest pixel in a window of 2 x 2 where ReLU is off
+_DEAD = 4  # argmax code of a 2 x 2 window with no positive value
 
 
 @torch.library.custom_op("fedatoms::convolve", mutates_args=())
@@ -112,13 +112,13 @@ class _Pooled(torch.autograd.Function):
     def backward(ctx: Context, dy: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
         x, weight, chosen = ctx.saved_tensors
         which: Tensor | None = chosen
-        slopes, dx = _last(dy), None
-        bias = torch.where(chosen == _DEAD, 0, slopes).sum((0, 1, 2))
-        if ctx.needs_input_grad[0]:  # then the slopes are spread out anyway, and a product reads them faster so
+        gradients, dx = _last(dy), None
+        bias = torch.where(chosen == _DEAD, 0, gradients).sum((0, 1, 2))
+        if ctx.needs_input_grad[0]:  # then the gradients are spread out anyway, and a kernel reads them faster so
             full = [size + 2 * p - k + 1 for size, p, k in zip(x.shape[2:], ctx.padding, weight.shape[2:], strict=True)]
-            slopes, which = _unpool(slopes, chosen, full), None
-            dx = _to_images(slopes, weight, ctx.padding)
-        return dx, _to_filters(x, slopes, which, weight, ctx.padding), bias, None
+            gradients, which = _unpool(gradients, chosen, full), None
+            dx = _to_images(gradients, weight, ctx.padding)
+        return dx, _to_filters(x, gradients, which, weight, ctx.padding), bias, None
 
 
 convolution: Callable[[Tensor, Tensor, Pair], Tensor] = _Convolution.apply
@@ -126,19 +126,19 @@ pooled: Callable[[Tensor, Tensor, Tensor, Pair], tuple[Tensor, Tensor]] = _Poole
 
 
 def _to_images(dy: Tensor, weight: Tensor, padding: Pair) -> Tensor:
-    """Returns the gradient of the images: the slopes, padded, convolved with the filters turned round."""
+    """Returns the gradient of the images: the output gradients, padded, convolved with the filters turned round."""
     around = _pad(_first(dy), (weight.shape[2] - 1 - padding[0], weight.shape[3] - 1 - padding[1]))
     return _first(convolve(_rows(around), _rows(weight.transpose(0, 1).flip(2, 3)))[0])
 
 
 def _to_filters(x: Tensor, dy: Tensor, which: Tensor | None, weight: Tensor, padding: Pair) -> Tensor:
     chosen = None if which is None else which[None]
-    slopes: Tensor = correlate(_rows(_pad(x, padding)), dy[None], chosen, weight.shape[2], weight.shape[3])
-    return slopes[0, :, :, : weight.shape[1]].permute(3, 2, 0, 1)
+    gradients: Tensor = correlate(_rows(_pad(x, padding)), dy[None], chosen, weight.shape[2], weight.shape[3])
+    return gradients[0, :, :, : weight.shape[1]].permute(3, 2, 0, 1)
 
 
 def _unpool(dy: Tensor, which: Tensor, full: Sequence[int]) -> Tensor:
-    """Puts the slopes of pooled pixels, (B, H, W, O), where they come from in images of ``full`` height and width."""
+    """Puts gradients of pooled pixels, (B, H, W, O), where they come from in images of ``full`` height and width."""
     place = torch.arange(4, device=dy.device).view(2, 1, 2, 1)
     windows = torch.where(which[:, :, None, :, None] == place, dy[:, :, None, :, None], 0)
     dense = windows.flatten(3, 4).flatten(1, 2)

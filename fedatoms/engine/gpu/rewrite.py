@@ -1,8 +1,8 @@
-"""A model's convolutions, exchanged for products over clients while it runs.
+"""Reroutes a model's convolutions to batched kernels over clients while it runs.
 
 vmap turns the convolutions of C clients into one with C groups, for which cuDNN runs one slow kernel after another.
-Inside ``Products()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 2)`` become the operators of
-``convolutions``, and filters for them that are ``tensordot(coefficients, atoms, 1)`` those of ``compositions``; a
+Inside ``BatchedKernels()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 2)`` become the operators of
+``conv_ops``, and filters for them that are ``tensordot(coefficients, atoms, 1)`` those of ``atom_ops``; a
 convolution that they do not cover stays what it is, and so do its filters.
 """
 
@@ -20,8 +20,8 @@ from fedatoms.engine.gpu.atom_ops import LARGEST, composed
 from fedatoms.engine.gpu.conv_ops import Pair, convolution, pooled
 
 
-class Products(TorchFunctionMode):
-    """While it is active, convolutions run as products where these apply. It holds tensors: one for each run."""
+class BatchedKernels(TorchFunctionMode):
+    """Reroutes supported ``conv2d`` calls to batched kernels; use one instance per trace, as it holds tensors."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Triton kernels that compose the filters of many clients, and share out their slopes; only CUDA needs this file.
+"""Triton kernels that compose the filters of many clients, and their gradients; only CUDA needs this file.
 
-Filters are written, and slopes read, in the order in which the convolutions of ``kernels`` have them. As there, sums
+Filters are written, and gradients read, in the layout of ``triton_conv``. As there, sums
 have a fixed order and tiles a fixed size.
 """
 
@@ -27,14 +27,14 @@ def compose(coefficients: Tensor, atoms: Tensor) -> Tensor:
     return filters
 
 
-def share(coefficients: Tensor, atoms: Tensor, slopes: Tensor, parts: int) -> tuple[Tensor, Tensor]:
-    """Turns slopes of filters, (C, K, K, I, O), into those of coefficients and, one for each part, of atoms."""
-    coefficients, atoms, slopes = coefficients.contiguous(), atoms.contiguous(), slopes.contiguous()
+def share(coefficients: Tensor, atoms: Tensor, gradients: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+    """Turns gradients of filters, (C, K, K, I, O), into those of coefficients and, one for each part, of atoms."""
+    coefficients, atoms, gradients = coefficients.contiguous(), atoms.contiguous(), gradients.contiguous()
     to_coefficients = torch.empty_like(coefficients)
     to_atoms = atoms.new_empty(len(atoms), parts, *atoms.shape[1:])
     sizes, tiles = _composition(coefficients, atoms)
     with torch.cuda.device_of(atoms):
-        _share[(parts, len(atoms))](coefficients, atoms, slopes, to_coefficients, to_atoms, *sizes, *tiles)
+        _share[(parts, len(atoms))](coefficients, atoms, gradients, to_coefficients, to_atoms, *sizes, *tiles)
     return to_coefficients, to_atoms
 
 
@@ -74,7 +74,7 @@ def _compose(
 def _share(
     coefficients,
     atoms,
-    slopes,
+    gradients,
     to_coefficients,
     to_atoms,
     out: tl.constexpr,
@@ -89,7 +89,7 @@ def _share(
     m, n = tl.arange(0, tile_m), tl.arange(0, tile_n)
     coefficients += client * out * channels * number
     to_coefficients += client * out * channels * number
-    slopes += client * out * channels * entries
+    gradients += client * out * channels * entries
     turned = tl.load(  # atoms, entries first
         atoms + (client * number + m[None, :]) * entries + n[:, None],
         (m < number)[None, :] & (n < entries)[:, None],
@@ -99,7 +99,9 @@ def _share(
     for first in range(part * tile_f, out * channels, parts * tile_f):
         f = first + tl.arange(0, tile_f)  # filter i of output o is number i * O + o
         inside = f < out * channels
-        down = tl.load(slopes + n[None, :] * out * channels + f[:, None], inside[:, None] & (n < entries)[None, :], 0.0)
+        down = tl.load(
+            gradients + n[None, :] * out * channels + f[:, None], inside[:, None] & (n < entries)[None, :], 0.0
+        )
         at = (f % out * channels + f // out)[:, None] * number + m[None, :]
         among = inside[:, None] & (m < number)[None, :]
         tl.store(to_coefficients + at, tl.dot(down, turned, input_precision=_PRECISE), among)

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 _PROGRAMS = 264  # twice the multiprocessors of a large GPU: fewer leave it idle
-DEAD = tl.constexpr(4)  # stands for the place of the largest pixel where ReLU is off
+DEAD = tl.constexpr(4)  # argmax code of a window with no positive value
 
 
 def convolve(x: Tensor, filters: Tensor) -> Tensor:
@@ -187,11 +187,11 @@ def _correlate(
         inside = (p < pixels)[:, None] & (o < out)[None, :]
         if pool:
             at = (client * (pixels // 4) + p // 4)[:, None] * out + o[None, :]
-            slopes = tl.load(dy + at, inside, 0.0)
-            slopes = tl.where(tl.load(which + at, inside, 0) == (p % 4)[:, None], slopes, 0.0)
+            gradients = tl.load(dy + at, inside, 0.0)
+            gradients = tl.where(tl.load(which + at, inside, 0) == (p % 4)[:, None], gradients, 0.0)
         else:
-            slopes = tl.load(dy + (client * pixels + p)[:, None] * out + o[None, :], inside, 0.0)
-        total = tl.dot(patches, slopes, total, input_precision="tf32")
+            gradients = tl.load(dy + (client * pixels + p)[:, None] * out + o[None, :], inside, 0.0)
+        total = tl.dot(patches, gradients, total, input_precision="tf32")
     sums += ((part * tl.num_programs(2) + client) * patch + k)[:, None] * out + o[None, :]
     tl.store(sums, total, (k < patch)[:, None] & (o < out)[None, :])
 
