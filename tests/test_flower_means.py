@@ -151,7 +151,7 @@ def test_a_schedule_that_flower_s_local_privacy_does_not_fit_ends_with_the_reaso
 ) -> None:
     experiment = replace(SIX, parametrisation="atoms", beta="1/2")  # more comes down than goes up
     task = without_statistics(experiment)
-    with pytest.raises(TooFew, match="round 1"):
+    with pytest.raises(TooFew, match="round 2"):
         on_flower(experiment, tmp_path, task=task, app=client_app(task, mods=[LocalDpMod(1.0, 0.0, 1.0, 0.1)]))
     assert [line for line in caplog.messages if "LocalDpMod expects the keys" in line]
 
