@@ -8,10 +8,10 @@ import pytest
 from results import a_run, changed, page_of, the_claim
 
 from fedatoms.evidence.claims import claims
-from fedatoms.evidence.page.run_figures import figures
 from fedatoms.evidence.paper.studies import SAMPLED, quick, study
 from fedatoms.evidence.results.find import Found, find
 from fedatoms.evidence.results.groups import Group, group
+from fedatoms.evidence.results.run_figures import figures
 from fedatoms.evidence.results.spending import last_of, share, spent
 from fedatoms.experiment.fields import to_json
 from fedatoms.experiment.presets import PRESETS

@@ -215,11 +215,11 @@ def test_bad_input_costs_one_line(
 
 
 def test_the_library_that_draws_is_in_the_package_with_its_licence() -> None:
-    folder, kept = ROOT / "fedatoms" / "report", (ROOT / "pyproject.toml").read_text()
+    folder, kept = ROOT / "fedatoms" / "evidence" / "page", (ROOT / "pyproject.toml").read_text()
     start = gzip.decompress((folder / PLOTLY).read_bytes())[:200].decode()
     assert "plotly.js (cartesian - minified) v4.1.1" in start and "MIT license" in start
     assert "Plotly" in (folder / "plotly-cartesian.LICENSE").read_text()
-    assert f'"report/{PLOTLY}"' in kept and '"report/plotly-cartesian.LICENSE"' in kept
+    assert f'"{PLOTLY}"' in kept and '"plotly-cartesian.LICENSE"' in kept
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_a_damaged_explanation_is_named_and_the_others_stay(
     assert old in bad.read_text()
     bad.write_text(bad.read_text().replace(old, new))
     found = report([tmp_path / "runs"], tmp_path / "report.html").found
-    assert [each.explanation.run for each in found.explained] == ["whole"]
+    assert [each.explanation.run for each in found.explanations] == ["whole"]
     assert [note.path for note in found.left_out] == [bad] and reason in found.left_out[0].reason
     assert main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "report.html")]) == 0
     assert str(bad) in capsys.readouterr().err and "broken, rounds" not in (tmp_path / "report.html").read_text()

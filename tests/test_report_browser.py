@@ -42,7 +42,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
         a_measure(folder / "measures" / name, name)
     mine = an_explanation(folder / "runs" / "explained").parent
     done = report([RUNS, folder / "runs", folder / "measures"], folder / "report.html")
-    why = f"why-{[each.folder for each in done.found.explained].index(mine)}"
+    why = f"why-{[each.folder for each in done.found.explanations].index(mine)}"
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_context(

@@ -21,7 +21,7 @@ from fedatoms.engine.loop import Watch
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
 from fedatoms.evidence.measures.files import Measure, write_measure
-from fedatoms.evidence.page.run_figures import figures, section
+from fedatoms.evidence.page.run_figures import section
 from fedatoms.evidence.paper.studies import Study, distinct, quick, studies
 from fedatoms.evidence.paper.tables import cells
 from fedatoms.evidence.reproduce import work
@@ -29,6 +29,7 @@ from fedatoms.evidence.reproduce.plan import Job, Reproduce, chosen, jobs, missi
 from fedatoms.evidence.reproduce.terminal_tables import Sheet, sheets
 from fedatoms.evidence.results.find import find
 from fedatoms.evidence.results.groups import group, groups_of
+from fedatoms.evidence.results.run_figures import figures
 from fedatoms.evidence.results.spending import spent
 from fedatoms.experiment.fields import Experiment, check, identity
 from fedatoms.experiment.presets import preset

@@ -15,8 +15,7 @@ def claims(found: Found) -> list[Claim]:
     {'not run'}
     """
     groups = group(found.runs)
-    ours, measured = match(groups), [each.measure for each in found.measures]
-    explained = [each.explanation for each in found.explained]
+    ours, explained = match(groups), [each.explanation for each in found.explanations]
     return [
         tables.mean_gain(ours),
         tables.every_algorithm(ours),
@@ -26,13 +25,13 @@ def claims(found: Found) -> list[Claim]:
         tables.personal(ours),
         tables.more_atoms(ours),
         tables.fewer_rounds(ours),  # figure (a)
-        measures.variance(measured),  # (b)
+        measures.variance(found.measures),  # (b)
         runs.sampled(groups),  # (c)
         runs.more_clients(groups),
         runs.communication(groups),  # (d)
-        measures.synthetic(measured),
-        measures.training_loss(measured),
-        measures.landscape(measured),
+        measures.synthetic(found.measures),
+        measures.training_loss(found.measures),
+        measures.landscape(found.measures),
         measures.bounded(explained),
         measures.latent(explained),
         runs.elsewhere(groups, ours),

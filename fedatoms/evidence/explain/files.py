@@ -10,6 +10,7 @@ from typing import TypeVar, cast, get_args, get_origin, get_type_hints
 
 from fedatoms.core.files import replace_file, strict_json
 from fedatoms.core.lookup import one_line
+from fedatoms.evidence.explain.latent import Latent
 from fedatoms.evidence.explain.values import Explanation
 from fedatoms.experiment.fields import LOCAL, Experiment, check, from_json, identity, to_json
 
@@ -61,12 +62,23 @@ def _check(explanation: Explanation) -> None:
         raise ValueError("its rounds are not those that follow its checkpoint")
     if plain is not None and len(plain) != explanation.settings.rounds:
         raise ValueError("its plain run has another number of rounds")
+    if any(not _is_crossed(each.latent) for each in rounds if each.latent):
+        raise ValueError("its latent clients are not all products of its real ones")
+    if fork and not fork.accuracy_on:
+        raise ValueError("its fork has no rounds")
     if fork and {len(line) for line in vars(fork).values() if isinstance(line, list)} != {explanation.settings.fork}:
         raise ValueError("its fork has another number of rounds")
     accuracies = [both.accuracy for each in rounds for both in (each.aggregates.on, each.aggregates.off)]
     accuracies += [*(plain or ()), *(fork.accuracy_on + fork.accuracy_off if fork else ())]
     if not all(0 <= accuracy <= 100 for accuracy in accuracies):
         raise ValueError("its accuracies are not numbers from 0 to 100")
+
+
+def _is_crossed(latent: Latent) -> bool:
+    """Says whether the coefficients of each real client met the atoms of each."""
+    clients = [each.atoms for each in latent.real]
+    found = {(each.coefficients, each.atoms) for each in (*latent.real, *latent.latent)}
+    return found == {(i, j) for i in clients for j in clients}
 
 
 def _plain(value: object) -> object:

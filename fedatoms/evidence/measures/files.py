@@ -1,7 +1,6 @@
 """A measure as a file: what was measured of which experiments, with which settings, and what came out."""
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,52 +65,6 @@ def read_measure(folder: Path | str) -> Measure:
         said = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
         raise ValueError(f"{path} is not a measure, or is damaged: {said}. Measure again, or take it away.") from error
     return measure
-
-
-def numbers(values: object) -> list[float]:
-    """Returns a list of finite numbers, or says that it is none.
-
-    >>> numbers([1, 0.5])
-    [1, 0.5]
-    >>> numbers(["1"])
-    Traceback (most recent call last):
-    ...
-    ValueError: ['1'] is not a list of numbers
-    """
-    if isinstance(values, list) and all(type(one) in (int, float) and math.isfinite(one) for one in values):
-        return values
-    raise ValueError(f"{str(values)[:40]} is not a list of numbers")
-
-
-def objects(values: object) -> list[Values]:
-    """Returns a list of objects, or says that it is none.
-
-    >>> objects([{"raw": [1.0]}])
-    [{'raw': [1.0]}]
-    """
-    return [object_of(value) for value in list_of(values)]
-
-
-def object_of(value: object) -> Values:
-    """Returns an object, or says that it is none.
-
-    >>> object_of({"raw": [1.0]})
-    {'raw': [1.0]}
-    """
-    if not isinstance(value, dict):
-        raise ValueError(f"{str(value)[:40]} is not an object")
-    return value
-
-
-def list_of(value: object) -> list[object]:
-    """Returns a list, or says that it is none.
-
-    >>> list_of([1.0])
-    [1.0]
-    """
-    if not isinstance(value, list):
-        raise ValueError(f"{str(value)[:40]} is not a list")
-    return value
 
 
 def _experiment(fields: object) -> Experiment:

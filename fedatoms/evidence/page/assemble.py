@@ -16,6 +16,7 @@ from fedatoms.evidence.page import explanations, figures, measures, run_figures,
 from fedatoms.evidence.page.export import to_csv
 from fedatoms.evidence.results.find import Found, find
 from fedatoms.evidence.results.groups import group, match
+from fedatoms.evidence.results.run_figures import figures as from_runs
 from fedatoms.nn.atoms import GROUPS
 
 # What draws: plotly.js-cartesian-dist-min 4.1.1, packed with `gzip -9n`; a third of Plotly, and all that we need.
@@ -37,7 +38,7 @@ def report(folders: Sequence[Path], page: Path, data_dir: Path | None = None) ->
     if data_dir is not None and not data_dir.is_dir():
         raise ValueError(f"--data-dir {data_dir} is not a folder. Give the one that holds the data sets' files.")
     found = find(folders)
-    if not (found.runs or found.measures or found.explained):
+    if not (found.runs or found.measures or found.explanations):
         named = "".join(f" {note.path}: {note.reason}." for note in found.left_out)
         places = sections.listed(map(str, folders))
         raise ValueError(f"no finished run below {places}.{named} Make one, for example with `fedatoms run`.")
@@ -51,11 +52,12 @@ def report(folders: Sequence[Path], page: Path, data_dir: Path | None = None) ->
 def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | None) -> str:
     """Returns the page as text."""
     groups = group(found.runs)
-    ours, of_runs = match(groups), run_figures.figures(groups)
+    ours, of_runs = match(groups), from_runs(groups)
+    plots = [*explanations.plots(found.explanations), *run_figures.plots(of_runs), *measures.plots(found.measures)]
     pictures, left_out = figures.splits(found.runs, data_dir)
     data = {
         "curves": figures.curves(groups),
-        "measures": explanations.plots(found.explained) + run_figures.plots(of_runs) + measures.plots(found.measures),
+        "measures": plots,
         "bytes": figures.sent(groups),
         "splits": pictures,
         "groups": GROUPS,
@@ -70,7 +72,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         claims=sections.claim_cards(claims(found)),
         tables="\n".join(sections.paper_table(number, ours) for number in sections.SCORED),
         others=sections.other_runs(groups, {id(each) for each in ours.values()}),
-        explained=explanations.section(found.explained),
+        explained=explanations.section(found.explanations),
         measures=run_figures.section(of_runs) + measures.section(found.measures),
         bytes=sections.sent_bytes(found.runs),
         splits=sections.paragraphs(left_out),

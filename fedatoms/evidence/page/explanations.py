@@ -1,17 +1,16 @@
 """Explanations on the page: what `fedatoms explain` found of a run, in its own sentences, figures and tables."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 from fedatoms.evidence.explain.fork import Forked
 from fedatoms.evidence.explain.latent import Latent
 from fedatoms.evidence.explain.scores import Scores
 from fedatoms.evidence.explain.values import Explanation, Round
 from fedatoms.evidence.explain.words import findings, title
-from fedatoms.evidence.page.measures import article, boxed, taken
+from fedatoms.evidence.page.article import article, boxed, taken
 from fedatoms.evidence.page.plotly import LEGEND, Json, Plot, axes, curves
 from fedatoms.evidence.page.table import Cell, number, table, text
+from fedatoms.evidence.results.find import FoundExplanation
 from fedatoms.evidence.results.names import method, setting
 from fedatoms.runs.plots import COLOURS
 
@@ -26,25 +25,7 @@ ROUNDS = ("round", "clients", "apart, %", *SCORED, *CROSSED, *VARIANCE)  # as _r
 FORKED = ("round", "accuracy with", "accuracy without", "loss with", "loss without")
 
 
-class Explained(NamedTuple):
-    """An explanation that was found, what it says, and its figures."""
-
-    folder: Path
-    explanation: Explanation
-    said: list[str]
-    plots: list[Plot]
-
-
-def drawn(folder: Path, explanation: Explanation) -> Explained:
-    """Makes the sentences and figures of an explanation: latent clients, variances, and the fork if there is one."""
-    crossed, spread = _crossed(explanation), [each for each in explanation.rounds if each.variance]
-    plots = [_matrix(*crossed)] if crossed else []
-    plots += [_variances(spread)] if spread else []
-    plots += [_accuracies(explanation.fork)] if explanation.fork else []
-    return Explained(folder, explanation, findings(explanation), plots)
-
-
-def section(found: Sequence[Explained]) -> str:
+def section(found: Sequence[FoundExplanation]) -> str:
     """Shows explanations.
 
     >>> section([])[:40]
@@ -53,22 +34,29 @@ def section(found: Sequence[Explained]) -> str:
     return "".join(_article(f"why-{n}", each) for n, each in enumerate(found)) or NONE
 
 
-def plots(found: Sequence[Explained]) -> list[Json]:
+def plots(found: Sequence[FoundExplanation]) -> list[Json]:
     """Returns the figures of all explanations, for the page's script.
 
     >>> plots([])
     []
     """
-    return [box for n, each in enumerate(found) for box in boxed(f"why-{n}", each.plots)]
+    return [box for n, each in enumerate(found) for box in boxed(f"why-{n}", _draw(each.explanation))]
 
 
-def _article(name: str, each: Explained) -> str:
-    return article(
-        name, title(each.explanation), "", each.said, each.plots, _tables(name, each.explanation), _origin(each)
-    )
+def _draw(explanation: Explanation) -> list[Plot]:
+    """Draws latent clients, variances, and the fork if there is one."""
+    crossed, spread = _crossed(explanation), [each for each in explanation.rounds if each.variance]
+    plots = [_matrix(*crossed)] if crossed else []
+    plots += [_variances(spread)] if spread else []
+    return plots + ([_accuracies(explanation.fork)] if explanation.fork else [])
 
 
-def _origin(each: Explained) -> str:
+def _article(name: str, each: FoundExplanation) -> str:
+    one = each.explanation
+    return article(name, title(one), "", findings(one), _draw(one), _tables(name, one), _origin(each))
+
+
+def _origin(each: FoundExplanation) -> str:
     one, asked = each.explanation.experiment, each.explanation.settings
     what = f"{method(one)}; {setting(one)}; seed {one.seed}, draws by seed {asked.seed}"
     return f"{what}. {taken(each.explanation.provenance, each.folder)}"
@@ -83,8 +71,6 @@ def _scores(latent: Latent) -> tuple[list[int], list[list[Scores]]]:
     """Returns the crossed clients and their scores: a line for each one's coefficients, a column for its atoms."""
     clients = [each.atoms for each in latent.real]
     found = {(each.coefficients, each.atoms): each.scores for each in (*latent.real, *latent.latent)}
-    if found.keys() != {(i, j) for i in clients for j in clients}:
-        raise ValueError("its latent clients are not all products of its real ones")
     return clients, [[found[i, j] for j in clients] for i in clients]
 
 

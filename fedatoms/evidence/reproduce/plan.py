@@ -10,9 +10,8 @@ from fedatoms.core.lookup import unknown
 from fedatoms.data.datasets import load
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
-from fedatoms.evidence.page.measures import Measured
 from fedatoms.evidence.paper.studies import Study, distinct, quick, studies
-from fedatoms.evidence.results.find import Found
+from fedatoms.evidence.results.find import Found, FoundMeasure
 from fedatoms.experiment.build import device_of
 from fedatoms.experiment.fields import Experiment, check, identity
 
@@ -122,7 +121,7 @@ def missing(wanted: Sequence[Job], found: Found) -> list[Job]:
     return [job for job in wanted if (not taken(job, found) if job.measure else _identity(job) not in runs)]
 
 
-def taken(job: Job, found: Found) -> list[Measured]:
+def taken(job: Job, found: Found) -> list[FoundMeasure]:
     """Returns the measures that a job asks for, of those that were found: of its size, experiments and seed."""
     kind = MEASURES[job.measure]
     asked = _asked(job.measure, as_json(kind.quick if job.quick else kind.settings), job.experiments)

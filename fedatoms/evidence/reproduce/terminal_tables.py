@@ -4,12 +4,10 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from fedatoms.evidence.claims.measures import LOWER_FROM
-from fedatoms.evidence.page.measures import Measured
-from fedatoms.evidence.page.run_figures import Studied, figures
 from fedatoms.evidence.paper.studies import Study
 from fedatoms.evidence.paper.tables import COMPARED, Cell, cells
 from fedatoms.evidence.reproduce.plan import Job, taken
-from fedatoms.evidence.results.find import Found
+from fedatoms.evidence.results.find import Found, FoundMeasure
 from fedatoms.evidence.results.groups import (
     Group,
     Ours,
@@ -25,6 +23,8 @@ from fedatoms.evidence.results.groups import (
     row_name,
     score,
 )
+from fedatoms.evidence.results.measures import summarise
+from fedatoms.evidence.results.run_figures import RunFigure, figures
 from fedatoms.runs.compare import Spread
 
 QUICK = "Quick: less (digits, few rounds, few repeats) stands in for the paper's setting; compare no number with it."
@@ -55,14 +55,15 @@ def sheets(wanted: Sequence[Study], jobs: Sequence[Job], found: Found, *, quick:
     return [sheet._replace(note=f"{sheet.note} {QUICK * quick}".strip()) for sheet in made]
 
 
-def _measured(study: Study, found: Sequence[Measured], *, quick: bool) -> Sheet:
+def _measured(study: Study, found: Sequence[FoundMeasure], *, quick: bool) -> Sheet:
     if not found:
         return Sheet(study.title, "Not measured.")
     paper = "" if quick else PAPER.get(study.name, "")
-    return Sheet(study.title, f"{found[-1].drawing.sentence} {paper}".strip())
+    sentence = summarise(found[-1].measure, found[-1].values).sentence
+    return Sheet(study.title, f"{sentence} {paper}".strip())
 
 
-def _drawn(study: Study, figure: Studied) -> Sheet:
+def _drawn(study: Study, figure: RunFigure) -> Sheet:
     return Sheet(study.title, figure.sentence, figure.heads, figure.rows)
 
 

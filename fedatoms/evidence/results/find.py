@@ -10,11 +10,11 @@ from typing import NamedTuple, TypeVar
 from fedatoms.core.lookup import find as lookup
 from fedatoms.core.lookup import one_line
 from fedatoms.data.datasets import DATASETS
-from fedatoms.evidence.explain import files as explanations
-from fedatoms.evidence.measures import files as measures
-from fedatoms.evidence.page.explanations import Explained, drawn
-from fedatoms.evidence.page.measures import Measured
-from fedatoms.evidence.page.plotly import draw
+from fedatoms.evidence.explain import files as explain_files
+from fedatoms.evidence.explain.values import Explanation
+from fedatoms.evidence.measures import files as measure_files
+from fedatoms.evidence.measures.files import Measure
+from fedatoms.evidence.measures.values import Checked, checked
 from fedatoms.evidence.results.names import natural
 from fedatoms.experiment.fields import check, identity
 from fedatoms.runs.execute import Result, Row, accuracy_curves, read_result, read_rounds, summarise
@@ -45,14 +45,29 @@ class Run:
         return self.result.folder.as_posix()
 
 
+class FoundMeasure(NamedTuple):
+    """A measure, its values as they were checked, and the folder that it lies in."""
+
+    folder: Path
+    measure: Measure
+    values: Checked
+
+
+class FoundExplanation(NamedTuple):
+    """An explanation, and the folder that it lies in."""
+
+    folder: Path
+    explanation: Explanation
+
+
 class Found(NamedTuple):
     """What lies below some folders: runs by name, files left out, what else to know, measures, explanations."""
 
     runs: list[Run]
     left_out: list[Note]
     notes: list[Note]
-    measures: list[Measured]
-    explained: list[Explained]
+    measures: list[FoundMeasure]
+    explanations: list[FoundExplanation]
 
 
 def find(folders: Sequence[Path]) -> Found:
@@ -69,12 +84,10 @@ def find(folders: Sequence[Path]) -> Found:
         notes += said
     kept, repeated = _newest(runs, _of_run)
     alike, odd = _alike(kept)
-    measured, damaged = _each(folders, measures.FILE, _measured)
-    measured, retaken = _newest(measured, _of_measure)
-    explained, unread = _each(folders, explanations.FILE, _explained)
-    explained, retold = _newest(explained, _of_explanation)
-    left_out += [*repeated, *odd, *damaged, *retaken, *unread, *retold, *_unfinished(folders)]
-    return Found(alike, left_out, notes, measured, explained)
+    measures, more = _all(folders, measure_files.FILE, _measure, _of_measure)
+    explanations, others = _all(folders, explain_files.FILE, _explanation, _of_explanation)
+    left_out += [*repeated, *odd, *more, *others, *_unfinished(folders)]
+    return Found(alike, left_out, notes, measures, explanations)
 
 
 def _files(folders: Iterable[Path], name: str) -> list[Path]:
@@ -87,8 +100,10 @@ def _files(folders: Iterable[Path], name: str) -> list[Path]:
     return list(found.values())
 
 
-def _each(folders: Sequence[Path], name: str, read: Callable[[Path], T]) -> tuple[list[T], list[Note]]:
-    """Reads the files of a name; one that cannot be read or drawn is damaged."""
+def _all(
+    folders: Sequence[Path], name: str, read: Callable[[Path], T], origin: Callable[[T], "_Origin"]
+) -> tuple[list[T], list[Note]]:
+    """Reads the files of a name; damaged ones, and all but the newest of what is about the same, are left out."""
     found, damaged = [], []
     for path in _files(folders, name):
         try:
@@ -96,16 +111,17 @@ def _each(folders: Sequence[Path], name: str, read: Callable[[Path], T]) -> tupl
         except BROKEN as error:
             reason = one_line(error).removeprefix(f"{path} is ")
             damaged.append(Note(path, f"{reason} is missing" if isinstance(error, KeyError) else reason))
-    return found, damaged
+    kept, repeated = _newest(found, origin)
+    return kept, damaged + repeated
 
 
-def _measured(path: Path) -> Measured:
-    measure = measures.read_measure(path.parent)
-    return Measured(path.parent, measure, draw(measure))
+def _measure(path: Path) -> FoundMeasure:
+    measure = measure_files.read_measure(path.parent)
+    return FoundMeasure(path.parent, measure, checked(measure))
 
 
-def _explained(path: Path) -> Explained:
-    return drawn(path.parent, explanations.read(path))
+def _explanation(path: Path) -> FoundExplanation:
+    return FoundExplanation(path.parent, explain_files.read(path))
 
 
 def _checked(result: Result) -> Result:
@@ -190,16 +206,16 @@ def _of_run(run: Run) -> _Origin:
     return _Origin(identity(result.experiment), result.provenance, result.folder / "result.json")
 
 
-def _of_measure(each: Measured) -> _Origin:
+def _of_measure(each: FoundMeasure) -> _Origin:
     its = each.measure
     key = its.name, tuple(map(identity, its.experiments)), json.dumps(its.settings, sort_keys=True)
-    return _Origin(key, its.provenance, each.folder / measures.FILE)
+    return _Origin(key, its.provenance, each.folder / measure_files.FILE)
 
 
-def _of_explanation(each: Explained) -> _Origin:
+def _of_explanation(each: FoundExplanation) -> _Origin:
     its = each.explanation
     key = identity(its.experiment), its.round, replace(its.settings, device=None, threads=None)
-    return _Origin(key, its.provenance, each.folder / explanations.FILE)
+    return _Origin(key, its.provenance, each.folder / explain_files.FILE)
 
 
 def _alike(runs: Sequence[Run]) -> tuple[list[Run], list[Note]]:
