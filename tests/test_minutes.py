@@ -272,15 +272,15 @@ def test_a_kill_loses_nothing_that_was_finished_and_the_same_command_goes_on(
 import os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_minutes import least
-from fedatoms import compare
+from fedatoms.runs import compare
 from fedatoms.cli import main
 from fedatoms.evidence.reproduce import plan, work
 
-def killed(experiment, watch):
+def killed(experiment, watch, known):
     def look(progress):
         if experiment.parametrisation == "atoms" and progress.state.round == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-    return compare.finish(experiment, look)
+    return compare.finish(experiment, look, known)
 
 plan.quick, work.finish = least, killed
 main({words!r})

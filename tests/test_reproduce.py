@@ -34,7 +34,7 @@ from fedatoms.evidence.results.spending import spent
 from fedatoms.experiment.fields import Experiment, check, identity
 from fedatoms.experiment.presets import preset
 from fedatoms.runs import compare
-from fedatoms.runs.execute import Result
+from fedatoms.runs.execute import Result, Unless
 
 RESULTS = Path(__file__).parent.parent / "paper-results"
 ALL = list(studies().values())
@@ -211,12 +211,12 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
     assert main(["reproduce", "iid", *TINY, "--out", "whole"]) == 0
     whole = shown(capsys.readouterr().out)
 
-    def stopped(experiment: Experiment, watch: Watch) -> Result:
+    def stopped(experiment: Experiment, watch: Watch, known: Unless) -> Result:
         def stop(progress: object) -> None:
             if experiment.parametrisation == "atoms":
                 raise KeyboardInterrupt
 
-        return compare.finish(experiment, stop)
+        return compare.finish(experiment, stop, known)
 
     with monkeypatch.context() as patch:
         patch.setattr(work, "finish", stopped)
@@ -230,10 +230,10 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
 def test_a_run_that_fails_is_named_and_the_others_are_done(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(experiment: Experiment, watch: Watch) -> Result:
+    def fails(experiment: Experiment, watch: Watch, known: Unless) -> Result:
         if experiment.parametrisation == "plain":
             raise FloatingPointError("loss is nan")
-        return compare.finish(experiment, watch)
+        return compare.finish(experiment, watch, known)
 
     monkeypatch.setattr(work, "finish", fails)
     assert main(["reproduce", "iid", *TINY]) == 1
@@ -245,7 +245,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_done(
 def test_if_all_fail_their_reasons_are_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(experiment: Experiment, watch: Watch) -> Result:
+    def fails(experiment: Experiment, watch: Watch, known: Unless) -> Result:
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(work, "finish", fails)
@@ -261,7 +261,7 @@ def test_a_job_leaves_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None
             self.itself = self
 
     made = list[weakref.ref[Large]]()
-    monkeypatch.setattr(work, "finish", lambda experiment, watch: made.append(weakref.ref(Large())))
+    monkeypatch.setattr(work, "finish", lambda *given: made.append(weakref.ref(Large())))
     for _ in work.here(jobs(chosen(["iid"]), Reproduce(only=TINY[-1])), lambda job, share: None):
         assert made[-1]() is None
 

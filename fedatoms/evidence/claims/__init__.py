@@ -1,4 +1,4 @@
-"""The paper's claims, each judged by a rule that is stated: by its tables, by other runs, and by what was measured."""
+"""The paper's claims, each judged by a stated rule; imports results and below."""
 
 from fedatoms.evidence.claims import measures, runs, tables
 from fedatoms.evidence.claims.base import Claim

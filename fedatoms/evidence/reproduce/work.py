@@ -13,13 +13,13 @@ from typing import NamedTuple
 import torch
 
 from fedatoms.core.lookup import one_line
-from fedatoms.engine.evaluate import Progress
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.files import write_measure
 from fedatoms.evidence.reproduce.budget import NO_LIMIT, Limit, next_of, took
 from fedatoms.evidence.reproduce.plan import Job, missing
 from fedatoms.evidence.results.find import find
 from fedatoms.runs.compare import existing, finish, folder_of
+from fedatoms.runs.execute import Result
 from fedatoms.runs.lock import locked
 
 Tick = Callable[[float], None]  # the share of a job that is done
@@ -41,13 +41,7 @@ class Done(NamedTuple):
 def perform(job: Job, tick: Tick = lambda share: None) -> Done:
     """Does a job and writes its result; what was begun goes on where it stopped."""
     try:
-        if job.measure:
-            with locked(job.folder):
-                _measure(job, tick)
-        else:
-            (experiment,) = job.experiments
-            if not is_done(job):
-                finish(experiment, lambda progress: tick(_share(progress, experiment.rounds)))
+        _measure(job, tick) if job.measure else _train(job, tick)
     except FAILURES as error:
         return Done(job, one_line(error))
     return Done(job)
@@ -113,8 +107,20 @@ def share_of_node(job: Job, cluster: Mapping[str, float]) -> dict[str, float]:
     return {"num_cpus": 1, "num_gpus": int(device != "cpu" and bool(cluster.get("GPU")))}
 
 
+def _train(job: Job, tick: Tick) -> None:
+    (one,) = job.experiments
+    finish(one, lambda progress: tick(progress.state.round / one.rounds), partial(_whole_result, job))
+
+
+def _whole_result(job: Job) -> Result | None:
+    """Returns the result of a run unless it is damaged, as ``find`` sees it: then the run is made again."""
+    return existing(job.experiments[0]) if is_done(job) else None
+
+
 def _measure(job: Job, tick: Tick) -> None:
-    if not is_done(job):
+    with locked(job.folder):
+        if is_done(job):
+            return
         kind = MEASURES[job.measure]
         settings = kind.quick if job.quick else kind.settings
         measure = kind.measure(job.experiments, settings, lambda done, total, what: tick(done / total))
@@ -136,7 +142,3 @@ def _anywhere(job: Job) -> Job:
 
 def _whole(path: str) -> str:
     return str(Path(path).resolve())
-
-
-def _share(progress: Progress, rounds: int) -> float:
-    return progress.state.round / rounds

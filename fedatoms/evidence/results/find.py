@@ -90,6 +90,15 @@ def find(folders: Sequence[Path]) -> Found:
     return Found(alike, left_out, notes, measures, explanations)
 
 
+def total(sent: Mapping[str, int]) -> int:
+    """Adds up bytes over the groups of parameters.
+
+    >>> total({"atoms": 900, "head": 100})
+    1000
+    """
+    return sum(sent.values())
+
+
 def _files(folders: Iterable[Path], name: str) -> list[Path]:
     found: dict[Path, Path] = {}
     for folder in folders:
@@ -152,7 +161,7 @@ def _rounds(result: Result) -> tuple[list[Row], list[Note]]:
     try:
         rows = read_rounds(result.folder)
         said = summarise(rows)
-        _ = [sum(row["up"].values()) for row in rows]
+        _ = [total(row["up"]) + total(row["down"]) for row in rows]
         points = [point for curve in accuracy_curves(rows).values() for point in curve]
         if not all(isinstance(t, int) and _is_number(accuracy) for t, accuracy in points):
             raise ValueError("has accuracies that are not numbers")

@@ -7,10 +7,10 @@ from functools import cache
 
 from fedatoms.evidence.paper.studies import quick, studies, study
 from fedatoms.evidence.paper.tables import ATOMS, Cell, Compared, Pair, cells_of
-from fedatoms.evidence.results.find import Run
+from fedatoms.evidence.results.find import Run, total
 from fedatoms.evidence.results.names import atoms_of, setting
 from fedatoms.experiment.fields import Experiment, identity
-from fedatoms.runs.compare import Spread
+from fedatoms.runs.compare import Spread, spread_of
 from fedatoms.runs.execute import Result
 
 
@@ -48,12 +48,12 @@ class Group:
     @property
     def up(self) -> float:
         """Bytes that clients send in the whole run, mean over seeds."""
-        return statistics.mean(sum(run.result.bytes_up.values()) for run in self.runs)
+        return statistics.mean(total(run.result.bytes_up) for run in self.runs)
 
     @property
     def down(self) -> float:
         """Bytes that clients receive in the whole run, mean over seeds."""
-        return statistics.mean(sum(run.result.bytes_down.values()) for run in self.runs)
+        return statistics.mean(total(run.result.bytes_down) for run in self.runs)
 
 
 STAND_IN = "quick stand-in"
@@ -144,7 +144,7 @@ def score(group: Group, compared: Compared) -> Spread | None:
     """Returns a group's number that stands beside the paper's; None if its runs lack it."""
     found = [_number(run.result, compared) for run in group.runs]
     values = [value for value in found if value is not None]
-    return _spread(values) if values and len(values) == len(found) else None
+    return spread_of(values) if values and len(values) == len(found) else None
 
 
 def headline(group: Group) -> tuple[str, Spread]:
@@ -246,7 +246,7 @@ def _stand_ins() -> frozenset[str]:
 
 
 def _over_last(group: Group, model: str) -> tuple[str, Spread]:
-    return model, _spread([run.result.accuracy[model].headline for run in group.runs])
+    return model, spread_of([run.result.accuracy[model].headline for run in group.runs])
 
 
 def _number(result: Result, compared: Compared) -> float | None:
@@ -254,7 +254,3 @@ def _number(result: Result, compared: Compared) -> float | None:
         return (result.personal or {}).get(compared.number)
     summary = result.accuracy.get(compared.model)
     return None if summary is None else float(getattr(summary, compared.number))
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from fedatoms.evidence.results.find import Run
+from fedatoms.evidence.results.find import Run, total
 from fedatoms.evidence.results.groups import Group
 from fedatoms.runs.execute import Row
 
@@ -70,8 +70,8 @@ def never(found: Spent, group: Group) -> str:
 
 def sums(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
     """Adds up the millions of parameters that were sent up, and in both directions, after each round."""
-    up = [sum(row["up"].values()) / FLOAT / 1e6 for row in rows]
-    down = [sum(row["down"].values()) / FLOAT / 1e6 for row in rows]
+    up = [total(row["up"]) / FLOAT / 1e6 for row in rows]
+    down = [total(row["down"]) / FLOAT / 1e6 for row in rows]
     return list(accumulate(up)), list(accumulate(a + b for a, b in zip(up, down, strict=True)))
 
 
