@@ -71,7 +71,7 @@ def test_quick_stand_ins_are_called_so_wherever_they_are_shown(tmp_path: Path) -
     for table in range(3):  # other runs, bytes, provenance
         assert "quick stand-in" in [row for row in rows if "quickly" in row][table]
         assert "quick stand-in" not in [row for row in rows if "slowly" in row][table]
-    assert "2 finished, of 2 experiments (seeds aside); 1 quick stand-in<" in page
+    assert "2 finished runs of 2 experiments; 1 quick stand-in<" in page
     with (tmp_path / "report.csv").open() as file:
         lines = {Path(line["folder"]).name: line["quick"] for line in csv.DictReader(file)}
     assert lines == {"quickly": "yes", "slowly": ""}
@@ -99,7 +99,7 @@ def test_seeds_are_one_experiment_with_a_deviation(tmp_path: Path) -> None:
     for seed, accuracy in enumerate((50.0, 52.0)):
         a_run(tmp_path / "runs" / str(seed), accuracy, seed=seed)
     page = page_of(tmp_path / "runs")
-    assert "2 finished, of 1 experiment " in page and "51.00 ± 1.41" in page
+    assert "2 finished runs of 1 experiment<" in page and "51.00 ± 1.41" in page
 
 
 @pytest.mark.parametrize(
@@ -225,11 +225,11 @@ def test_the_library_that_draws_is_in_the_package_with_its_licence() -> None:
 @pytest.mark.parametrize(
     "name, said",
     [
-        ("variance", "round 5 aggregates: fedavg 0.25, fedavg + 9 atoms 0.125, 0.50 times as much"),
+        ("variance", "repeats of a round, after 5 rounds: fedavg 0.25, fedavg + 9 atoms 0.125, 0.50 times as much"),
         ("synthetic", "after round 2: 5 models 0.75, latent 0.5, the same without latent clients 0.625"),
         (
             "training_loss",
-            "after round 1: fedavg 1.5, fedavg + 9 atoms 1.25; fedavg + 9 atoms is the lower one from round 1",
+            "after round 1: fedavg 1.5, fedavg + 9 atoms 1.25; fedavg + 9 atoms is lower from round 1",
         ),
         (
             "landscape",
@@ -306,7 +306,7 @@ def test_an_explanation_alone_makes_a_page_with_its_sentences(crossed: int, fork
     page = page_of(tmp_path / "runs")
     said = json.loads(file.read_text())["found"]
     assert len(said) == (6 if crossed else 5) and all(f"<p>{escape(sentence)}</p>" in page for sentence in said)
-    assert "&lt;mine&gt;, rounds 7 to 8 replayed" in page and '<a href="#why">' in page
+    assert "&lt;mine&gt;, rounds 8 to 9 replayed" in page and '<a href="#why">' in page
     assert f"Measured 2026-01-02 03:04 on a machine, commit abc123, in {(tmp_path / 'runs' / 'it').as_posix()}" in page
     assert all(("why-0-fork" in page, "60.00" in page, "why-0-latent" in page)) == bool(fork)
 

@@ -2,14 +2,15 @@
 
 from fedatoms.evidence.claims import measures, runs, tables
 from fedatoms.evidence.claims.base import Claim
+from fedatoms.evidence.results.cells import match
 from fedatoms.evidence.results.find import Found
-from fedatoms.evidence.results.groups import group, match
+from fedatoms.evidence.results.groups import group
 
 __all__ = ["Claim", "claims"]
 
 
 def claims(found: Found) -> list[Claim]:
-    """Judges the paper's claims by all that was found, tables first, then figures.
+    """Judges the paper's claims by everything that was found, tables first, then figures.
 
     >>> {claim.verdict for claim in claims(Found([], [], [], [], []))}
     {'not run'}

@@ -1,4 +1,4 @@
-"""Claims that measures of the paper's size and explanations speak of."""
+"""Claims judged by measures of the paper's size and by explanations."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,71 +21,72 @@ from fedatoms.evidence.measures.values import (
 )
 from fedatoms.evidence.results.find import FoundMeasure
 
-LOWER_FROM = 20  # the round from which on the paper's training loss is the lower one
+LOWER_FROM = 20  # the round from which on the paper's training loss is lower with decomposition
 V = TypeVar("V", bound=Checked)
 
 
 def variance(found: Sequence[FoundMeasure]) -> Claim:
-    """Judges figure (b) by each round that was repeated."""
+    """Judges figure (b) in each repeated round."""
     full = _full(VarianceValues, found)
     lines = [line for each in full for line in _variances(each.start, each.values)]
     text = "The variance of the aggregated filters is smaller with decomposition (figure (b), largest ratio)."
-    rule = "In each measured round the variance is below that of the plain filters. In brackets the same ratio of "
+    rule = "In each measured round the variance is below that of the plain filters. In brackets: the same ratio for "
     rule += "variances divided by the filters' squared norm, and by their squared move in the round."
     rule += _conditions(full)
-    return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain one's", ".2f"))
+    return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain run's", ".2f"))
 
 
 def training_loss(found: Sequence[FoundMeasure]) -> Claim:
-    """Judges the round from which on the decomposed network's training loss is the lower one."""
+    """Judges from which round on the training loss is lower with decomposition."""
     full = _full(TrainingLossValues, found)
     lines = [_lower_from(each) for each in full]
     text = f"After {LOWER_FROM} rounds the training loss is lower with decomposition."
-    rule = f"It is lower in each round from {LOWER_FROM} at the latest to the last one measured.{_conditions(full)}"
+    rule = f"It is lower in every round from round {LOWER_FROM} or earlier to the last one.{_conditions(full)}"
     latest = most(line.ours for line in lines)
     return judge(text, rule, lines, (LOWER_FROM, latest), Unit("rounds", ".0f"))
 
 
 def landscape(found: Sequence[FoundMeasure]) -> Claim:
-    """Judges the loss landscape by where both trainings stand at the end of their trajectories."""
+    """Judges the loss landscape by the losses at the ends of both trajectories."""
     full = _full(LandscapeValues, found)
     lines = [_end(each.start, each.values) for each in full]
-    text = "From one start, training reaches a lower loss with decomposition (loss landscape, largest ratio)."
-    rule = f"After the last round that is drawn the training loss is below the plain one's.{_conditions(full)}"
-    return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain one's", ".2f"))
+    text = "From the same start, training reaches a lower loss with decomposition (loss landscape, largest ratio)."
+    rule = f"At the end of its trajectory the training loss is below that of the plain run.{_conditions(full)}"
+    return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain run's", ".2f"))
 
 
 def synthetic(found: Sequence[FoundMeasure]) -> Claim:
-    """Judges the two Gaussians: the variance of the average of many models against that of a few."""
+    """Judges the two Gaussians by the variance of an average of many models against that of a few."""
     lines = [line for each in _full(SyntheticValues, found) for line in _more_models(each.values)]
     text = "More models make the variance of their average smaller (two Gaussians, largest ratio)."
-    rule = "After the last round the variance over repeats is below that of the fewest models. Latent clients are no "
-    rule += "models of their own, and stand under the figure."
+    rule = "After the last round the variance over repeats is below that of the fewest models. Latent clients are not "
+    rule += "independent models: the figure shows them."
     times = Unit("times that of the fewest", ".2f")
     return judge(text, rule, lines, (None, most(line.ours for line in lines)), times)
 
 
 def bounded(found: Sequence[Explanation]) -> Claim:
-    """Judges what the paper says of latent clients' losses, by each replay in which they were scored one by one."""
+    """Judges the bound on latent clients' losses by each replay in which they were scored one by one."""
     scored = [(title(each), [one.latent for one in each.rounds if one.latent]) for each in found]
     lines = [_within(about, some) for about, some in scored if some]
     text = "A latent client's loss is bounded by those of real clients (share of latent clients, smallest)."
-    rule = "Each loses no more than the worst real client of its round; in brackets, than the worse of its own two."
-    rule += _taken_apart([each for each in found if any(one.latent for one in each.rounds)])
+    rule = "Each loss is at most that of the worst real client of its round. In brackets: the share whose loss is at "
+    rule += "most that of the worse of the two clients that they combine."
+    rule += _explained([each for each in found if any(one.latent for one in each.rounds)])
     return judge(text, rule, lines, (None, least(line.ours for line in lines)), Unit("% of latent clients", ".2f"))
 
 
 def latent(found: Sequence[Explanation]) -> Claim:
-    """Judges latent clients alone: the same rounds of the same clients, averaged with them and without."""
+    """Judges latent clients by the same rounds of the same clients, averaged with and without them."""
     lines = [line for each in found for line in _latent(each)]
     text = "The average with latent clients is better than the mean of the same clients' filters (smallest difference)."
-    rule = "In each replay, and each fork that goes on from one, the mean difference of accuracies over its rounds is "
-    rule += f"{CLEAR} points or more, what one seed can tell from none.{_taken_apart(found)}"
+    rule = "In each replay and each fork the mean difference in accuracy over its rounds is at least "
+    rule += f"{CLEAR} points, the smallest gain that one seed can show.{_explained(found)}"
     return judge(text, rule, lines, (None, least(line.ours for line in lines)))
 
 
 class _Full(NamedTuple, Generic[V]):
-    """A measure of the paper's size, with what a line of it starts with: its seed, if there are many."""
+    """A measure of the paper's size, with the start of its lines: its seed, if there are several."""
 
     start: str
     measure: Measure
@@ -93,7 +94,7 @@ class _Full(NamedTuple, Generic[V]):
 
 
 def _full(kind: type[V], found: Sequence[FoundMeasure]) -> list[_Full[V]]:
-    """Finds the measures of a kind that are of the paper's size."""
+    """Returns the measures of a kind that have the paper's size."""
     same = [(each.measure, each.values) for each in found if isinstance(each.values, kind)]
     full = [(one, values) for one, values in same if size_of(MEASURES[one.name], one) == "full"]
     many = len(full) > 1
@@ -104,7 +105,7 @@ def _conditions(full: Sequence[_Full[V]]) -> str:
     return conditions([(one, [one.seed]) for each in full for one in each.measure.experiments[-1:]])
 
 
-def _taken_apart(found: Sequence[Explanation]) -> str:
+def _explained(found: Sequence[Explanation]) -> str:
     return conditions([(each.experiment, [each.experiment.seed]) for each in found])
 
 
@@ -113,9 +114,10 @@ def _variances(start: str, values: VarianceValues) -> Iterator[Evidence]:
     pairs = (zip(*both, strict=True) for both in zip(atoms, plain, strict=True))  # raw, by norm, by move
     for t, raw, by_norm, by_move in zip(values.rounds, *pairs, strict=True):
         ratios = {"by norm": _ratio(*by_norm), "by move": _ratio(*by_move)}
-        said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if math.isfinite(ratio))
+        others = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if math.isfinite(ratio))
         if any(raw):  # else nothing varies, and there is nothing to compare
-            yield Evidence(f"{start}round {t:g}{f' ({said})' if said else ''}", None, _ratio(*raw), raw[0] < raw[1])
+            about = f"{start}after {t:g} round{'s' * (t != 1)}{f' ({others})' if others else ''}"
+            yield Evidence(about, None, _ratio(*raw), raw[0] < raw[1])
 
 
 def _ratio(one: float, other: float) -> float:
@@ -126,7 +128,7 @@ def _lower_from(each: _Full[TrainingLossValues]) -> Evidence:
     since, last = each.values.lower_from, float(str(each.measure.settings["rounds"]))
     if since is None:
         return Evidence(f"{each.start}not lower in round {last:g}", LOWER_FROM, last, False)
-    return Evidence(f"{each.start}lower from then to round {last:g}", LOWER_FROM, since, since <= LOWER_FROM)
+    return Evidence(f"{each.start}lower from that round to round {last:g}", LOWER_FROM, since, since <= LOWER_FROM)
 
 
 def _end(start: str, values: LandscapeValues) -> Evidence:
@@ -152,7 +154,7 @@ def _latent(explanation: Explanation) -> Iterator[Evidence]:
     yield _gain(title(explanation), [each.on.accuracy - each.off.accuracy for each in both])
     if fork:
         gains = [on - off for on, off in zip(fork.accuracy_on, fork.accuracy_off, strict=True)]
-        yield _gain(f"{explanation.run}, fork, rounds {fork.round} to {fork.round + len(gains) - 1}", gains)
+        yield _gain(f"{explanation.run}, fork, rounds {fork.round + 1} to {fork.round + len(gains)}", gains)
 
 
 def _gain(about: str, gains: Sequence[float]) -> Evidence:

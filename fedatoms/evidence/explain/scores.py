@@ -1,4 +1,4 @@
-"""Scores of the models of one round: on the test set, and on the training images of the round's clients."""
+"""Scores of the models of a round, on the test set and on the training images of the round's clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from fedatoms.nn.atoms import fuse
 
 @dataclass(frozen=True)
 class Scores:
-    """A model on the test set, and its mean loss on the training images of the round's clients."""
+    """Accuracy and loss on the test set, and loss on the training images of the round's clients."""
 
     accuracy: float  # in per cent
     loss: float
@@ -23,20 +23,20 @@ class Scores:
 
 
 class Judge(NamedTuple):
-    """The same network twice: with the test set, and with the training images of some clients in its place."""
+    """A network with the test set, and with the training images of some clients in its place."""
 
     test: Simulation
     train: Simulation
 
 
 def judge_of(sim: Simulation, clients: Sequence[int]) -> Judge:
-    """Prepares to score models of a network on the test set and on what these clients train on."""
+    """Prepares to score models on the test set and on the training images of some clients."""
     rows = torch.cat([sim.data.parts[client] for client in clients])
     return Judge(sim, sharing(scored_on_training(sim, rows), sim, "network", "predict"))
 
 
 def of_plain_network(judge: Judge) -> Judge:
-    """Prepares to score plain twins of a decomposed network: filters that need not be a product."""
+    """Prepares to score plain twins of a decomposed network, whose filters need not be a product."""
     test = sharing(replace(judge.test, model=fuse(judge.test.model)), judge.test, "pool")
     train = sharing(replace(judge.train, model=test.model), judge.train, "pool")
     return Judge(test, sharing(train, test, "network", "predict"))

@@ -1,4 +1,4 @@
-"""A measure as a file: what was measured of which experiments, with which settings, and what came out."""
+"""A measure as a file: its experiments, settings, values and provenance."""
 
 import json
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ FORMAT = "fedatoms measure 1"
 
 @dataclass(frozen=True)
 class Measure:
-    """What was measured: of which experiments, with which settings, the values, and where they come from."""
+    """A measure: its experiments, settings, values and provenance."""
 
     name: str
     experiments: tuple[Experiment, ...]
@@ -27,7 +27,7 @@ class Measure:
 
 
 def write_measure(folder: Path, measure: Measure) -> Path:
-    """Writes a measure to ``measure.json`` in a folder, in one step; machine paths stay out."""
+    """Writes ``measure.json`` to a folder, atomically and without paths of this machine."""
     fields = {
         "format": FORMAT,
         "fedatoms": __version__,
@@ -44,7 +44,7 @@ def write_measure(folder: Path, measure: Measure) -> Path:
 
 
 def read_measure(folder: Path | str) -> Measure:
-    """Reads what ``write_measure`` wrote; anything else is refused with one line that names the file."""
+    """Reads what ``write_measure`` wrote; refuses anything else with one line that names the file."""
     path = Path(folder) / FILE
     try:
         fields = strict_json(path.read_text())
@@ -62,14 +62,14 @@ def read_measure(folder: Path | str) -> Measure:
         if not all(isinstance(part, dict) for part in (measure.settings, measure.values, measure.provenance)):
             raise ValueError("its settings, values or provenance are not objects")
     except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError) as error:
-        said = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
-        raise ValueError(f"{path} is not a measure, or is damaged: {said}. Measure again, or take it away.") from error
+        why = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
+        raise ValueError(f"{path} is not a measure, or is damaged: {why}. Measure again, or delete it.") from error
     return measure
 
 
 def _experiment(fields: object) -> Experiment:
     if not isinstance(fields, dict):
-        raise ValueError("an experiment of it is not an object")
+        raise ValueError("one of its experiments is not an object")
     experiment = from_json(fields)
     check(experiment)
     return experiment

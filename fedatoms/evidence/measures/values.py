@@ -61,7 +61,7 @@ class TrainingLossValues(NamedTuple):
     """Training losses after each round, the start included: a line for each experiment."""
 
     lines: list[list[float]]
-    lower_from: int | None  # the round from which on the last line is below the first; None: it is not
+    lower_from: int | None  # round from which on the last line is below the first; None: it is not at the end
 
 
 class LandscapeValues(NamedTuple):
@@ -124,7 +124,7 @@ def _landscape(measure: Measure) -> LandscapeValues:
     found = objects(measure.values["paths"])
     paths = [Trajectory(numbers(path["x"]), numbers(path["y"])) for path in found]
     if any(len(path.x) != len(path.y) for path in paths):
-        raise ValueError("a trajectory has more of one coordinate than of the other")
+        raise ValueError("a trajectory has different numbers of coordinates x and y")
     losses = [numbers(path["loss"]) for path in found]
     _check_lines(losses)
     _check_experiments(measure, len(paths))
@@ -173,7 +173,7 @@ def _two(values: object) -> tuple[float, float]:
 
 
 def numbers(values: object) -> list[float]:
-    """Returns a list of finite numbers, or says that it is none.
+    """Returns a list of finite numbers, or raises.
 
     >>> numbers([1, 0.5])
     [1, 0.5]
@@ -188,7 +188,7 @@ def numbers(values: object) -> list[float]:
 
 
 def objects(values: object) -> list[Values]:
-    """Returns a list of objects, or says that it is none.
+    """Returns a list of objects, or raises.
 
     >>> objects([{"raw": [1.0]}])
     [{'raw': [1.0]}]
@@ -197,7 +197,7 @@ def objects(values: object) -> list[Values]:
 
 
 def object_of(value: object) -> Values:
-    """Returns an object, or says that it is none.
+    """Returns an object, or raises.
 
     >>> object_of({"raw": [1.0]})
     {'raw': [1.0]}
@@ -208,7 +208,7 @@ def object_of(value: object) -> Values:
 
 
 def list_of(value: object) -> list[object]:
-    """Returns a list, or says that it is none.
+    """Returns a list, or raises.
 
     >>> list_of([1.0])
     [1.0]

@@ -1,6 +1,6 @@
-"""The variance of a round: the same global model is trained on several times, with other clients and other batches.
+"""The variance of a round: the same global model is trained several times, with other clients and batches.
 
-(1/N) sum over i of |theta_i - mean|^2 over N repeats (divided by N), theta all reconstructed filters; raw, divided by
+(1/N) sum over i of |theta_i - mean|^2 over N repeats (divided by N), theta all reconstructed filters: raw, divided by
 |mean|^2, and divided by the squared move |mean - theta_t|^2.
 """
 
@@ -21,20 +21,20 @@ from fedatoms.evidence.measures.networks import filters, prepared
 
 @dataclass(frozen=True)
 class Repeats:
-    """Which rounds are repeated, and how often."""
+    """After how many rounds the next one is repeated, and how often."""
 
     rounds: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 50)
     repeats: int = 10
 
     def __post_init__(self) -> None:
         if not self.rounds or min(self.rounds) < 0 or list(self.rounds) != sorted(set(self.rounds)):
-            raise ValueError(f"rounds={self.rounds} are not rising numbers from 0 up. Use for example (0, 1, 10).")
+            raise ValueError(f"rounds={self.rounds} do not increase from 0 or more. Use for example (0, 1, 10).")
         if self.repeats < 1:
             raise ValueError(f"repeats={self.repeats} is less than 1. Use for example 10.")
 
 
 class Variance(NamedTuple):
-    """A variance, raw, and as a share of the mean's squared norm and of its squared move."""
+    """A variance: raw, and divided by the mean's squared norm and by its squared move."""
 
     raw: float
     by_norm: float
@@ -42,7 +42,7 @@ class Variance(NamedTuple):
 
 
 def variance(experiments: Experiments, settings: Repeats, watch: Watch) -> Values:
-    """Measures each experiment in some rounds; between them its run goes on as if there were no repeats."""
+    """Measures each experiment in some rounds; between them the run continues as if nothing were repeated."""
     trained = settings.rounds[-1] + len(settings.rounds) * settings.repeats
     tick = counting(watch, len(experiments) * trained)
     lines = []
@@ -53,7 +53,7 @@ def variance(experiments: Experiments, settings: Repeats, watch: Watch) -> Value
 
 
 def along(sim: Simulation, settings: Repeats, tick: Callable[[], None]) -> Iterator[Variance]:
-    """Yields the variance of each round that the settings name."""
+    """Yields the variance of each round in the settings."""
     others = [other_draws(sim, number) for number in range(settings.repeats)]
     state = begin(sim)
     for t in settings.rounds:
@@ -64,12 +64,12 @@ def along(sim: Simulation, settings: Repeats, tick: Callable[[], None]) -> Itera
 
 
 def other_draws(sim: Simulation, number: int) -> Simulation:
-    """Returns a simulation that draws other clients, failures and batches, and differs in nothing else."""
+    """Returns a simulation that differs only in its draws of clients, failures and batches."""
     return sharing(replace(sim, seed=address(sim.seed, "repeat", number)), sim)
 
 
 def repeated(sims: Sequence[Simulation], state: State, tick: Callable[[], None] = lambda: None) -> list[Tensor]:
-    """Runs the same round in each simulation, and returns the filters that each aggregates."""
+    """Runs the same round in each simulation and returns the aggregated filters of each."""
     found = []
     for sim in sims:
         found.append(filters(sim.model, advance(sim, state)[0].server.params))
@@ -78,7 +78,7 @@ def repeated(sims: Sequence[Simulation], state: State, tick: Callable[[], None] 
 
 
 def spread(repeats: Sequence[Tensor], before: Tensor) -> Variance:
-    """Returns the variance of vectors that began at ``before``.
+    """Returns the variance of vectors that started at ``before``.
 
     >>> spread([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])], torch.tensor([2.0, 0.0]))
     Variance(raw=1.0, by_norm=0.125, by_move=0.25)

@@ -1,4 +1,4 @@
-"""Measures on the page: each with a heading, its sentence, figures, a table, and where it comes from."""
+"""Measures on the page: each with a heading, its sentence, figures, a table and its provenance."""
 
 from collections.abc import Sequence
 from typing import assert_never
@@ -14,11 +14,12 @@ from fedatoms.evidence.measures.values import (
     TrainingLossValues,
     VarianceValues,
 )
-from fedatoms.evidence.page.article import SIZES, article, boxed, taken
+from fedatoms.evidence.page.article import SIZES, article, boxed, measured_at
 from fedatoms.evidence.page.plotly import Json, Plot, axes, contour, curves, trace_of
 from fedatoms.evidence.page.table import number, table
 from fedatoms.evidence.results.find import FoundMeasure
 from fedatoms.evidence.results.measures import (
+    AFTER,
     VARIANCES,
     Columns,
     names_of,
@@ -31,7 +32,7 @@ from fedatoms.runs.plots import COLOURS
 
 
 def section(found: Sequence[FoundMeasure]) -> str:
-    """Shows measures, in the order of their table.
+    """Returns the articles of all measures, in the order of ``MEASURES``.
 
     >>> section([])
     '<p>No <code>measure.json</code> below these folders.</p>'
@@ -41,7 +42,7 @@ def section(found: Sequence[FoundMeasure]) -> str:
 
 
 def plots(found: Sequence[FoundMeasure]) -> list[Json]:
-    """Returns the figures of all measures, for the page's script.
+    """Returns the figures of all measures for the page's script.
 
     >>> plots([])
     []
@@ -51,7 +52,7 @@ def plots(found: Sequence[FoundMeasure]) -> list[Json]:
 
 
 def draw(measure: Measure, values: Checked) -> list[Plot]:
-    """Draws a measure."""
+    """Returns the figures of a measure."""
     names = names_of(measure)
     match values:
         case VarianceValues():
@@ -80,7 +81,7 @@ def _article(n: int, each: FoundMeasure) -> str:
 
 def _variance(names: Sequence[str], values: VarianceValues, kind: str, title: str) -> Plot:
     lines = curves(values.rounds, variances(names, values, kind))
-    return Plot(f"{title} over rounds", lines, axes("round", title, log=True))
+    return Plot(f"{title} over rounds", lines, axes(AFTER, title, log=True))
 
 
 def _models(values: SyntheticValues) -> Plot:
@@ -114,15 +115,15 @@ def _landscape(names: Sequence[str], values: LandscapeValues) -> Plot:
 def _table(n: int, columns: Columns) -> str:
     lines = zip(columns.rounds, *columns.values.values(), strict=True)
     rows = [[number(t, "g"), *(number(value, ".4g") for value in line)] for t, *line in lines]
-    return table(f"measure-{n}-table", columns.caption, ("round", *columns.values), rows)
+    return table(f"measure-{n}-table", columns.caption, (columns.head, *columns.values), rows)
 
 
 def _origin(each: FoundMeasure) -> str:
-    """Says of what a measure is, with which settings, and where and when it was taken."""
-    settings = [f"{name.replace('_', ' ')} {_said(value)}" for name, value in each.measure.settings.items()]
+    """Returns the setting and settings of a measure, and where and when it was made."""
+    settings = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in each.measure.settings.items()]
     what = [*(setting(one) for one in each.measure.experiments[:1]), ", ".join(settings)]
-    return f"{'; '.join(what)}. {taken(each.measure.provenance, each.folder)}"
+    return f"{'; '.join(what)}. {measured_at(each.measure.provenance, each.folder)}"
 
 
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)

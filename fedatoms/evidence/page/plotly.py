@@ -9,7 +9,7 @@ from fedatoms.runs.plots import COLOURS
 
 Json = dict[str, object]
 LEVELS = 15  # of a contour
-LEGEND: Json = {  # of no use to a keyboard, so of none to a mouse
+LEGEND: Json = {  # no clicks: a keyboard could not do the same
     "orientation": "h",
     "y": 1,
     "yanchor": "bottom",
@@ -19,7 +19,7 @@ LEGEND: Json = {  # of no use to a keyboard, so of none to a mouse
 
 
 class Plot(NamedTuple):
-    """A figure: what it shows in words, and Plotly's traces and layout; the colours of a contour are the page's."""
+    """A figure: its title, and Plotly's traces and layout; the page sets the colours of a contour."""
 
     label: str
     traces: list[Json]
@@ -27,7 +27,7 @@ class Plot(NamedTuple):
 
 
 def curves(x: Sequence[float], lines: Mapping[str, Sequence[float]]) -> list[Json]:
-    """Makes lines in the page's colours, one after the other.
+    """Returns lines, each in the next colour.
 
     >>> [trace["name"] for trace in curves([0, 1], {"a": [1.0, 2.0], "b": [3.0, 4.0]})]
     ['a', 'b']
@@ -36,7 +36,7 @@ def curves(x: Sequence[float], lines: Mapping[str, Sequence[float]]) -> list[Jso
 
 
 def curve(name: str, n: int, x: Sequence[float], y: Sequence[float]) -> Json:
-    """Makes line number ``n`` of a figure.
+    """Returns line number ``n`` of a figure.
 
     >>> curve("d", 3, [0, 1], [1.0, 2.0])["line"]["dash"]
     'dot'
@@ -52,7 +52,7 @@ def curve(name: str, n: int, x: Sequence[float], y: Sequence[float]) -> Json:
 
 
 def trace_of(name: str, n: int, path: Trajectory) -> Json:
-    """Makes trajectory number ``n`` of a figure.
+    """Returns trajectory number ``n`` of a figure.
 
     >>> trace_of("a", 0, Trajectory([0.0], [1.0]))["mode"]
     'lines+markers'
@@ -70,7 +70,7 @@ def trace_of(name: str, n: int, path: Trajectory) -> Json:
 
 
 def contour(surface: Surface) -> Json:
-    """Makes the contours of a loss.
+    """Returns the contours of a loss.
 
     >>> contour(Surface([0.0], [0.0, 1.0], [[1.43], [2.31]]))["contours"]
     {'start': 1.5, 'end': 2.31, 'size': 0.1}
@@ -89,7 +89,7 @@ def contour(surface: Surface) -> Json:
 
 
 def axes(x: str, y: str, *, log: bool = False) -> Json:
-    """Names the axes of a figure.
+    """Returns the axes of a figure.
 
     >>> axes("round", "loss")["xaxis"]
     {'title': {'text': 'round'}}
@@ -99,7 +99,7 @@ def axes(x: str, y: str, *, log: bool = False) -> Json:
 
 
 def short(value: float) -> float:
-    """Rounds a number to the five digits that a figure shows.
+    """Rounds to the five digits that a figure needs.
 
     >>> short(1.23456789)
     1.2346

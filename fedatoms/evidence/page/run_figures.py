@@ -1,4 +1,4 @@
-"""Figures (a), (c) and (d) on the page, as they were made from runs."""
+"""Figures (a), (c) and (d) on the page."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from fedatoms.evidence.results.run_figures import RunFigure
 
 
 def section(found: Sequence[RunFigure]) -> str:
-    """Shows figures that are made of runs.
+    """Returns the articles of all figures.
 
     >>> section([])
     ''
@@ -18,7 +18,7 @@ def section(found: Sequence[RunFigure]) -> str:
 
 
 def plots(found: Sequence[RunFigure]) -> list[Json]:
-    """Returns their plots, for the page's script.
+    """Returns their plots for the page's script.
 
     >>> plots([])
     []

@@ -1,4 +1,4 @@
-"""What a measure says in words and columns: one sentence with its numbers, and a line for each round."""
+"""The summary of a measure: one sentence with its numbers, and columns with a line for each round."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, assert_never
@@ -13,27 +13,29 @@ from fedatoms.evidence.measures.values import (
 )
 from fedatoms.evidence.results.names import labels
 
+AFTER = "after rounds"
 VARIANCES = {"raw": "variance", "by_norm": "variance / |mean|²", "by_move": "variance / |move|²"}
 Lines = dict[str, list[float]]  # by name
 
 
 class Columns(NamedTuple):
-    """The numbers of a measure, a line for each round."""
+    """The numbers of a measure, a line for each round; ``head`` names the column of rounds."""
 
     caption: str
+    head: str
     rounds: Sequence[float]
     values: Lines
 
 
 class Summary(NamedTuple):
-    """What a measure says."""
+    """A sentence and columns."""
 
     sentence: str
     columns: Columns
 
 
 def summarise(measure: Measure, values: Checked) -> Summary:
-    """Sums a measure up."""
+    """Summarises a measure."""
     names = names_of(measure)
     match values:
         case VarianceValues():
@@ -49,7 +51,7 @@ def summarise(measure: Measure, values: Checked) -> Summary:
 
 
 def names_of(measure: Measure) -> list[str]:
-    """Names the experiments of a measure, also if they differ in their seed alone."""
+    """Names the experiments of a measure, numbered if their names are not unique."""
     names = labels(measure.experiments)
     return names if len(set(names)) == len(names) else [f"{n}. {name}" for n, name in enumerate(names, 1)]
 
@@ -60,7 +62,7 @@ def variances(names: Sequence[str], values: VarianceValues, kind: str) -> Lines:
 
 
 def variances_of_models(values: SyntheticValues) -> tuple[list[int], Lines]:
-    """Returns the rounds after the start, which all models share, and the variance of each average in them."""
+    """Returns the rounds after the common start, and the variance of each average in them."""
     found = {line.name: line.variance[1:] for line in values.lines}
     for line in values.lines:
         if line.products is not None:
@@ -70,32 +72,29 @@ def variances_of_models(values: SyntheticValues) -> tuple[list[int], Lines]:
 
 def _variance(names: Sequence[str], values: VarianceValues) -> Summary:
     found = {kind: variances(names, values, kind) for kind in VARIANCES}
-    said = _last(found["raw"])
+    sentence = f"Variance of the aggregated filters over {values.repeats} repeats of a round, after "
+    sentence += f"{values.rounds[-1]:g} rounds: {_last(found['raw'])}"
     if len(names) == 2:
-        more = [_times(*(line[-1] for line in some.values())) for some in found.values()]
-        said += (
-            f", {more[0]} as much; as a share of the filters' squared norm {more[1]}, of their squared move {more[2]}"
-        )
-    sentence = f"Variance of the filters that round {values.rounds[-1]:g} aggregates: {said}"
-    sentence += f" (over {values.repeats} repeats of the round)."
+        raw, by_norm, by_move = (_times(*(line[-1] for line in some.values())) for some in found.values())
+        sentence += f", {raw} as much; divided by the filters' squared norm {by_norm}, by their squared move {by_move}"
     columns = {f"{name}, {title}": found[kind][name] for kind, title in VARIANCES.items() for name in names}
-    return Summary(sentence, Columns("Variance of the aggregated filters", values.rounds, columns))
+    return Summary(f"{sentence}.", Columns("Variance of the aggregated filters", AFTER, values.rounds, columns))
 
 
 def _synthetic(values: SyntheticValues) -> Summary:
     rounds, found = variances_of_models(values)
     sentence = f"Variance of the averaged model after round {rounds[-1]}: {_last(found)}"
     sentence += f" (over {values.repeats} repeats)."
-    return Summary(sentence, Columns("Variance of the averaged model", rounds, found))
+    return Summary(sentence, Columns("Variance of the averaged model", "round", rounds, found))
 
 
 def _training_loss(names: Sequence[str], values: TrainingLossValues) -> Summary:
     found, since = dict(zip(names, values.lines, strict=True)), values.lower_from
     rounds = range(len(values.lines[0]))
-    end = "" if since is None else f"{names[-1]} is the lower one from round {since} on"
+    lower = "not lower at the end" if since is None else f"lower from round {since} on"
     sentence = f"Loss of the server's model on all training images after round {rounds[-1]}: {_last(found)}; "
-    sentence += f"{end or f'{names[-1]} is not the lower one'}."
-    return Summary(sentence, Columns("Training loss", rounds, found))
+    sentence += f"{names[-1]} is {lower}."
+    return Summary(sentence, Columns("Training loss", "round", rounds, found))
 
 
 def _landscape(names: Sequence[str], values: LandscapeValues) -> Summary:
@@ -104,7 +103,7 @@ def _landscape(names: Sequence[str], values: LandscapeValues) -> Summary:
     sentence = f"Training loss after round {rounds[-1]}: {_last(found)}, from {values.losses[0][0]:.4g} at the common "
     sentence += f"start (over {values.images:,} images); the plane holds {sum(values.shares):.0%} of the "
     sentence += "trajectories' squared lengths."
-    return Summary(sentence, Columns("Training loss along the trajectories", rounds, found))
+    return Summary(sentence, Columns("Training loss along the trajectories", "round", rounds, found))
 
 
 def _last(lines: Mapping[str, Sequence[float]]) -> str:

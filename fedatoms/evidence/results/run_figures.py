@@ -4,11 +4,18 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fedatoms.evidence.paper.studies import study
+from fedatoms.evidence.results.communication import (
+    Cost,
+    cost_to_reach,
+    cumulative,
+    factors,
+    headline_by_seed,
+    never_reached,
+    relative_cost,
+)
 from fedatoms.evidence.results.find import Run
-from fedatoms.evidence.results.groups import Group, by_clients, groups_of, headline, of_server, on_common_seeds
+from fedatoms.evidence.results.groups import Group, by_clients, groups_of, headline, on_common_seeds, server_headline
 from fedatoms.evidence.results.names import labels, seeds, setting
-from fedatoms.evidence.results.spending import Spent, Targets, factors, last_of, never, share, spent, sums
-from fedatoms.experiment.fields import Experiment
 
 NOT_RUN = "not run"
 Row = tuple[str | float | None, ...]  # None: never reached
@@ -23,7 +30,7 @@ class Curve(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """Lines over one x: what they show in words, and the names of both axes."""
+    """The lines of a figure, with its title and the titles of both axes."""
 
     label: str
     x: str
@@ -44,7 +51,7 @@ class RunFigure(NamedTuple):
 
 
 def figures(groups: Sequence[Group]) -> list[RunFigure]:
-    """Makes the figures whose runs are there, those of the paper's size first.
+    """Makes the figures whose runs exist, those of the paper's size first.
 
     >>> figures([])
     []
@@ -58,100 +65,115 @@ def figures(groups: Sequence[Group]) -> list[RunFigure]:
 
 
 def _figure(name: str, found: Sequence[Group], make: "_Make", is_quick: bool) -> RunFigure | None:
-    """Makes a figure of groups that compare: with common seeds and scored models, and rounds if it needs them."""
+    """Makes a figure of groups that can be compared: the same scored models, common seeds, and rounds if needed."""
     whole = [group for group in found if group.models == found[0].models and (group.has_rounds or make is _clients)]
     shown = on_common_seeds(whole)
     return RunFigure(name, study(name).title, is_quick, *make(shown)) if len(shown) > 1 else None
 
 
-_Made = tuple[str, Curves, tuple[str, ...], list[Row]]  # the fields of a figure from its sentence on
-_Make = Callable[[list[Group]], _Made]
+class _Content(NamedTuple):
+    """The fields of a figure from its sentence on."""
+
+    sentence: str
+    curves: Curves
+    heads: tuple[str, ...]
+    rows: list[Row]
 
 
-def _convergence(groups: list[Group]) -> _Made:
-    """Accuracy over rounds, and how many it takes to reach what the plain run has at its end."""
+_Make = Callable[[list[Group]], _Content]
+
+
+def _convergence(groups: list[Group]) -> _Content:
+    """Shows accuracy over rounds, and the rounds that reach the last accuracy of the first group."""
     names, (model, target) = labels([group.experiment for group in groups]), headline(groups[0])
-    found = [spent(last_of(groups[0], model), group, model) for group in groups]
-    counts = [never(each, group) or f"{each.rounds:g}" for each, group in zip(found, groups, strict=True)]
-    said = ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))
-    sentence = f"{_setting(groups)} Rounds until {target.mean:.2f} %, what {names[0]} has over its last rounds: {said}."
-    sentence += _drawn_seeds(groups)
+    costs = [cost_to_reach(headline_by_seed(groups[0], model), group, model) for group in groups]
+    counts = [never_reached(cost, group) or f"{cost.rounds:g}" for cost, group in zip(costs, groups, strict=True)]
+    rounds = ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))
+    sentence = f"{_setting(groups)} Rounds to reach {target.mean:.2f} %, the mean of {names[0]} over its last rounds: "
     rows: list[Row] = [
-        (name, headline(group)[1].mean, None if each.never else each.rounds)
-        for name, group, each in zip(names, groups, found, strict=True)
+        (name, headline(group)[1].mean, None if cost.never else cost.rounds)
+        for name, group, cost in zip(names, groups, costs, strict=True)
     ]
-    lines = _curves(names, groups, model, _rounds)
-    curves = Curves("Accuracy over rounds", "round", "accuracy, %", lines)
-    return sentence, curves, ("method", "accuracy", f"rounds to {target.mean:.2f} %"), rows
+    curves = Curves("Accuracy over rounds", "round", "accuracy, %", _curves(names, groups, model, _rounds))
+    heads = ("method", "accuracy", f"rounds to {target.mean:.2f} %")
+    return _Content(f"{sentence}{rounds}.{_seeds_note(groups)}", curves, heads, rows)
 
 
-def _clients(groups: list[Group]) -> _Made:
-    """Accuracy with and without decomposition against the clients of a round."""
+def _clients(groups: list[Group]) -> _Content:
+    """Shows accuracy with and without decomposition against the clients in a round."""
     found = {
         name: {count: headline(group)[1].mean for count, group in sorted(each.items())}
         for name, each in by_clients(groups).items()
     }
     counts = sorted({count for each in found.values() for count in each})
     rows: list[Row] = [(count, *(each.get(count, NOT_RUN) for each in found.values())) for count in counts]
-    paired = [row for row in rows if NOT_RUN not in row]
-    sentence = _setting(groups)
-    if len(found) == 2 and paired:
-        gains = {row[0]: float(row[2] or 0) - float(row[1] or 0) for row in paired}
-        said = ", ".join(f"{gain:+.2f} with {count:g}" for count, gain in gains.items())
-        sentence += f" What atoms add, in points, by the clients in a round: {said}."
     lines = [Curve(name, list(each), list(each.values())) for name, each in found.items()]
     curves = Curves("Accuracy against clients in a round", "clients in a round", "accuracy, %", lines)
-    return sentence, curves, ("clients in a round", *found), rows
+    return _Content(_setting(groups) + _gains(found), curves, ("clients in a round", *found), rows)
 
 
-def _communication(groups: list[Group]) -> _Made:
-    """Accuracy of the server against parameters sent, and what it takes to the first group's and to one all reach."""
-    names, (model, own) = labels([group.experiment for group in groups]), of_server(groups[0])
+def _gains(found: dict[str, dict[int, float]]) -> str:
+    if len(found) != 2:
+        return ""
+    plain, atoms = found.values()
+    gains = ", ".join(f"{atoms[count] - plain[count]:+.2f} with {count}" for count in sorted(plain.keys() & atoms))
+    return f" Gain of atoms in points, by clients in a round: {gains}." if gains else ""
+
+
+class _Line(NamedTuple):
+    """A group of figure (d): what it needs to the baseline's own accuracy, and to one that all groups reach."""
+
+    name: str
+    group: Group
+    cost: Cost
+    ratio: Cost | None  # to the baseline
+    common: Cost
+    common_ratio: Cost | None
+
+
+def _communication(groups: list[Group]) -> _Content:
+    """Shows accuracy of the server against parameters sent, and what two target accuracies cost."""
+    names, (model, own) = labels([group.experiment for group in groups]), server_headline(groups[0])
     common = min(run.result.accuracy[model].best for group in groups for run in group.runs)
-    to_own = [_cost(last_of(groups[0], model), group, groups[0], model) for group in groups]
-    to_common = [_cost(dict.fromkeys(groups[0].seeds, common), group, groups[0], model) for group in groups]
-    said = [_said(*each) for each in zip(names[1:], groups[1:], to_own[1:], strict=True)]
-    base = to_own[0].spent
-    when = "" if base.never else f", for the first time with {base.up:.4g} M parameters up"
-    sentence = f"{_setting(groups)} Scored: {model}. {names[0]} has {own.mean:.2f} % over its last rounds{when}. "
-    sentence += f"Shares of these until then: {'; '.join(said)}. All reach {common:.2f} %."
-    rows: list[Row] = [
-        (name, of_server(group)[1].mean, *_counts(near), *_shares(near), *_shares(far))
-        for name, group, near, far in zip(names, groups, to_own, to_common, strict=True)
-    ]
+    targets = headline_by_seed(groups[0], model), dict.fromkeys(groups[0].seeds, common)
+    lines = []
+    for name, group in zip(names, groups, strict=True):
+        costs = [(cost_to_reach(t, group, model), relative_cost(t, group, groups[0], model)) for t in targets]
+        lines.append(_Line(name, group, *costs[0], *costs[1]))
     first = ("method", "accuracy", f"rounds to {own.mean:.2f} %", "M up", "share up", "both ways")
     heads = (*first, f"share up, {common:.2f} %", f"both ways, {common:.2f} %")
-    lines = _curves(names, groups, model, _sent)
-    curves = Curves("Accuracy against parameters sent up", "parameters sent up, millions", "accuracy, %", lines)
-    return sentence + _drawn_seeds(groups), curves, heads, rows
+    drawn = _curves(names, groups, model, lambda run: cumulative(run.rows)[0])
+    curves = Curves("Accuracy against parameters sent up", "parameters sent up, millions", "accuracy, %", drawn)
+    sentence = f"{_setting(groups)} Model: {model}. {_needed(lines, own.mean)} All reach {common:.2f} %."
+    return _Content(sentence + _seeds_note(groups), curves, heads, [_row(line) for line in lines])
 
 
-class _Cost(NamedTuple):
-    spent: Spent
-    share: Spent | None  # of the first group's
+def _needed(lines: Sequence[_Line], accuracy: float) -> str:
+    base, *others = lines
+    first = "" if base.cost.never else f", first reached with {base.cost.up:.4g} M parameters up"
+    shares = "; ".join(map(_share, others))
+    return f"{base.name} has {accuracy:.2f} % over its last rounds{first}. Share of these parameters: {shares}."
 
 
-def _cost(targets: Targets, group: Group, first: Group, model: str) -> _Cost:
-    return _Cost(spent(targets, group, model), share(targets, group, first, model))
-
-
-def _said(name: str, group: Group, cost: _Cost) -> str:
-    missed, part = never(cost.spent, group), cost.share
+def _share(line: _Line) -> str:
+    missed, ratio = never_reached(line.cost, line.group), line.ratio
     if missed:
-        return f"{missed} with {name} ({cost.spent.best:.2f} % at best{f'; {factors(part)}' if part else ''})"
-    if part is None:
-        return f"not comparable with {name}"
-    return f"{part.up:.2f} with {name} ({factors(part)})"
+        return f"{missed} with {line.name} ({line.cost.best:.2f} % at best{f'; {factors(ratio)}' if ratio else ''})"
+    if ratio is None:
+        return f"not comparable with {line.name}"
+    return f"{ratio.up:.2f} with {line.name} ({factors(ratio)})"
 
 
-def _counts(cost: _Cost) -> tuple[float | None, ...]:
-    return (None, None) if cost.spent.never else (cost.spent.rounds, cost.spent.up)
+def _row(line: _Line) -> Row:
+    counts = (None, None) if line.cost.never else (line.cost.rounds, line.cost.up)
+    accuracy = server_headline(line.group)[1].mean
+    return line.name, accuracy, *counts, *_shares(line.cost, line.ratio), *_shares(line.common, line.common_ratio)
 
 
-def _shares(cost: _Cost) -> tuple[str | float | None, ...]:
-    if cost.spent.never:
+def _shares(cost: Cost, ratio: Cost | None) -> Row:
+    if cost.never:
         return None, None
-    return (cost.share.up, cost.share.both) if cost.share else ("", "")
+    return (ratio.up, ratio.both) if ratio else ("", "")
 
 
 _MAKE: dict[str, _Make] = {
@@ -164,7 +186,7 @@ _MAKE: dict[str, _Make] = {
 def _curves(
     names: Sequence[str], groups: Sequence[Group], model: str, along: Callable[[Run], Sequence[float]]
 ) -> list[Curve]:
-    """Returns the first seed's accuracies along its rounds, or along what it had sent after each."""
+    """Returns the first seed's accuracies along its rounds, or along the parameters sent until then."""
     lines = []
     for name, group in zip(names, groups, strict=True):
         run = group.runs[0]
@@ -179,14 +201,10 @@ def _rounds(run: Run) -> Sequence[float]:
     return range(1, len(run.rows) + 1)
 
 
-def _sent(run: Run) -> Sequence[float]:
-    return sums(run.rows)[0]
-
-
 def _setting(groups: Sequence[Group]) -> str:
-    first: Experiment = groups[0].experiment
+    first = groups[0].experiment
     return f"{setting(first)}, {first.rounds} rounds, {seeds(groups[0].seeds)}."
 
 
-def _drawn_seeds(groups: Sequence[Group]) -> str:
-    return " Curves are of the first seed." if any(len(group.runs) > 1 for group in groups) else ""
+def _seeds_note(groups: Sequence[Group]) -> str:
+    return " Curves show the first seed." if any(len(group.runs) > 1 for group in groups) else ""
