@@ -37,7 +37,11 @@ def variance(found: Sequence[FoundMeasure]) -> Claim:
 
 
 def training_loss(found: Sequence[FoundMeasure]) -> Claim:
-    """Judges from which round on the training loss is lower with decomposition."""
+    """Judges from which round on the training loss is lower with decomposition.
+
+    >>> training_loss([]).text
+    'After 20 rounds the training loss is lower with decomposition.'
+    """
     full = _full(TrainingLossValues, found)
     lines = [_lower_from(each) for each in full]
     text = f"After {LOWER_FROM} rounds the training loss is lower with decomposition."

@@ -66,7 +66,12 @@ def factors_of(layer: Layer, replay: Replay) -> Factors:
 
 
 def filters(params: Params, layer: Layer) -> Tensor:
-    """Returns the filters of a layer, coefficients times atoms, as (N, K) in float64."""
+    """Returns the filters of a layer, coefficients times atoms, as (N, K) in float64.
+
+    >>> layer = Layer("0", "0.coefficients", "0.atoms", "0.weight")
+    >>> filters({"0.coefficients": torch.ones(2, 3, 4), "0.atoms": torch.ones(4, 5, 5)}, layer).shape
+    torch.Size([6, 25])
+    """
     return _precise(params, layer.coefficients, 2) @ _precise(params, layer.atoms, 1)
 
 

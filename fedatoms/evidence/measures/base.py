@@ -67,7 +67,12 @@ def kind(
 
 
 def as_json(settings: Settings) -> Values:
-    """Returns settings as in a file: tuples become lists."""
+    """Returns settings as in a file: tuples become lists.
+
+    >>> from fedatoms.evidence.measures.variance import Repeats
+    >>> as_json(Repeats((0, 5), repeats=3))
+    {'rounds': [0, 5], 'repeats': 3}
+    """
     written: Values = json.loads(json.dumps(asdict(settings)))
     return written
 

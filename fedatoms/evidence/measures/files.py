@@ -44,7 +44,14 @@ def write_measure(folder: Path, measure: Measure) -> Path:
 
 
 def read_measure(folder: Path | str) -> Measure:
-    """Reads what ``write_measure`` wrote; refuses anything else with one line that names the file."""
+    """Reads what ``write_measure`` wrote; refuses anything else with one line that names the file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = write_measure(Path(folder), Measure("training_loss", (), {"rounds": 1}, {"lines": [[2.0, 1.5]]}, {}))
+    ...     read_measure(folder).values
+    {'lines': [[2.0, 1.5]]}
+    """
     path = Path(folder) / FILE
     try:
         fields = strict_json(path.read_text())

@@ -61,7 +61,11 @@ def synthetic(experiments: Experiments, settings: Gaussians, watch: Watch) -> Va
 
 
 def clients(settings: Gaussians, models: int) -> Clients:
-    """Draws the samples of ``models`` clients in each repeat."""
+    """Draws the samples of ``models`` clients in each repeat.
+
+    >>> clients(Gaussians(repeats=3, samples=10), models=5).x.shape
+    torch.Size([3, 5, 10, 2])
+    """
     draws = generator(settings.seed, "synthetic", models)
     shape = settings.repeats, models, settings.samples
     y = torch.randint(2, shape, generator=draws).double() * 2 - 1
@@ -69,7 +73,12 @@ def clients(settings: Gaussians, models: int) -> Clients:
 
 
 def independent(data: Clients, settings: Gaussians) -> Tensor:
-    """Trains plain weights; returns the averaged models at the start and after each round, (R, T + 1, 2)."""
+    """Trains plain weights; returns the averaged models at the start and after each round, (R, T + 1, 2).
+
+    >>> settings = Gaussians(repeats=3, rounds=4)
+    >>> independent(clients(settings, models=5), settings).shape
+    torch.Size([3, 5, 2])
+    """
     w = torch.tensor(settings.start, dtype=torch.float64).expand(len(data.x), 1, 2)
     path = [w]
     for _ in range(settings.rounds):
@@ -82,7 +91,13 @@ def independent(data: Clients, settings: Gaussians) -> Tensor:
 
 
 def latent(data: Clients, settings: Gaussians) -> tuple[Tensor, Tensor]:
-    """Trains w = a d from a = 1; returns mean(a) mean(d), which the next round starts from, and mean(a d)."""
+    """Trains w = a d from a = 1; returns mean(a) mean(d), which the next round starts from, and mean(a d).
+
+    >>> settings = Gaussians(repeats=3, rounds=4)
+    >>> together, apart = latent(clients(settings, models=1), settings)
+    >>> torch.equal(together, apart)  # one client has no latent ones
+    True
+    """
     d = torch.tensor(settings.start, dtype=torch.float64).expand(len(data.x), 1, 2)
     a = torch.ones_like(d[..., :1])
     together, apart = [a * d], [a * d]
@@ -98,13 +113,22 @@ def latent(data: Clients, settings: Gaussians) -> tuple[Tensor, Tensor]:
 
 
 def gradient(w: Tensor, data: Clients) -> Tensor:
-    """Returns the gradient of each client's mean squared error."""
+    """Returns the gradient of each client's mean squared error.
+
+    >>> one = Clients(torch.tensor([[1.0, 0.0]]), torch.tensor([1.0]))
+    >>> gradient(torch.zeros(2), one)
+    tensor([-2.,  0.])
+    """
     error = (data.x @ w[..., None])[..., 0] - data.y
     return 2 * (error[..., None] * data.x).mean(-2)
 
 
 def variances(paths: Tensor) -> list[float]:
-    """Returns the variance over repeats after each round."""
+    """Returns the variance over repeats after each round.
+
+    >>> variances(torch.tensor([[[0.0, 0.0]], [[2.0, 0.0]]]))  # two repeats, one point each
+    [1.0]
+    """
     found: list[float] = (paths - paths.mean(0)).square().sum(-1).mean(0).tolist()
     return found
 

@@ -26,7 +26,11 @@ SHOWN = 200  # clients in a picture of a partition: more rows are thinner than a
 
 
 def curves(groups: Sequence[Group]) -> list[Json]:
-    """Returns the accuracies over rounds in each setting: the mean over seeds and their range."""
+    """Returns the accuracies over rounds in each setting: the mean over seeds and their range.
+
+    >>> curves([])
+    []
+    """
     whole = [group for group in groups if any(run.rows for run in group.runs)]
     return [{"setting": name, "lines": _lines(some)} for name, some in by_setting(whole).items()]
 
@@ -41,7 +45,11 @@ def sent(groups: Sequence[Group]) -> list[Json]:
 
 
 def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list[str]]:
-    """Returns the images of each class on each client for each partition, and the reasons for those left out."""
+    """Returns the images of each class on each client for each partition, and the reasons for those left out.
+
+    >>> splits([], None)
+    ([], [])
+    """
     read = _reader(data_dir)
     pictures, left_out = [], dict[str, None]()
     for experiment, mark in _marks([run.result.experiment for run in runs]).items():

@@ -77,7 +77,12 @@ def _notes(name: str, title: str, notes: Sequence[Note]) -> str:
 
 
 def claim_cards(claims: Sequence[Claim]) -> str:
-    """Returns claims as cards; those without evidence are folded away."""
+    """Returns claims as cards; those without evidence are folded away.
+
+    >>> from fedatoms.evidence.claims.base import judge
+    >>> claim_cards([judge("It helps.", "It adds to the accuracy.", [], (None, None))])[:51]
+    '<details><summary>1 claim without evidence here</su'
+    """
     cards = [_claim_card(place, claim) for place, claim in enumerate(claims)]
     judged = [card for card, claim in zip(cards, claims, strict=True) if claim.evidence]
     rest = [card for card, claim in zip(cards, claims, strict=True) if not claim.evidence]
@@ -129,7 +134,11 @@ def _yes(value: bool) -> Cell:
 
 
 def paper_table(which: int, ours: Ours) -> str:
-    """Returns a table of the paper, cell by cell, with our numbers beside it."""
+    """Returns a table of the paper, cell by cell, with our numbers beside it.
+
+    >>> "0 of 24 cells run" in paper_table(3, {})
+    True
+    """
     printed = cells(which)
     run = sum(ours_of(cell, ours) is not None for cell in printed)
     gains = ("gain, paper", "gain, ours") if which == 1 else ()

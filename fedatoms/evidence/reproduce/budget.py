@@ -60,6 +60,11 @@ def by_worth(
 
     Within a seed, runs that were already started (``begun``, by name) come first; then those whose partner (the same
     run plain or decomposed) is done; then the others in their order, each next to its partner.
+
+    >>> plain, atoms = (Job(kind, (Experiment(parametrisation=kind),)) for kind in ("plain", "atoms"))
+    >>> other = Job("other", (Experiment(lr=0.5),))
+    >>> [job.name for job in by_worth([plain, other, atoms], [0], begun=(), done=())]
+    ['plain', 'atoms', 'other']
     """
     known = {(_pair(one), one.seed, one.parametrisation) for one in done}
     places: dict[Hashable, int] = {}
@@ -81,7 +86,11 @@ def begun(jobs: Iterable[Job]) -> dict[str, float]:
 
 
 def took(results: Iterable[Result], device: str) -> list[Took]:
-    """Returns how long runs on a device took, the oldest first."""
+    """Returns how long runs on a device took, the oldest first.
+
+    >>> took([], "a GPU")
+    []
+    """
     ours = [one for one in results if one.provenance.get("device") == device]
     ours = sorted(ours, key=lambda one: str(one.provenance.get("time")))
     return [Took(Job("", (one.experiment,)), one.seconds) for one in ours]
@@ -119,6 +128,10 @@ def next_of(jobs: Sequence[Job], known: Sequence[Took], left: float, begun: Mapp
 
     While no duration is known, the first run is chosen: it can be stopped, and tells how long others take. A measure
     cannot be stopped without loss, and is chosen only if no run is left.
+
+    >>> long, short = Job("long", (Experiment(rounds=90),)), Job("short", (Experiment(rounds=9),))
+    >>> next_of([long, short], [Took(short, 5.0)], left=20.0, begun={}).name
+    'short'
     """
     if left <= 0:
         return None

@@ -97,7 +97,11 @@ def chosen(words: Sequence[str]) -> list[Study]:
 
 
 def jobs(wanted: Sequence[Study], settings: Reproduce) -> list[Job]:
-    """Returns all jobs of some studies, each once; refuses a pattern that matches none."""
+    """Returns all jobs of some studies, each once; refuses a pattern that matches none.
+
+    >>> [job.name for job in jobs(chosen(["table1"]), Reproduce(only="^scaffold-cifar10-2", seeds="0,1"))]
+    ['scaffold-cifar10-2', 'scaffold-cifar10-2 --seed 1']
+    """
     seeds, matches = seeds_of(settings), _pattern(settings.only)
     runs = {typed: one for study in wanted for typed, one in study.runs.items()}
     measures = {study.name: study for study in wanted if study.measure}
@@ -116,7 +120,12 @@ def jobs(wanted: Sequence[Study], settings: Reproduce) -> list[Job]:
 
 
 def missing(wanted: Sequence[Job], found: Found) -> list[Job]:
-    """Returns the jobs without a result."""
+    """Returns the jobs without a result.
+
+    >>> wanted = jobs(chosen(["synthetic"]), Reproduce())
+    >>> missing(wanted, Found([], [], [], [], [])) == wanted
+    True
+    """
     runs = {identity(run.result.experiment) for run in found.runs}
     return [job for job in wanted if (not taken(job, found) if job.measure else _identity(job) not in runs)]
 

@@ -39,7 +39,13 @@ class TerminalTable(NamedTuple):
 
 
 def terminal_tables(wanted: Sequence[Study], jobs: Sequence[Job], found: Found, *, quick: bool) -> list[TerminalTable]:
-    """Returns a table for each study, of the jobs that were asked for."""
+    """Returns a table for each study, of the jobs that were asked for.
+
+    >>> from fedatoms.evidence.reproduce.plan import Reproduce, chosen, jobs
+    >>> wanted, nothing = chosen(["table1"]), Found([], [], [], [], [])
+    >>> terminal_tables(wanted, jobs(wanted, Reproduce()), nothing, quick=False)[0].note
+    'Not run.'
+    """
     groups, asked = group(found.runs), {job.typed: job for job in jobs}
     from_runs = {each.name: each for each in figures(groups) if each.quick == quick}
     made = []

@@ -71,7 +71,11 @@ class Found(NamedTuple):
 
 
 def find(folders: Sequence[Path]) -> Found:
-    """Reads all runs, measures and explanations; of duplicates only the newest is kept."""
+    """Reads all runs, measures and explanations; of duplicates only the newest is kept.
+
+    >>> find([])
+    Found(runs=[], left_out=[], notes=[], measures=[], explanations=[])
+    """
     runs, unread, notes = _runs(folders)
     unique, repeated = _newest(runs, _of_run)
     kept, mismatched = _same_models(unique)
