@@ -364,6 +364,16 @@ def test_a_damaged_explanation_is_named_and_the_others_stay(
     assert str(bad) in capsys.readouterr().err and "broken, rounds" not in (tmp_path / "report.html").read_text()
 
 
+def test_a_fork_without_rounds_is_damage_before_it_is_drawn(tmp_path: Path) -> None:
+    file = an_explanation(tmp_path / "runs" / "bad")
+    fields = json.loads(file.read_text())
+    fields["settings"]["fork"] = 0
+    fields["fork"] |= {name: [] for name, line in fields["fork"].items() if isinstance(line, list)}
+    file.write_text(json.dumps(fields))
+    found = find([tmp_path])
+    assert not found.explanations and "its fork has no rounds" in found.left_out[0].reason
+
+
 def test_without_an_explanation_the_page_says_what_to_type(tmp_path: Path) -> None:
     a_run(tmp_path / "runs" / "one")
     assert "<code>fedatoms explain RUN</code> writes one" in page_of(tmp_path / "runs")

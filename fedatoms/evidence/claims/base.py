@@ -122,5 +122,5 @@ def most(values: Iterable[float]) -> float | None:
 def _seeds(found: Sequence[Sequence[int]]) -> str:
     """Writes the most common seeds first, then the exceptions."""
     (usual, _), *others = Counter(map(tuple, found)).most_common()
-    said = " and ".join(f"{seeds(some)} in {count}" for some, count in others)
-    return seeds(usual) + (f", but {said} of {len(found)}" if said else "")
+    rest = " and ".join(f"{seeds(some)} in {count}" for some, count in others)
+    return seeds(usual) + (f", but {rest} of {len(found)}" if rest else "")

@@ -19,7 +19,7 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
     >>> differences(Experiment(), Experiment(parametrisation="atoms", fixed="atoms"))
     []
     """
-    left, right = ({**to_json(each), "fixed": _fixed_beside(each)} for each in (one, other))
+    left, right = ({**to_json(each), "fixed": _fixed_groups(each)} for each in (one, other))
     return [name for name in left if left[name] != right[name] and name not in BESIDE]
 
 
@@ -50,7 +50,7 @@ def plain_accuracies(plain: Opened, rounds: int, tick: Tick = lambda done, of: N
     return found
 
 
-def _fixed_beside(experiment: Experiment) -> list[str]:
+def _fixed_groups(experiment: Experiment) -> list[str]:
     """Returns the fixed groups that a plain network has as well."""
     named = {part.strip() for part in experiment.fixed.split(",")}
     return sorted(named - {"", "atoms", "coefficients"})

@@ -82,10 +82,10 @@ def _variance(rounds: list[Round]) -> str:
     if not found:
         return "The variance over clients is unknown: it takes a round with two clients that moved."
     first = mean(each.first / each.off for each in found)
-    left, drawn = (mean(getattr(each, kind) or 0.0 for each in found) for kind in ("ratio", "drawn_ratio"))
+    formula, resampled = (mean(getattr(each, kind) or 0.0 for each in found) for kind in ("ratio", "drawn_ratio"))
     return (
         f"{percent(first)} of the variance is of first order, which both averages share: with latent clients "
-        f"{percent(left)} of the variance remains by the formulas, and {percent(drawn)} over resampled clients."
+        f"{percent(formula)} of the variance remains by the formulas, and {percent(resampled)} over resampled clients."
     )
 
 

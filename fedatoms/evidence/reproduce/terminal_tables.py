@@ -72,7 +72,7 @@ def _figure(study: Study, figure: RunFigure) -> TerminalTable:
 
 def _table(study: Study, asked: Collection[str], groups: Sequence[Group], *, quick: bool) -> TerminalTable:
     if study.name.startswith("table") and not quick:
-        return _beside(study, asked, match(groups))
+        return _compared(study, asked, match(groups))
     shown = groups_of(study.name, groups, quick_ones=quick)
     rows = [(typed, *_score(group)) for typed, group in shown.items() if typed in asked]
     if not rows:
@@ -80,7 +80,7 @@ def _table(study: Study, asked: Collection[str], groups: Sequence[Group], *, qui
     return TerminalTable(study.title, "", ("run", "model", "accuracy", "seeds"), rows)
 
 
-def _beside(study: Study, asked: Collection[str], ours: Ours) -> TerminalTable:
+def _compared(study: Study, asked: Collection[str], ours: Ours) -> TerminalTable:
     """Compares the cells that were asked for with ours; if all were, cells that cannot be run yet count too."""
     number = int(study.name.removeprefix("table"))
     shown = [cell for cell in cells(number) if cell.typed in asked]
