@@ -10,8 +10,9 @@ from fedatoms.evidence.claims import claims as all_claims
 from fedatoms.evidence.paper import tables
 from fedatoms.evidence.paper.studies import BETAS, PAIR, SAMPLED
 from fedatoms.evidence.paper.tables import CIFAR, Cell, Column, Pair
+from fedatoms.evidence.results.cells import gain_of, match, place
 from fedatoms.evidence.results.find import find
-from fedatoms.evidence.results.groups import gain_of, group, key_of, match, on_common_seeds, place
+from fedatoms.evidence.results.groups import group, key_of, on_common_seeds
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1
 from fedatoms.runs.compare import compare

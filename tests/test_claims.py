@@ -8,11 +8,11 @@ import pytest
 from results import a_run, changed, page_of, the_claim
 
 from fedatoms.evidence.claims import claims
-from fedatoms.evidence.page.run_figures import figures
 from fedatoms.evidence.paper.studies import SAMPLED, quick, study
+from fedatoms.evidence.results.communication import cost_to_reach, headline_by_seed, relative_cost
 from fedatoms.evidence.results.find import Found, find
 from fedatoms.evidence.results.groups import Group, group
-from fedatoms.evidence.results.spending import last_of, share, spent
+from fedatoms.evidence.results.run_figures import figures
 from fedatoms.experiment.fields import to_json
 from fedatoms.experiment.presets import PRESETS
 
@@ -110,7 +110,7 @@ def test_baselines_are_near_at_the_two_decimals_that_are_printed(off: float, ver
     a_run(tmp_path / "it", 79.44 + off, "fedavg-cifar10-5", rounds=0)
     claim = the_claim(tmp_path, "Our baselines")
     assert claim.verdict == verdict and claim.numbers[1] == pytest.approx(off)
-    assert claim.counted.name == "accuracy, %" and claim.unit.name == "points"
+    assert claim.evidence_unit.name == "accuracy, %" and claim.unit.name == "points"
 
 
 @pytest.mark.parametrize("more, verdict", [(0.009, "holds"), (0.011, "does not hold")])
@@ -168,7 +168,7 @@ def test_rounds_to_the_plain_accuracy_are_counted_in_each_pair(tmp_path: Path) -
                 tmp_path / f"{name}{kind}", preset=f"{name}{kind}-cifar10-5", rounds=0, curves=both(rising(since, 600))
             )
     claim = the_claim(tmp_path, "Fewer rounds")
-    assert [(line.ours, line.speaks_for) for line in claim.evidence] == [(0.25, True), (0.5, True), (1.5, False)]
+    assert [(line.ours, line.supports) for line in claim.evidence] == [(0.25, True), (0.5, True), (1.5, False)]
     assert claim.verdict == "holds" and claim.numbers == (None, 0.5)  # the median
     assert [("600 rounds (never)" in line.about) for line in claim.evidence] == [False, False, True]
     (tmp_path / "fedavg" / "rounds.jsonl").unlink()
@@ -185,7 +185,7 @@ def test_each_seed_has_its_own_target_and_its_own_ratio(tmp_path: Path) -> None:
             preset, curve = f"fedavg{kind}-cifar10-5", rising(first, 600, high=high)
             a_run(tmp_path / f"{preset}-{seed}", preset=preset, seed=seed, rounds=0, curves=both(curve))
     (line,) = the_claim(tmp_path, "Fewer rounds").evidence
-    assert line.ours == pytest.approx((0.25 + 0.5 + 1.5) / 3) and line.speaks_for
+    assert line.ours == pytest.approx((0.25 + 0.5 + 1.5) / 3) and line.supports
     assert line.about == "FedAvg, cifar10 (100, 5): 300 rounds (1 of 3 seeds never), plain 400"
     cut(tmp_path / "fedavg-atoms-cifar10-5-1")
     assert the_claim(tmp_path, "Fewer rounds").verdict == "not run"
@@ -229,7 +229,7 @@ def test_steps_to_more_clients_are_shown_and_their_sum_decides(last: float, verd
     claim = the_claim(tmp_path, "More clients in a round")
     steps = [line for line in claim.evidence if line.about.startswith("plain")]
     assert claim.verdict == verdict and claim.numbers == pytest.approx((None, last - 60.0))
-    assert [line.speaks_for for line in steps] == [True, False, False]
+    assert [line.supports for line in steps] == [True, False, False]
 
 
 def with_beta(folder: Path, server: list[float], clients: list[float]) -> Path:
@@ -250,14 +250,14 @@ def test_the_server_decides_what_parameters_reach_and_figure_and_claim_agree(sin
         assert columns["rounds to 50.00 %"] is None
         assert "never with fedavg + 25 atoms, beta 1/5 (10.00 % at best; 0.23 as much in a round" in figure.sentence
         assert "never reached, 10.00 % at best; 0.23 as much in a round" in line.about
-        assert line.at_least and not line.speaks_for
+        assert line.at_least and not line.supports
         assert line.ours == pytest.approx(100 * (3 * FULL) / (13 * 300))
         return
     a_round, rounds = 3 / 13, since / 300  # of what ``a_run`` sends
     assert columns["rounds to 50.00 %"] == since
     assert columns["share up"] == pytest.approx(a_round * rounds)
     assert line.ours == pytest.approx(100 * a_round * rounds) and line.paper == pytest.approx(20)
-    assert line.speaks_for == (a_round * rounds <= 1 / 5)
+    assert line.supports == (a_round * rounds <= 1 / 5)
     said = f"{a_round:.2f} as much in a round, {rounds:.2f} times the rounds"
     assert said in line.about and said in figure.sentence and f"{a_round * rounds:.2f} with" in figure.sentence
 
@@ -274,7 +274,7 @@ def test_the_card_shows_the_line_that_is_furthest_above_its_beta(tmp_path: Path)
         )
     claim = the_claim(tmp_path, "slow groups")
     assert claim.numbers == pytest.approx((10, 100 * 3 / 13 * 240 / 300)) and claim.verdict == "does not hold"
-    assert [line.speaks_for for line in claim.evidence] == [True, False, False]
+    assert [line.supports for line in claim.evidence] == [True, False, False]
     assert "Run: 3 of 3 values of beta." in claim.rule
 
 
@@ -287,7 +287,7 @@ def test_bytes_are_counted_seed_by_seed_and_a_seed_that_never_gets_there_makes_a
     (line,) = the_claim(tmp_path, "slow groups").evidence
     assert line.ours == pytest.approx(100 * 3 / 13 * (0.5 + FULL / 300) / 2) and line.ours < 50
     assert "1 of 2 seeds never reached, 10.00 % at best; " in line.about
-    assert line.at_least and not line.speaks_for
+    assert line.at_least and not line.supports
     (figure,) = figures(group(find([tmp_path]).runs))
     assert "1 of 2 seeds never with fedavg + 25 atoms" in figure.sentence
 
@@ -321,7 +321,7 @@ def test_other_pairs_are_judged_by_their_mean_gain(gain: float, verdict: str, tm
     a_run(tmp_path / "more", 90.0, seed=1, fraction=0.2)  # no atoms with this seed
     claim = the_claim(tmp_path, "our other runs")
     assert claim.verdict == verdict and claim.numbers == (None, (1.0 + gain) / 2)
-    assert [line.speaks_for for line in claim.evidence] == [True, False]
+    assert [line.supports for line in claim.evidence] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_without_a_score_of_the_server_the_headline_decides(tmp_path: Path) -> N
         a_run(tmp_path / name, preset=preset, rounds=0, curves={"all": rising(since, FULL)}, **more)
     (line,) = the_claim(tmp_path, "slow groups").evidence
     assert "0.50 times the rounds" in line.about
-    assert "Scored: all." in figures(group(find([tmp_path]).runs))[0].sentence
+    assert "Model: all." in figures(group(find([tmp_path]).runs))[0].sentence
 
 
 def test_the_second_target_is_one_that_all_reach(tmp_path: Path) -> None:
@@ -386,17 +386,19 @@ def test_a_level_line_reaches_its_own_mean(tmp_path: Path) -> None:
     level = next(n / 100 for n in range(5000, 5100) if sum([n / 100] * 100) / 100 > n / 100)
     (run,) = find([a_run(tmp_path / "it", level, rounds=100)]).runs
     one = Group([run])
-    assert last_of(one, "all")[0] > level and spent(last_of(one, "all"), one, "all").rounds == 1
+    targets = headline_by_seed(one, "all")
+    assert targets[0] > level and cost_to_reach(targets, one, "all").rounds == 1
 
 
 def test_a_share_needs_a_base_that_gets_there(tmp_path: Path) -> None:
     found = find([with_beta(tmp_path, rising(150, FULL), rising(150, FULL))])
     plain, slow = sorted(group(found.runs), key=lambda each: each.experiment.beta != "1/1")
-    assert share(last_of(plain, "server"), slow, plain, "server") == pytest.approx(
+    assert relative_cost(headline_by_seed(plain, "server"), slow, plain, "server") == pytest.approx(
         (0.5, 0.5 * 3 / 13, 0.5 * 3 / 13, 0, 0)
     )
-    assert share({0: 60.0}, slow, plain, "server") is None
-    assert spent({0: 60.0}, slow, "server").rounds == FULL and spent({0: 60.0}, slow, "server").never == 1
+    assert relative_cost({0: 60.0}, slow, plain, "server") is None
+    cost = cost_to_reach({0: 60.0}, slow, "server")
+    assert cost.rounds == FULL and cost.never == 1
 
 
 def test_on_real_runs_figure_d_and_its_claim_say_the_same(ours: Found) -> None:
@@ -454,7 +456,7 @@ def test_no_two_lines_of_a_claim_have_one_name(ours: Found) -> None:
 def test_claims_without_evidence_are_folded_away(tmp_path: Path) -> None:
     a_run(tmp_path / "runs" / "one")
     page = page_of(tmp_path / "runs")
-    (said,) = re.findall(r"<summary>(\d+) claims that nothing here is about", page)
+    (said,) = re.findall(r"<summary>(\d+) claims without evidence here", page)
     none = claims(Found([], [], [], [], []))
     assert {claim.numbers for claim in none} == {(None, None)}
     assert int(said) == len(none) == page.count('class="claim"')

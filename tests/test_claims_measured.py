@@ -21,11 +21,11 @@ def test_the_variance_is_judged_in_each_round(tmp_path: Path) -> None:
     a_full_measure(tmp_path / "it", "variance", variances(0.5, 0.25))
     claim = the_claim(tmp_path, "figure (b)")
     assert claim.verdict == "holds" and [line.ours for line in claim.evidence] == [0.5, 0.25]
-    assert claim.evidence[0].about == "round 0 (by norm 1.00, by move 2.00)"
+    assert claim.evidence[0].about == "after 0 rounds (by norm 1.00, by move 2.00)"
     a_full_measure(tmp_path / "it", "variance", variances(0.5, 8.0))
     claim = the_claim(tmp_path, "figure (b)")
     assert claim.verdict == "does not hold" and claim.numbers == (None, 8.0)
-    assert [line.speaks_for for line in claim.evidence] == [True, False]
+    assert [line.supports for line in claim.evidence] == [True, False]
 
 
 def test_a_round_in_which_the_plain_filters_do_not_vary_speaks_against_it(tmp_path: Path) -> None:
@@ -35,9 +35,9 @@ def test_a_round_in_which_the_plain_filters_do_not_vary_speaks_against_it(tmp_pa
     plain["raw"][2] = atoms["raw"][2] = 0.0
     a_full_measure(tmp_path, "variance", values)
     claim = the_claim(tmp_path, "figure (b)")
-    assert [(line.about, line.speaks_for) for line in claim.evidence] == [
-        ("round 0 (by norm 1.00)", True),
-        ("round 1 (by norm 1.00, by move 2.00)", False),
+    assert [(line.about, line.supports) for line in claim.evidence] == [
+        ("after 0 rounds (by norm 1.00)", True),
+        ("after 1 round (by norm 1.00, by move 2.00)", False),
     ]
     assert "Ours: 25 atoms; seed 0." in claim.rule
 
@@ -79,9 +79,9 @@ def test_a_measure_of_another_size_is_no_evidence(name: str, words: str, tmp_pat
 def test_measures_of_many_seeds_are_told_apart(tmp_path: Path) -> None:
     for seed in (3, 4):
         a_full_measure(tmp_path / str(seed), "variance", variances(0.5), seed)
-    assert [line.about[:15] for line in the_claim(tmp_path, "figure (b)").evidence] == [
-        "seed 3, round 0",
-        "seed 4, round 0",
+    assert [line.about[:14] for line in the_claim(tmp_path, "figure (b)").evidence] == [
+        "seed 3, after ",
+        "seed 4, after ",
     ]
 
 
@@ -92,14 +92,14 @@ def test_latent_clients_are_worth_half_a_point(with_latent: float, verdict: str,
     an_explanation(tmp_path / "it", fork=0, with_latent=with_latent)  # 58.75 without
     claim = the_claim(tmp_path, "with latent clients")
     assert claim.verdict == verdict and claim.numbers == (None, with_latent - 58.75)
-    assert claim.evidence[0].about == "mine, rounds 7 to 8 replayed"
+    assert claim.evidence[0].about == "mine, rounds 8 to 9 replayed"
 
 
 def test_a_fork_is_a_line_of_its_own(tmp_path: Path) -> None:
     an_explanation(tmp_path / "it", fork=2)  # 61 and 62 with latent clients, 60 and 64 without
     replayed, forked = the_claim(tmp_path, "with latent clients").evidence
-    assert replayed.speaks_for and not forked.speaks_for
-    assert forked.about == "mine, fork, rounds 7 to 8" and forked.ours == -0.5
+    assert replayed.supports and not forked.supports
+    assert forked.about == "mine, fork, rounds 8 to 9" and forked.ours == -0.5
 
 
 def test_of_many_explanations_the_smallest_difference_decides(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_a_measure_or_explanation_that_changes_changes_its_card(tmp_path: Path) 
     folder = tmp_path / "runs"
     file = a_full_measure(folder / "it", "variance", variances(0.5, 0.25)) / FILE
     an_explanation(folder / "why", fork=0)
-    assert ">0.50 times the plain one&#x27;s<" in page_of(folder) and ">+1.50 points<" in page_of(folder)
+    assert ">0.50 times the plain run&#x27;s<" in page_of(folder) and ">+1.50 points<" in page_of(folder)
     fields = json.loads(file.read_text())
     fields["values"]["lines"][1]["raw"] = [0.25, 2.0]
     file.write_text(json.dumps(fields))
     card = next(card for card in page_of(folder).split("<article")[1:] if "figure (b)" in card)
-    assert ">does not hold<" in card and "4.00 times" in card and "1 of 2 speak for it" in card
+    assert ">does not hold<" in card and "4.00 times" in card and "1 of 2 support it" in card

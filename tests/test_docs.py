@@ -23,8 +23,9 @@ from fedatoms.data import load
 from fedatoms.evidence.claims.base import CLEAR
 from fedatoms.evidence.paper.tables import Cell, Pair, pairs
 from fedatoms.evidence.paper.tables import cells as paper_cells
+from fedatoms.evidence.results.cells import Ours, gain_of, match, ours_of
 from fedatoms.evidence.results.find import find
-from fedatoms.evidence.results.groups import Ours, gain_of, group, match, ours_of
+from fedatoms.evidence.results.groups import group
 from fedatoms.experiment.fields import identity
 from fedatoms.experiment.presets import ALGORITHMS as TABLE1_ALGORITHMS
 from fedatoms.experiment.presets import PRESETS, TABLE2_ROWS

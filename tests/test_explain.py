@@ -361,7 +361,8 @@ def test_a_run_is_explained_from_the_command_line(folder: Path, capsys: pytest.C
     assert measured["rounds"][0]["variance"]["ratio"] < 1
     unwrapped = " ".join(said.out.split())
     assert len(measured["found"]) == 6 and all(sentence in unwrapped for sentence in measured["found"])
-    assert all(words in unwrapped for words in ("round 3: scoring latent clients", "conv1", "Against the plain run"))
+    shown = ("atoms from round 3 on", "round 4: scoring latent clients", "conv1", "Against the plain run")
+    assert all(words in unwrapped for words in shown)
     assert not said.err
 
 
@@ -376,8 +377,9 @@ def test_what_is_said_follows_the_numbers(folder: Path) -> None:
     assert "differ by 12.50 % of the round's move" in said[0] and "(2 of 6, drawn)" in said[2]
     assert "60.00 % with latent clients, 58.00 % without (+2.00 points" in said[1] and "1.5000 and 1.2500" in said[1]
     assert "--plain" in said[-2] and "--fork N" in said[-1]
-    assert "+10.00 points: +2.00 points of latent" in all_said[-2] and "+8.00 points of the para" in all_said[-2]
-    assert "60.00 %, after as many without 58.00 % (+2.00 points; mean over the rounds +0.50" in all_said[-1]
+    assert "+10.00 points: +2.00 points from latent" in all_said[-2] and "+8.00 points from the para" in all_said[-2]
+    assert "After 2 rounds: 60.00 % with latent clients, 58.00 % without (+2.00 points; " in all_said[-1]
+    assert "mean over the rounds +0.50" in all_said[-1]
     assert "25 %" in all_said[-1] and "25 %" not in " ".join(findings(replace(done, fork=replace(forked, lost=0.0))))
     assert "server of feddyn" in findings(replace(done, experiment=replace(TINY, algorithm="feddyn")))[-1]
 
@@ -423,7 +425,7 @@ REFUSED: dict[str, tuple[Callable[[Path, Path], Path], list[str], str]] = {
     "not plain": (lambda folder, _: folder / "atoms", ["--plain", "{atoms}"], "is decomposed too"),
     "no checkpoint": (broken(without_checkpoint), [], "has no checkpoint to replay from. Make the run again"),
     "nodes": (broken(lambda it: (it / "nodes").mkdir()), [], "is a run on nodes"),
-    "another round": (broken(lambda it: None), ["--plain", "{plain}"], "stands at round 2, the other run at 1"),
+    "another round": (broken(lambda it: None), ["--plain", "{plain}"], "has run 2 rounds, the other run 1"),
 }
 
 

@@ -36,8 +36,10 @@ from fedatoms.evidence.measures.synthetic import (
     variances,
 )
 from fedatoms.evidence.measures.training_loss import Rounds, lower_from
+from fedatoms.evidence.measures.values import checked
 from fedatoms.evidence.measures.variance import Repeats, Variance, along, other_draws, repeated, spread
-from fedatoms.evidence.page.plotly import draw
+from fedatoms.evidence.page.measures import draw
+from fedatoms.evidence.results.measures import summarise
 from fedatoms.experiment.fields import Experiment, identity
 from fedatoms.nn.atoms import fuse
 
@@ -322,7 +324,7 @@ def test_every_measure_is_written_read_and_drawn(name: str, measures: dict[str, 
     assert [identity(one) for one in back.experiments] == [identity(one) for one in measure.experiments]
     assert "data_dir" not in path.read_text() and str(tmp_path) not in path.read_text()
     assert str(back.provenance["time"]).startswith("20") and back.provenance["seconds"] is not None
-    assert draw(back).plots and draw(back).sentence.endswith(".")
+    assert draw(back, checked(back)) and summarise(back, checked(back)).sentence.endswith(".")
 
 
 def test_progress_ends_where_it_said_it_would(measures: dict[str, Measure], progress: Progress) -> None:

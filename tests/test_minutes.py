@@ -195,7 +195,7 @@ def test_a_run_in_the_middle_is_saved_when_time_is_over_and_the_same_command_goe
     assert command(words, every_second()) == 0
     said = capsys.readouterr()
     name = "fedavg-cifar10-5 --partition iid"
-    assert said.err == f"fedatoms: 0 done, 2 left for the next time, for example {name}; the same command goes on.\n"
+    assert said.err == f"fedatoms: 0 done, 2 left, for example {name}; run the same command again to continue.\n"
     assert "Clients with data alike\nNot run." in said.out and "[1/2]" not in said.out
     (begun_one,) = folder.glob("*/checkpoint")
     stopped = len(read_rounds(begun_one.parent))
@@ -232,7 +232,7 @@ def test_what_is_done_in_this_call_tells_what_fits_and_smaller_ones_come_before_
         done.clear()
         assert command(words, lambda: now) == 0
         assert done == begun_now  # never more than 17, and a small one of the second seed where no other fits
-        left.append(re.findall(r"(\d) done, (\d) left for the next time", capsys.readouterr().err))
+        left.append(re.findall(r"(\d) done, (\d) left,", capsys.readouterr().err))
     assert left == [[("4", "4")], [("1", "3")], [("2", "1")], []]
 
 
@@ -243,7 +243,7 @@ def test_if_none_fits_the_line_says_how_many_minutes_it_takes(folder: Path, caps
     capsys.readouterr()
     assert command(["iid", *PAIR, "--seeds", "1", "--minutes", "1"], lambda: 0.0) == 0
     said = capsys.readouterr().err
-    assert "0 done, 2 left for the next time, for example fedavg-cifar10-5 --partition iid --seed 1; " in said
+    assert "0 done, 2 left, for example fedavg-cifar10-5 --partition iid --seed 1; " in said
     assert said.endswith("the shortest should take 2.0 minutes: use --minutes 3.\n") and said.count("\n") == 1
 
 
@@ -276,11 +276,11 @@ from fedatoms.runs import compare
 from fedatoms.cli import main
 from fedatoms.evidence.reproduce import plan, work
 
-def killed(experiment, watch):
+def killed(experiment, watch, known):
     def look(progress):
         if experiment.parametrisation == "atoms" and progress.state.round == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-    return compare.finish(experiment, look)
+    return compare.finish(experiment, look, known)
 
 plan.quick, work.finish = least, killed
 main({words!r})

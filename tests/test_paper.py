@@ -129,7 +129,7 @@ def test_no_two_cells_share_an_experiment() -> None:
 
 
 def test_an_unknown_table_and_an_unknown_experiment() -> None:
-    with pytest.raises(ValueError, match="table 4 is none of the paper's"):
+    with pytest.raises(ValueError, match="the paper has no table 4"):
         cells(4)
     assert cells_of(Experiment()) == ()
 

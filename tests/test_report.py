@@ -71,7 +71,7 @@ def test_quick_stand_ins_are_called_so_wherever_they_are_shown(tmp_path: Path) -
     for table in range(3):  # other runs, bytes, provenance
         assert "quick stand-in" in [row for row in rows if "quickly" in row][table]
         assert "quick stand-in" not in [row for row in rows if "slowly" in row][table]
-    assert "2 finished, of 2 experiments (seeds aside); 1 quick stand-in<" in page
+    assert "2 finished runs of 2 experiments; 1 quick stand-in<" in page
     with (tmp_path / "report.csv").open() as file:
         lines = {Path(line["folder"]).name: line["quick"] for line in csv.DictReader(file)}
     assert lines == {"quickly": "yes", "slowly": ""}
@@ -99,7 +99,7 @@ def test_seeds_are_one_experiment_with_a_deviation(tmp_path: Path) -> None:
     for seed, accuracy in enumerate((50.0, 52.0)):
         a_run(tmp_path / "runs" / str(seed), accuracy, seed=seed)
     page = page_of(tmp_path / "runs")
-    assert "2 finished, of 1 experiment " in page and "51.00 ± 1.41" in page
+    assert "2 finished runs of 1 experiment<" in page and "51.00 ± 1.41" in page
 
 
 @pytest.mark.parametrize(
@@ -225,11 +225,11 @@ def test_the_library_that_draws_is_in_the_package_with_its_licence() -> None:
 @pytest.mark.parametrize(
     "name, said",
     [
-        ("variance", "round 5 aggregates: fedavg 0.25, fedavg + 9 atoms 0.125, 0.50 times as much"),
+        ("variance", "repeats of a round, after 5 rounds: fedavg 0.25, fedavg + 9 atoms 0.125, 0.50 times as much"),
         ("synthetic", "after round 2: 5 models 0.75, latent 0.5, the same without latent clients 0.625"),
         (
             "training_loss",
-            "after round 1: fedavg 1.5, fedavg + 9 atoms 1.25; fedavg + 9 atoms is the lower one from round 1",
+            "after round 1: fedavg 1.5, fedavg + 9 atoms 1.25; fedavg + 9 atoms is lower from round 1",
         ),
         (
             "landscape",
@@ -306,7 +306,7 @@ def test_an_explanation_alone_makes_a_page_with_its_sentences(crossed: int, fork
     page = page_of(tmp_path / "runs")
     said = json.loads(file.read_text())["found"]
     assert len(said) == (6 if crossed else 5) and all(f"<p>{escape(sentence)}</p>" in page for sentence in said)
-    assert "&lt;mine&gt;, rounds 7 to 8 replayed" in page and '<a href="#why">' in page
+    assert "&lt;mine&gt;, rounds 8 to 9 replayed" in page and '<a href="#why">' in page
     assert f"Measured 2026-01-02 03:04 on a machine, commit abc123, in {(tmp_path / 'runs' / 'it').as_posix()}" in page
     assert all(("why-0-fork" in page, "60.00" in page, "why-0-latent" in page)) == bool(fork)
 
@@ -358,10 +358,20 @@ def test_a_damaged_explanation_is_named_and_the_others_stay(
     assert old in bad.read_text()
     bad.write_text(bad.read_text().replace(old, new))
     found = report([tmp_path / "runs"], tmp_path / "report.html").found
-    assert [each.explanation.run for each in found.explained] == ["whole"]
+    assert [each.explanation.run for each in found.explanations] == ["whole"]
     assert [note.path for note in found.left_out] == [bad] and reason in found.left_out[0].reason
     assert main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "report.html")]) == 0
     assert str(bad) in capsys.readouterr().err and "broken, rounds" not in (tmp_path / "report.html").read_text()
+
+
+def test_a_fork_without_rounds_is_damage_before_it_is_drawn(tmp_path: Path) -> None:
+    file = an_explanation(tmp_path / "runs" / "bad")
+    fields = json.loads(file.read_text())
+    fields["settings"]["fork"] = 0
+    fields["fork"] |= {name: [] for name, line in fields["fork"].items() if isinstance(line, list)}
+    file.write_text(json.dumps(fields))
+    found = find([tmp_path])
+    assert not found.explanations and "its fork has no rounds" in found.left_out[0].reason
 
 
 def test_without_an_explanation_the_page_says_what_to_type(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
         a_measure(folder / "measures" / name, name)
     mine = an_explanation(folder / "runs" / "explained").parent
     done = report([RUNS, folder / "runs", folder / "measures"], folder / "report.html")
-    why = f"why-{[each.folder for each in done.found.explained].index(mine)}"
+    why = f"why-{[each.folder for each in done.found.explanations].index(mine)}"
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_context(
@@ -97,7 +97,7 @@ def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     assert page.locator("#curve-figure path.js-line").count() == len(names)
     off = page.locator("#curve-lines input:not(:checked)").evaluate_all("boxes => boxes.map(box => box.value)")
     assert "fedavg + 25 atoms, atoms-lr 2" in off and not {*off} & {*names}
-    assert "in none of the paper's tables start switched off" in page.inner_text("#curve-note")
+    assert "not in the paper's tables are switched off at first" in page.inner_text("#curve-note")
     page.select_option("#curve-setting", "digits, 20 clients with 2 classes each")
     digits = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.y)")
     assert digits == [[51, 51, 51, 50, 50, 50], [50.5, 50.5, 50.5]]  # the range over seeds, and their mean
@@ -146,10 +146,10 @@ def test_an_explanation_is_drawn_with_real_clients_on_the_diagonal(opened: Opene
     assert heat["z"] == [[1.5 + i + j / 8 for j in range(3)] for i in range(3)]
     assert heat["x"] == heat["y"] == real["x"] == real["y"] == ["0", "10", "20"]
     rows, columns = page.evaluate(f"['yaxis', 'xaxis'].map(axis => find('{why}-0').layout[axis].title.text)")
-    assert rows == "coefficients of client" and columns == "atoms of client, in round 7"
+    assert rows == "coefficients of client" and columns == "atoms of client, in round 8"
     assert page.locator(f"#{why}-0 .scatterlayer path.point").count() == 3
     assert [line["y"] for line in spread] == [[value] * 2 for value in (0.5, 0.0625, 0.015625)]
-    assert [(line["x"], line["y"]) for line in fork] == [([7, 8], [61, 62]), ([7, 8], [60, 64])]
+    assert [(line["x"], line["y"]) for line in fork] == [([8, 9], [61, 62]), ([8, 9], [60, 64])]
     diagonal = "all => all.map(one => [one.parentNode.rowIndex, one.cellIndex])"
     assert page.eval_on_selector_all(f"#{why}-latent td.real", diagonal) == [[1, 1], [2, 2], [3, 3]]
     page.evaluate("document.querySelectorAll('#why details').forEach(part => part.open = true)")

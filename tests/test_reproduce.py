@@ -21,19 +21,20 @@ from fedatoms.engine.loop import Watch
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
 from fedatoms.evidence.measures.files import Measure, write_measure
-from fedatoms.evidence.page.run_figures import figures, section
+from fedatoms.evidence.page.run_figures import section
 from fedatoms.evidence.paper.studies import Study, distinct, quick, studies
 from fedatoms.evidence.paper.tables import cells
 from fedatoms.evidence.reproduce import work
 from fedatoms.evidence.reproduce.plan import Job, Reproduce, chosen, jobs, missing
-from fedatoms.evidence.reproduce.terminal_tables import Sheet, sheets
+from fedatoms.evidence.reproduce.terminal_tables import TerminalTable, terminal_tables
+from fedatoms.evidence.results.communication import cost_to_reach
 from fedatoms.evidence.results.find import find
 from fedatoms.evidence.results.groups import group, groups_of
-from fedatoms.evidence.results.spending import spent
+from fedatoms.evidence.results.run_figures import figures
 from fedatoms.experiment.fields import Experiment, check, identity
 from fedatoms.experiment.presets import preset
 from fedatoms.runs import compare
-from fedatoms.runs.execute import Result
+from fedatoms.runs.execute import Result, Unless
 
 RESULTS = Path(__file__).parent.parent / "paper-results"
 ALL = list(studies().values())
@@ -210,12 +211,12 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
     assert main(["reproduce", "iid", *TINY, "--out", "whole"]) == 0
     whole = shown(capsys.readouterr().out)
 
-    def stopped(experiment: Experiment, watch: Watch) -> Result:
+    def stopped(experiment: Experiment, watch: Watch, known: Unless) -> Result:
         def stop(progress: object) -> None:
             if experiment.parametrisation == "atoms":
                 raise KeyboardInterrupt
 
-        return compare.finish(experiment, stop)
+        return compare.finish(experiment, stop, known)
 
     with monkeypatch.context() as patch:
         patch.setattr(work, "finish", stopped)
@@ -229,10 +230,10 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
 def test_a_run_that_fails_is_named_and_the_others_are_done(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(experiment: Experiment, watch: Watch) -> Result:
+    def fails(experiment: Experiment, watch: Watch, known: Unless) -> Result:
         if experiment.parametrisation == "plain":
             raise FloatingPointError("loss is nan")
-        return compare.finish(experiment, watch)
+        return compare.finish(experiment, watch, known)
 
     monkeypatch.setattr(work, "finish", fails)
     assert main(["reproduce", "iid", *TINY]) == 1
@@ -244,7 +245,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_done(
 def test_if_all_fail_their_reasons_are_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(experiment: Experiment, watch: Watch) -> Result:
+    def fails(experiment: Experiment, watch: Watch, known: Unless) -> Result:
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(work, "finish", fails)
@@ -260,7 +261,7 @@ def test_a_job_leaves_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None
             self.itself = self
 
     made = list[weakref.ref[Large]]()
-    monkeypatch.setattr(work, "finish", lambda experiment, watch: made.append(weakref.ref(Large())))
+    monkeypatch.setattr(work, "finish", lambda *given: made.append(weakref.ref(Large())))
     for _ in work.here(jobs(chosen(["iid"]), Reproduce(only=TINY[-1])), lambda job, share: None):
         assert made[-1]() is None
 
@@ -286,16 +287,16 @@ def test_only_what_was_asked_for_is_shown(folder: Path, capsys: pytest.CaptureFi
     assert not any(title in said for title in ("Figure (d)", "Two Gaussians", "Table 1"))
 
 
-def the_sheet(folder: Path, only: str = "") -> Sheet:
+def the_table(folder: Path, only: str = "") -> TerminalTable:
     """Table 1 of what a folder holds."""
     settings, wanted = Reproduce(only=only), chosen(["table1"])
-    return sheets(wanted, jobs(wanted, settings), find([folder]), quick=False)[0]
+    return terminal_tables(wanted, jobs(wanted, settings), find([folder]), quick=False)[0]
 
 
 def test_table_1_says_with_which_atoms_and_seeds_ours_were_run_and_what_nobody_can_run(tmp_path: Path) -> None:
     for seed in (2, 0):
         a_run(tmp_path / str(seed), 78.0 + seed, "fedavg-atoms-cifar10-2", seed, rounds=0)
-    whole = the_sheet(tmp_path)
+    whole = the_table(tmp_path)
     (row,) = [row for row in whole.rows if row[3] is not None]
     assert row[0] == "FedAvg + Decomposition" and row[4:] == ("+1.33", "0 2")
     assert whole.note.startswith("1 of 60 run, mean difference +1.33 points. Ours: 9 atoms; the paper: 9. tiny-imagen")
@@ -304,7 +305,7 @@ def test_table_1_says_with_which_atoms_and_seeds_ours_were_run_and_what_nobody_c
 
 def test_a_part_of_table_1_is_counted_alone(tmp_path: Path) -> None:
     a_run(tmp_path / "one", 75.0, "fedavg-cifar10-2", rounds=0)
-    assert the_sheet(tmp_path, "^fedavg-cifar").note == "1 of 4 run, mean difference -0.57 points."
+    assert the_table(tmp_path, "^fedavg-cifar").note == "1 of 4 run, mean difference -0.57 points."
 
 
 @pytest.mark.parametrize("quickly", [False, True])
@@ -316,15 +317,15 @@ def test_the_papers_round_of_lower_loss_stands_beside_ours_but_not_beside_a_quic
     kind = MEASURES["training_loss"]
     asked = as_json(kind.quick if quickly else kind.settings)
     write_measure(tmp_path, Measure("training_loss", job.experiments, asked, VALUES["training_loss"], SOURCE))
-    (shown,) = sheets(wanted, [job], find([tmp_path]), quick=quickly)
-    assert "is the lower one from round 1 on." in shown.note
+    (shown,) = terminal_tables(wanted, [job], find([tmp_path]), quick=quickly)
+    assert "is lower from round 1 on." in shown.note
     assert ("on. The paper: lower from about round 20 on." in shown.note) != quickly
 
 
 def test_table_1_fits_80_columns() -> None:
     console = Console(width=80)
     with console.capture() as said:
-        console.print(sheet(the_sheet(RESULTS)))
+        console.print(sheet(the_table(RESULTS)))
     assert sum("Decomposition" in line and "cifar" in line for line in said.get().splitlines()) == 20
 
 
@@ -424,8 +425,8 @@ def test_parameters_sent_are_those_of_the_rounds_until_the_accuracy(folder: Path
             until = next(n for n, one in enumerate(run.rows, 1) if one["scores"]["server"]["accuracy"] >= target)
             up = sum(sum(one["up"].values()) for one in run.rows[:until]) / 4e6
             down = sum(sum(one["down"].values()) for one in run.rows[:until]) / 4e6
-            assert spent({0: target}, each, "server") == pytest.approx((until, up, up + down, 0, 0))
-        assert spent({0: 101.0}, each, "server").never == 1
+            assert cost_to_reach({0: target}, each, "server") == pytest.approx((until, up, up + down, 0, 0))
+        assert cost_to_reach({0: 101.0}, each, "server").never == 1
 
 
 def test_clients_in_a_round_are_paired_by_their_number(folder: Path) -> None:
@@ -450,7 +451,7 @@ def test_what_was_never_reached_is_called_so_and_one_curve_stands_for_all_seeds(
     only = r"^fedavg-cifar100-20$|--beta 1/5"
     assert main(["reproduce", "figure-communication", "--quick", "--only", only, "--seeds", "0,1"]) == 0
     (figure,) = figures(group(find([folder]).runs))
-    assert "seeds 0, 1." in figure.sentence and figure.sentence.endswith(" Curves are of the first seed.")
+    assert "seeds 0, 1." in figure.sentence and figure.sentence.endswith(" Curves show the first seed.")
     assert "never" in section([figure._replace(rows=[("fedavg", *[None] * (len(figure.heads) - 1))])])
 
 

@@ -99,11 +99,11 @@ def _show(wanted: Sequence[Study], asked: Sequence["Job"], settings: "Reproduce"
     from fedatoms.cli.tables import sheet
     from fedatoms.evidence.page.assemble import report
     from fedatoms.evidence.reproduce.plan import out_of
-    from fedatoms.evidence.reproduce.terminal_tables import sheets
+    from fedatoms.evidence.reproduce.terminal_tables import terminal_tables
 
     out, data_dir = Path(out_of(settings)), Path(settings.data_dir)
     found = _find(out)
-    for made in sheets(wanted, asked, found, quick=settings.quick):
+    for made in terminal_tables(wanted, asked, found, quick=settings.quick):
         console.print(sheet(made))
         console.print()
     if found.runs or found.measures:

@@ -22,7 +22,7 @@ from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
 from fedatoms.engine.loop import Progress as RoundDone
 from fedatoms.engine.loop import Watch
-from fedatoms.evidence.reproduce.terminal_tables import Sheet
+from fedatoms.evidence.reproduce.terminal_tables import TerminalTable
 from fedatoms.runs.compare import Line, Spread, scored_on
 from fedatoms.runs.execute import WINDOW
 
@@ -102,7 +102,7 @@ def overall(console: Console, jobs: dict[str, float]) -> Iterator[Callable[[str,
         yield show
 
 
-def sheet(made: Sheet) -> Table | str:
+def sheet(made: TerminalTable) -> Table | str:
     """Makes a table of what was reproduced, or a sentence where it is no table."""
     if not made.heads:
         return f"{made.title}\n{made.note}"

@@ -4,12 +4,13 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from fedatoms.engine.loop import Watch
 from fedatoms.experiment.fields import HOW_NOT_WHAT, Experiment, identity, load_run, run_name, to_json
-from fedatoms.runs.execute import Result, Summary, accuracy_curves, read_result, read_rounds, resume, run
+from fedatoms.runs.execute import Result, Summary, Unless, accuracy_curves, read_result, read_rounds, resume, run
 from fedatoms.runs.lock import check_free
 
 Watching = Callable[[str, int], AbstractContextManager[Watch]]  # label, rounds
@@ -69,19 +70,19 @@ def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[R
     return results
 
 
-def finish(experiment: Experiment, watch: Watch) -> Result:
-    """Runs an experiment; goes on where it stopped if its folder holds a part of it."""
-    folder = folder_of(experiment)
-    seen = _version(folder / "result.json")
+def finish(experiment: Experiment, watch: Watch, known: Unless | None = None) -> Result:
+    """Returns the result of an experiment: one that is known, or that of running it or what is left of it.
 
-    def finished_meanwhile() -> Result | None:
-        return None if _version(folder / "result.json") == seen else existing(experiment)
-
+    ``known`` looks for a result, by default in the run's folder: at once, and again when nobody else writes the folder.
+    """
+    look, folder = known or partial(existing, experiment), folder_of(experiment)
+    if (found := look()) is not None:
+        return found
     if not (folder / "experiment.json").exists():
-        return run(experiment, watch=watch, unless=finished_meanwhile)
+        return run(experiment, watch=watch, unless=look)
     if identity(load_run(folder)) != identity(experiment):
         raise ValueError(f"{folder} holds another experiment (resumed for more rounds?). Move it, or use --out.")
-    return resume(folder, {}, watch=watch, unless=finished_meanwhile)
+    return resume(folder, {}, watch=watch, unless=look)
 
 
 def folder_of(experiment: Experiment) -> Path:
@@ -100,6 +101,15 @@ def existing(experiment: Experiment) -> Result | None:
         return None
     found = read_result(folder)
     return found if identity(found.experiment) == identity(experiment) else None
+
+
+def spread_of(values: Sequence[float]) -> Spread:
+    """Returns the mean over seeds, and their standard deviation if there are several.
+
+    >>> spread_of([50.0]), spread_of([50.0, 52.0]).mean
+    (Spread(mean=50.0, deviation=None), 51.0)
+    """
+    return Spread(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
 def compare(results: Sequence[Result]) -> list[Line]:
@@ -138,11 +148,6 @@ def labels(experiments: Sequence[Experiment]) -> list[str]:
     return [" ".join(_show(name, one[name]) for name in varied or _named(one)) for one in fields]
 
 
-def _version(path: Path) -> tuple[int, int] | None:
-    """Tells a file from the one that replaces it."""
-    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
-
-
 def _named(fields: Mapping[str, object]) -> list[str]:
     more = {"fixed": fields["fixed"] != "", "personal": fields["personal"] != "none"}
     return ["algorithm", "parametrisation", *(name for name, shown in more.items() if shown)]
@@ -172,12 +177,8 @@ def _line(label: str, group: list[Result], target: float) -> Line:
 
 def _accuracy(summaries: list[Summary]) -> Accuracy:
     headlines, finals, bests = zip(*summaries, strict=True)
-    return Accuracy(*_spread(headlines), statistics.mean(finals), statistics.mean(bests))
+    return Accuracy(*spread_of(headlines), statistics.mean(finals), statistics.mean(bests))
 
 
 def _personal(found: list[dict[str, float]]) -> dict[str, Spread]:
-    return {name: _spread([one[name] for one in found]) for name in found[0]}
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
+    return {name: spread_of([one[name] for one in found]) for name in found[0]}

@@ -1,22 +1,22 @@
-"""The paper's claims, each judged by a rule that is stated: by its tables, by other runs, and by what was measured."""
+"""The paper's claims, each judged by a stated rule; imports results and below."""
 
 from fedatoms.evidence.claims import measures, runs, tables
 from fedatoms.evidence.claims.base import Claim
+from fedatoms.evidence.results.cells import match
 from fedatoms.evidence.results.find import Found
-from fedatoms.evidence.results.groups import group, match
+from fedatoms.evidence.results.groups import group
 
 __all__ = ["Claim", "claims"]
 
 
 def claims(found: Found) -> list[Claim]:
-    """Judges the paper's claims by all that was found, tables first, then figures.
+    """Judges the paper's claims by everything that was found, tables first, then figures.
 
     >>> {claim.verdict for claim in claims(Found([], [], [], [], []))}
     {'not run'}
     """
     groups = group(found.runs)
-    ours, measured = match(groups), [each.measure for each in found.measures]
-    explained = [each.explanation for each in found.explained]
+    ours, explained = match(groups), [each.explanation for each in found.explanations]
     return [
         tables.mean_gain(ours),
         tables.every_algorithm(ours),
@@ -26,13 +26,13 @@ def claims(found: Found) -> list[Claim]:
         tables.personal(ours),
         tables.more_atoms(ours),
         tables.fewer_rounds(ours),  # figure (a)
-        measures.variance(measured),  # (b)
+        measures.variance(found.measures),  # (b)
         runs.sampled(groups),  # (c)
         runs.more_clients(groups),
         runs.communication(groups),  # (d)
-        measures.synthetic(measured),
-        measures.training_loss(measured),
-        measures.landscape(measured),
+        measures.synthetic(found.measures),
+        measures.training_loss(found.measures),
+        measures.landscape(found.measures),
         measures.bounded(explained),
         measures.latent(explained),
         runs.elsewhere(groups, ours),

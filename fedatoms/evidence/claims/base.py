@@ -1,40 +1,40 @@
-"""What a claim is on the page: its numbers in a unit, the rule of its verdict, and the evidence for and against it."""
+"""A claim: its numbers with their unit, the rule of its verdict, and the evidence for and against it."""
 
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from fedatoms.evidence.results.names import atoms_of, seeds
+from fedatoms.evidence.results.names import atoms_used, seeds
 from fedatoms.experiment.fields import Experiment
 
 Verdict = Literal["holds", "does not hold", "not run"]
-Numbers = tuple[float | None, float | None]  # the paper's, and ours
+Numbers = tuple[float | None, float | None]  # the paper's and ours
 
 
 class Unit(NamedTuple):
-    """What numbers count, and how they are written."""
+    """A unit and the format of its numbers."""
 
     name: str
     form: str
 
 
 POINTS = Unit("points", "+.2f")
-CLEAR = 0.5  # points: a gain that one seed can tell from none
+CLEAR = 0.5  # points: the smallest gain that one seed can show
 
 
 class Evidence(NamedTuple):
-    """One line for a claim: what it is about, the paper's number if there is one, ours, and if it speaks for it."""
+    """One line of evidence: its topic, the paper's number if there is one, ours, and whether it supports the claim."""
 
     about: str
     paper: float | None
     ours: float
-    speaks_for: bool
+    supports: bool
     at_least: bool = False  # ours is a lower bound
 
 
 class Claim(NamedTuple):
-    """A claim of the paper, the rule of its verdict, the numbers that decide it, and the evidence that it rests on."""
+    """A claim of the paper with the rule of its verdict, the numbers that decide it, and its evidence."""
 
     text: str
     rule: str
@@ -42,7 +42,7 @@ class Claim(NamedTuple):
     numbers: Numbers
     unit: Unit
     evidence: list[Evidence]
-    counted: Unit  # in the evidence
+    evidence_unit: Unit
     at_least: bool = False  # our number is a lower bound
 
 
@@ -53,33 +53,33 @@ def judge(
     numbers: Numbers,
     unit: Unit = POINTS,
     *,
-    counted: Unit | None = None,
+    evidence_unit: Unit | None = None,
     holds: bool | None = None,
     at_least: bool = False,
 ) -> Claim:
-    """Makes a claim of its evidence; it holds if all lines speak for it, or as is said.
+    """Judges a claim by its evidence: it holds if all lines support it, unless ``holds`` decides.
 
-    Its lines are ``counted`` in its own unit, or in another.
+    Its evidence has the claim's own unit unless ``evidence_unit`` is given.
 
     >>> judge("It helps.", "It adds to the accuracy.", [], (None, None)).verdict
     'not run'
     """
-    true = all(line.speaks_for for line in lines) if holds is None else holds
+    true = all(line.supports for line in lines) if holds is None else holds
     verdict: Verdict = "not run" if not lines else "holds" if true else "does not hold"
-    return Claim(text, rule, verdict, numbers if lines else (None, None), unit, lines, counted or unit, at_least)
+    return Claim(text, rule, verdict, numbers if lines else (None, None), unit, lines, evidence_unit or unit, at_least)
 
 
-def covered(found: int, total: int, what: str) -> str:
-    """Says how much of what a claim is about was run, for the end of its rule.
+def coverage(found: int, total: int, what: str) -> str:
+    """Writes how much of a claim's scope was run, for the end of its rule.
 
-    >>> covered(1, 6, "numbers of clients"), covered(0, 6, "numbers of clients")
+    >>> coverage(1, 6, "numbers of clients"), coverage(0, 6, "numbers of clients")
     (' Run: 1 of 6 numbers of clients.', '')
     """
     return f" Run: {found} of {total} {what}." if found else ""
 
 
 def conditions(ours: Sequence[tuple[Experiment, Sequence[int]]]) -> str:
-    """Says with which atoms and seeds our side of comparisons was run, for the end of a rule.
+    """Writes the atoms and seeds of our runs, for the end of a rule.
 
     >>> one = Experiment(parametrisation="atoms")
     >>> conditions([(one, [0]), (one, [0]), (one, [0, 1])])
@@ -88,11 +88,11 @@ def conditions(ours: Sequence[tuple[Experiment, Sequence[int]]]) -> str:
     >>> conditions([(one, [0]), (one, [0]), (one, [0, 1]), (fast, [0, 2])])
     ' Ours: 9 atoms or 25 atoms with 2 times the learning rate; seed 0, but seeds 0, 1 in 1 and seeds 0, 2 in 1 of 4.'
     """
-    return f" Ours: {atoms_of(one for one, _ in ours)}; {_seeds([some for _, some in ours])}." if ours else ""
+    return f" Ours: {atoms_used(one for one, _ in ours)}; {_seeds([some for _, some in ours])}." if ours else ""
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Returns the mean of what is known.
+    """Returns the mean of the known values.
 
     >>> mean([1.0, None, 2.0]), mean([])
     (1.5, None)
@@ -102,7 +102,7 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def least(values: Iterable[float | None]) -> float | None:
-    """Returns the smallest of what is known.
+    """Returns the smallest of the known values.
 
     >>> least([1.0, None]), least([])
     (1.0, None)
@@ -111,7 +111,7 @@ def least(values: Iterable[float | None]) -> float | None:
 
 
 def most(values: Iterable[float]) -> float | None:
-    """Returns the largest.
+    """Returns the largest value, or None.
 
     >>> most([1.0, 2.0]), most([])
     (2.0, None)
@@ -120,7 +120,7 @@ def most(values: Iterable[float]) -> float | None:
 
 
 def _seeds(found: Sequence[Sequence[int]]) -> str:
-    """Names the seeds that most have, and then those of the others."""
+    """Writes the most common seeds first, then the exceptions."""
     (usual, _), *others = Counter(map(tuple, found)).most_common()
-    said = " and ".join(f"{seeds(some)} in {count}" for some, count in others)
-    return seeds(usual) + (f", but {said} of {len(found)}" if said else "")
+    rest = " and ".join(f"{seeds(some)} in {count}" for some, count in others)
+    return seeds(usual) + (f", but {rest} of {len(found)}" if rest else "")

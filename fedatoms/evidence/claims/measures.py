@@ -1,8 +1,9 @@
-"""Claims that measures of the paper's size and explanations speak of."""
+"""Claims judged by measures of the paper's size and by explanations."""
 
 import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
+from typing import Generic, NamedTuple, TypeVar
 
 from fedatoms.evidence.claims.base import CLEAR, Claim, Evidence, Unit, conditions, judge, least, most
 from fedatoms.evidence.explain.latent import Latent
@@ -10,117 +11,141 @@ from fedatoms.evidence.explain.values import Explanation
 from fedatoms.evidence.explain.words import title
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import size_of
-from fedatoms.evidence.measures.files import Measure, numbers, objects
+from fedatoms.evidence.measures.files import Measure
+from fedatoms.evidence.measures.values import (
+    Checked,
+    LandscapeValues,
+    SyntheticValues,
+    TrainingLossValues,
+    VarianceValues,
+)
+from fedatoms.evidence.results.find import FoundMeasure
 
-LOWER_FROM = 20  # the round from which on the paper's training loss is the lower one
+LOWER_FROM = 20  # the round from which on the paper's training loss is lower with decomposition
+V = TypeVar("V", bound=Checked)
 
 
-def variance(found: Sequence[Measure]) -> Claim:
-    """Judges figure (b) by each round that was repeated."""
-    full = _full("variance", found)
-    lines = [line for start, measure in full for line in _variances(start, measure)]
+def variance(found: Sequence[FoundMeasure]) -> Claim:
+    """Judges figure (b) in each repeated round."""
+    full = _full(VarianceValues, found)
+    lines = [line for each in full for line in _variances(each.start, each.values)]
     text = "The variance of the aggregated filters is smaller with decomposition (figure (b), largest ratio)."
-    rule = "In each measured round the variance is below that of the plain filters. In brackets the same ratio of "
+    rule = "In each measured round the variance is below that of the plain filters. In brackets: the same ratio for "
     rule += "variances divided by the filters' squared norm, and by their squared move in the round."
     rule += _conditions(full)
-    return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain one's", ".2f"))
+    return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain run's", ".2f"))
 
 
-def training_loss(found: Sequence[Measure]) -> Claim:
-    """Judges the round from which on the decomposed network's training loss is the lower one."""
-    full = _full("training_loss", found)
-    lines = [_lower_from(start, measure) for start, measure in full]
+def training_loss(found: Sequence[FoundMeasure]) -> Claim:
+    """Judges from which round on the training loss is lower with decomposition.
+
+    >>> training_loss([]).text
+    'After 20 rounds the training loss is lower with decomposition.'
+    """
+    full = _full(TrainingLossValues, found)
+    lines = [_lower_from(each) for each in full]
     text = f"After {LOWER_FROM} rounds the training loss is lower with decomposition."
-    rule = f"It is lower in each round from {LOWER_FROM} at the latest to the last one measured.{_conditions(full)}"
+    rule = f"It is lower in every round from round {LOWER_FROM} or earlier to the last one.{_conditions(full)}"
     latest = most(line.ours for line in lines)
     return judge(text, rule, lines, (LOWER_FROM, latest), Unit("rounds", ".0f"))
 
 
-def landscape(found: Sequence[Measure]) -> Claim:
-    """Judges the loss landscape by where both trainings stand at the end of their trajectories."""
-    full = _full("landscape", found)
-    lines = [_end(start, measure) for start, measure in full]
-    text = "From one start, training reaches a lower loss with decomposition (loss landscape, largest ratio)."
-    rule = f"After the last round that is drawn the training loss is below the plain one's.{_conditions(full)}"
-    return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain one's", ".2f"))
+def landscape(found: Sequence[FoundMeasure]) -> Claim:
+    """Judges the loss landscape by the losses at the ends of both trajectories."""
+    full = _full(LandscapeValues, found)
+    lines = [_end(each.start, each.values) for each in full]
+    text = "From the same start, training reaches a lower loss with decomposition (loss landscape, largest ratio)."
+    rule = f"At the end of its trajectory the training loss is below that of the plain run.{_conditions(full)}"
+    return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain run's", ".2f"))
 
 
-def synthetic(found: Sequence[Measure]) -> Claim:
-    """Judges the two Gaussians: the variance of the average of many models against that of a few."""
-    lines = [line for start, measure in _full("synthetic", found) for line in _more_models(start, measure)]
+def synthetic(found: Sequence[FoundMeasure]) -> Claim:
+    """Judges the two Gaussians by the variance of an average of many models against that of a few."""
+    lines = [line for each in _full(SyntheticValues, found) for line in _more_models(each.values)]
     text = "More models make the variance of their average smaller (two Gaussians, largest ratio)."
-    rule = "After the last round the variance over repeats is below that of the fewest models. Latent clients are no "
-    rule += "models of their own, and stand under the figure."
+    rule = "After the last round the variance over repeats is below that of the fewest models. Latent clients are not "
+    rule += "independent models: the figure shows them."
     times = Unit("times that of the fewest", ".2f")
     return judge(text, rule, lines, (None, most(line.ours for line in lines)), times)
 
 
 def bounded(found: Sequence[Explanation]) -> Claim:
-    """Judges what the paper says of latent clients' losses, by each replay in which they were scored one by one."""
+    """Judges the bound on latent clients' losses by each replay in which they were scored one by one."""
     scored = [(title(each), [one.latent for one in each.rounds if one.latent]) for each in found]
     lines = [_within(about, some) for about, some in scored if some]
     text = "A latent client's loss is bounded by those of real clients (share of latent clients, smallest)."
-    rule = "Each loses no more than the worst real client of its round; in brackets, than the worse of its own two."
-    rule += _taken_apart([each for each in found if any(one.latent for one in each.rounds)])
+    rule = "Each loss is at most that of the worst real client of its round. In brackets: the share whose loss is at "
+    rule += "most that of the worse of the two clients that they combine."
+    rule += _explained([each for each in found if any(one.latent for one in each.rounds)])
     return judge(text, rule, lines, (None, least(line.ours for line in lines)), Unit("% of latent clients", ".2f"))
 
 
 def latent(found: Sequence[Explanation]) -> Claim:
-    """Judges latent clients alone: the same rounds of the same clients, averaged with them and without."""
+    """Judges latent clients by the same rounds of the same clients, averaged with and without them."""
     lines = [line for each in found for line in _latent(each)]
     text = "The average with latent clients is better than the mean of the same clients' filters (smallest difference)."
-    rule = "In each replay, and each fork that goes on from one, the mean difference of accuracies over its rounds is "
-    rule += f"{CLEAR} points or more, what one seed can tell from none.{_taken_apart(found)}"
+    rule = "In each replay and each fork the mean difference in accuracy over its rounds is at least "
+    rule += f"{CLEAR} points, the smallest gain that one seed can show.{_explained(found)}"
     return judge(text, rule, lines, (None, least(line.ours for line in lines)))
 
 
-def _full(name: str, found: Sequence[Measure]) -> list[tuple[str, Measure]]:
-    """Finds the measures of the paper's size, each with what a line of it starts with: its seed, if there are many."""
-    full = [each for each in found if each.name == name and size_of(MEASURES[name], each) == "full"]
-    return [(f"seed {each.experiments[0].seed}, " if len(full) > 1 else "", each) for each in full]
+class _Full(NamedTuple, Generic[V]):
+    """A measure of the paper's size, with the start of its lines: its seed, if there are several."""
+
+    start: str
+    measure: Measure
+    values: V
 
 
-def _conditions(full: Sequence[tuple[str, Measure]]) -> str:
-    return conditions([(one, [one.seed]) for _, measure in full for one in measure.experiments[-1:]])
+def _full(kind: type[V], found: Sequence[FoundMeasure]) -> list[_Full[V]]:
+    """Returns the measures of a kind that have the paper's size."""
+    same = [(each.measure, each.values) for each in found if isinstance(each.values, kind)]
+    full = [(one, values) for one, values in same if size_of(MEASURES[one.name], one) == "full"]
+    many = len(full) > 1
+    return [_Full(f"seed {one.experiments[0].seed}, " if many else "", one, values) for one, values in full]
 
 
-def _taken_apart(found: Sequence[Explanation]) -> str:
+def _conditions(full: Sequence[_Full[V]]) -> str:
+    return conditions([(one, [one.seed]) for each in full for one in each.measure.experiments[-1:]])
+
+
+def _explained(found: Sequence[Explanation]) -> str:
     return conditions([(each.experiment, [each.experiment.seed]) for each in found])
 
 
-def _variances(start: str, measure: Measure) -> Iterator[Evidence]:
-    plain, atoms = objects(measure.values["lines"])
-    pairs = (zip(numbers(atoms[key]), numbers(plain[key]), strict=True) for key in ("raw", "by_norm", "by_move"))
-    for t, raw, by_norm, by_move in zip(numbers(measure.values["rounds"]), *pairs, strict=True):
+def _variances(start: str, values: VarianceValues) -> Iterator[Evidence]:
+    plain, atoms = values.lines
+    pairs = (zip(*both, strict=True) for both in zip(atoms, plain, strict=True))  # raw, by norm, by move
+    for t, raw, by_norm, by_move in zip(values.rounds, *pairs, strict=True):
         ratios = {"by norm": _ratio(*by_norm), "by move": _ratio(*by_move)}
-        said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if math.isfinite(ratio))
+        others = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if math.isfinite(ratio))
         if any(raw):  # else nothing varies, and there is nothing to compare
-            yield Evidence(f"{start}round {t:g}{f' ({said})' if said else ''}", None, _ratio(*raw), raw[0] < raw[1])
+            about = f"{start}after {t:g} round{'s' * (t != 1)}{f' ({others})' if others else ''}"
+            yield Evidence(about, None, _ratio(*raw), raw[0] < raw[1])
 
 
 def _ratio(one: float, other: float) -> float:
     return one / other if other else math.inf
 
 
-def _lower_from(start: str, measure: Measure) -> Evidence:
-    since, (last,) = measure.values["lower_from"], numbers([measure.settings["rounds"]])
-    if not isinstance(since, int):
-        return Evidence(f"{start}not lower in round {last}", LOWER_FROM, last, False)
-    return Evidence(f"{start}lower from then to round {last}", LOWER_FROM, since, since <= LOWER_FROM)
+def _lower_from(each: _Full[TrainingLossValues]) -> Evidence:
+    since, last = each.values.lower_from, float(str(each.measure.settings["rounds"]))
+    if since is None:
+        return Evidence(f"{each.start}not lower in round {last:g}", LOWER_FROM, last, False)
+    return Evidence(f"{each.start}lower from that round to round {last:g}", LOWER_FROM, since, since <= LOWER_FROM)
 
 
-def _end(start: str, measure: Measure) -> Evidence:
-    plain, atoms = (numbers(path["loss"]) for path in objects(measure.values["paths"]))
+def _end(start: str, values: LandscapeValues) -> Evidence:
+    plain, atoms = values.losses
     about = f"{start}after round {len(plain) - 1}: {atoms[-1]:.3f}, plain {plain[-1]:.3f}"
     return Evidence(about, None, _ratio(atoms[-1], plain[-1]), atoms[-1] < plain[-1])
 
 
-def _more_models(start: str, measure: Measure) -> Iterator[Evidence]:
-    lines = [line for line in objects(measure.values["lines"]) if "products" not in line]  # those are latent clients'
-    last = [(str(line["name"]), numbers(line["variance"])[-1]) for line in lines]
-    for many, variance in last[1:]:
-        few, of_few = last[0]
-        yield Evidence(f"{start}{many} against {few}", None, _ratio(variance, of_few), variance < of_few)
+def _more_models(values: SyntheticValues) -> Iterator[Evidence]:
+    lines = [line for line in values.lines if line.products is None]  # the others are latent clients'
+    few, *others = [(line.name, line.variance[-1]) for line in lines]
+    for many, variance in others:
+        yield Evidence(f"{many} against {few[0]}", None, _ratio(variance, few[1]), variance < few[1])
 
 
 def _within(about: str, some: Sequence[Latent]) -> Evidence:
@@ -133,7 +158,7 @@ def _latent(explanation: Explanation) -> Iterator[Evidence]:
     yield _gain(title(explanation), [each.on.accuracy - each.off.accuracy for each in both])
     if fork:
         gains = [on - off for on, off in zip(fork.accuracy_on, fork.accuracy_off, strict=True)]
-        yield _gain(f"{explanation.run}, fork, rounds {fork.round} to {fork.round + len(gains) - 1}", gains)
+        yield _gain(f"{explanation.run}, fork, rounds {fork.round + 1} to {fork.round + len(gains)}", gains)
 
 
 def _gain(about: str, gains: Sequence[float]) -> Evidence:

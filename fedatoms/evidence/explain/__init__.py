@@ -1,1 +1,1 @@
-"""Why it works, tested: rounds of a run replayed, and what latent clients change in them; `study` puts it together."""
+"""Replays rounds of a run and measures what latent clients change in them; imports measures, paper and below."""

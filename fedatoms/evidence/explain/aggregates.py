@@ -15,14 +15,14 @@ from fedatoms.evidence.explain.scores import Judge, Scores, of_plain_network, sc
 
 @dataclass(frozen=True)
 class Apart:
-    """How far two aggregates are from each other, and the one with latent clients from the model before the round."""
+    """The distance between the two aggregates, and the move of the one with latent clients in the round."""
 
     difference: float
     move: float
 
     @property
     def ratio(self) -> float:
-        """The difference as a share of the round's move; 0 if nothing differs.
+        """The difference as a share of the move; 0 if nothing differs.
 
         >>> Apart(difference=1.0, move=4.0).ratio
         0.25
@@ -34,7 +34,7 @@ class Apart:
 
 @dataclass(frozen=True)
 class Aggregates:
-    """Both averages of a round: how far apart, over all decomposed filters and by layer, and what each is worth."""
+    """Both averages of a round: their distance, over all decomposed filters and by layer, and their scores."""
 
     apart: Apart
     layers: dict[str, Apart]
@@ -45,8 +45,8 @@ class Aggregates:
 def compare_aggregates(replay: Replay, layers: Sequence[Layer], judge: Judge) -> Aggregates:
     """Measures and scores both averages of a round.
 
-    The rest (biases, linear layers) is averaged alike in both. With latent clients the model is ``selected``, which
-    is the server's next one unless the algorithm adds something of its own.
+    All other parameters (biases, linear layers) are averaged alike in both. With latent clients the model is
+    ``selected``, which is the server's next one unless the algorithm's server does more than average.
     """
     found = {layer.name: _apart(replay, layer) for layer in layers}
     on, off = mean_model(replay), mean_of_filters(replay, layers)
@@ -56,13 +56,13 @@ def compare_aggregates(replay: Replay, layers: Sequence[Layer], judge: Judge) ->
 
 
 def mean_model(replay: Replay) -> Params:
-    """Returns the mean of the clients' models, coefficients and atoms apart: latent clients are in it."""
+    """Returns the mean of the clients' models, coefficients and atoms separately: with latent clients."""
     assert replay.after.selected is not None, "a round without clients has no mean"
     return replay.after.selected
 
 
 def mean_of_filters(replay: Replay, layers: Sequence[Layer]) -> Params:
-    """Returns the plain network whose filters are the mean of the clients' own filters: no latent client is in it."""
+    """Returns the plain network whose filters are the mean of the clients' own filters: without latent clients."""
     mean = mean_model(replay)
     factors = {name for layer in layers for name in (layer.coefficients, layer.atoms)}
     rest = {name: leaf for name, leaf in mean.items() if name not in factors}
@@ -70,7 +70,7 @@ def mean_of_filters(replay: Replay, layers: Sequence[Layer]) -> Params:
 
 
 def together(parts: Sequence[Apart]) -> Apart:
-    """Joins the distances of layers into one of all of them.
+    """Combines the distances of layers into one over all of them.
 
     >>> together([Apart(3.0, 6.0), Apart(4.0, 8.0)])
     Apart(difference=5.0, move=10.0)

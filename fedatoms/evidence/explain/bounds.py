@@ -1,4 +1,4 @@
-"""The paper's bounds for constants of your own: both theorems, as printed and as derived, and what they assume."""
+"""The paper's bounds for given constants: both theorems, as printed and as derived, and their assumptions."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
@@ -9,8 +9,8 @@ ASSUMED = (
     "every client's loss is L-smooth and mu-strongly convex, which no network with a hidden layer is",
     "gradients are bounded by G, all clients weigh the same and are drawn without replacement",
     "every step takes all of a client's data, at the rate 2 / (mu (gamma + t)); T counts steps",
-    "the m^2 products of coefficients and atoms are a random sample of M^2 models as good as the real ones; they are "
-    "not independent: to first order the variance is that without latent clients",
+    "the m^2 products of coefficients and atoms are a random sample of M^2 models as good as the real ones; but they "
+    "are not independent: to first order the variance is that without latent clients",
 )
 
 
@@ -25,15 +25,15 @@ class Bounds:
     gradient: float = 1.0
     """G, the largest norm of a gradient."""
     heterogeneity: float = 0.1
-    """Gamma = F* - sum of p_k F_k*, what clients lose by sharing a model."""
+    """Gamma = F* - sum of p_k F_k*, the cost of sharing one model."""
     start: float = 4.0
     """Squared distance from the optimum at the start."""
     epochs: int = 5
-    """E, the steps of a client between two aggregations."""
+    """E, local steps between two aggregations."""
     clients: int = 100
     """M, all clients."""
     sampled: int = 10
-    """m, those sampled in a round (Theorem 5.5)."""
+    """m, clients sampled in a round (Theorem 5.5)."""
     rounds: int = 600
     """T of the bound."""
     epsilon: float = 1.0
@@ -47,12 +47,12 @@ class Bounds:
 
 
 class Row(NamedTuple):
-    """One way to read a bound, and what it gives."""
+    """One form of a bound, and its values."""
 
     about: str
     form: Form
-    sampling: float  # D, what sampling adds
-    total: float  # what the bound adds up: B + D + start
+    sampling: float  # D, the sampling term
+    total: float  # the sum B + D + start
     bound: float
     rounds: int  # least T whose bound is epsilon or less
 
@@ -68,7 +68,7 @@ def with_and_without(asked: Bounds) -> list[Row]:
 
 
 def fast_and_slow(asked: Bounds) -> list[Row]:
-    """Computes Theorem F.1, in which all clients take part, with all groups in every round and with slow ones.
+    """Computes Theorem F.1 (all clients take part), with all groups in every round and with slow ones.
 
     >>> [f"{row.about} {row.form} {row.rounds}" for row in fast_and_slow(Bounds())][:2]
     ['1 printed 1015', '1/5 printed 36855']
@@ -79,7 +79,7 @@ def fast_and_slow(asked: Bounds) -> list[Row]:
 
 
 def rate(asked: Bounds) -> float:
-    """Returns the share of the parameters that travels on average.
+    """Returns the share of the parameters that is sent on average.
 
     >>> f"{rate(Bounds(beta='1/5')):.3f}"
     '0.203'

@@ -34,12 +34,12 @@ class Factors(NamedTuple):
 
     @property
     def shift(self) -> Tensor:
-        """Sum over k of p_k eps_k delta_k (N, K): the mean of the clients' filters less the product of the means."""
+        """Sum over k of p_k eps_k delta_k (N, K): the mean of the clients' filters minus the product of the means."""
         return torch.einsum("c,cnm,cmk->nk", self.p, self.eps, self.delta)
 
 
 def layers_of(model: nn.Module) -> list[Layer]:
-    """Lists the decomposed layers of a network; those that share both factors are one.
+    """Returns the decomposed layers of a network; layers that share both factors count as one.
 
     >>> from fedatoms.nn.atoms import decompose
     >>> layers_of(decompose(nn.Sequential(nn.Conv2d(3, 8, 3))))
@@ -55,9 +55,9 @@ def layers_of(model: nn.Module) -> list[Layer]:
 
 
 def factors_of(layer: Layer, replay: Replay) -> Factors:
-    """Takes a layer's factors out of the clients' models.
+    """Returns a layer's factors in the clients' models.
 
-    Means are taken of moves from the server's model, so clients that did not move have no deviation at all.
+    Means are computed from moves relative to the server's model, so clients that did not move deviate by exactly 0.
     """
     start, p = replay.before.server.params, replay.weights.to(replay.before.server.params[layer.atoms].device)
     a, eps = _around_mean(_precise(start, layer.coefficients, 2), _stacked(replay.models, layer.coefficients, 2), p)
@@ -66,7 +66,12 @@ def factors_of(layer: Layer, replay: Replay) -> Factors:
 
 
 def filters(params: Params, layer: Layer) -> Tensor:
-    """Returns the filters of a layer, coefficients times atoms, as (N, K) in float64."""
+    """Returns the filters of a layer, coefficients times atoms, as (N, K) in float64.
+
+    >>> layer = Layer("0", "0.coefficients", "0.atoms", "0.weight")
+    >>> filters({"0.coefficients": torch.ones(2, 3, 4), "0.atoms": torch.ones(4, 5, 5)}, layer).shape
+    torch.Size([6, 25])
+    """
     return _precise(params, layer.coefficients, 2) @ _precise(params, layer.atoms, 1)
 
 

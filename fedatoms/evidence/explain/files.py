@@ -1,4 +1,4 @@
-"""An explanation as a file, `explain.json`: all that was measured, and the sentences that say what was found."""
+"""An explanation as a file, `explain.json`: all measurements, and the findings in sentences."""
 
 import json
 import math
@@ -10,6 +10,7 @@ from typing import TypeVar, cast, get_args, get_origin, get_type_hints
 
 from fedatoms.core.files import replace_file, strict_json
 from fedatoms.core.lookup import one_line
+from fedatoms.evidence.explain.latent import Latent
 from fedatoms.evidence.explain.values import Explanation
 from fedatoms.experiment.fields import LOCAL, Experiment, check, from_json, identity, to_json
 
@@ -25,20 +26,20 @@ T = TypeVar("T")
 
 
 def write(explanation: Explanation, path: Path, found: Sequence[str]) -> None:
-    """Writes all that was measured, and the sentences that say what was found, to a JSON file."""
-    asked = cast(dict[str, object], _plain(explanation.settings))
-    measured = {
+    """Writes all measurements and the findings to a JSON file."""
+    settings = cast(dict[str, object], _plain(explanation.settings))
+    content = {
         **cast(dict[str, object], _plain(explanation)),
-        "experiment": _anywhere(to_json(explanation.experiment)),
+        "experiment": _portable(to_json(explanation.experiment)),
         "identity": identity(explanation.experiment),
-        "settings": _anywhere(asked),
+        "settings": _portable(settings),
         "found": list(found),
     }
-    replace_file(path, (json.dumps(measured, indent=2, allow_nan=False) + "\n").encode())
+    replace_file(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
 
 def read(path: Path) -> Explanation:
-    """Reads what ``write`` wrote, but for its sentences, which follow from the numbers; anything else is refused."""
+    """Reads what ``write`` wrote, except the findings, which follow from the numbers; refuses anything else."""
     try:
         explanation = _value(Explanation, strict_json(path.read_text()), "it")
         assert isinstance(explanation, Explanation)
@@ -46,13 +47,13 @@ def read(path: Path) -> Explanation:
     except (ValueError, TypeError, OSError, RecursionError) as error:
         raise ValueError(
             f"{path} is not what `fedatoms explain` writes, or is damaged: {one_line(error)}. "
-            f"Explain the run again, or take it away."
+            f"Explain the run again, or delete it."
         ) from error
     return explanation
 
 
 def _check(explanation: Explanation) -> None:
-    """Refuses numbers that do not fit each other."""
+    """Refuses numbers that contradict each other."""
     rounds, plain, fork = explanation.rounds, explanation.plain, explanation.fork
     if not rounds or explanation.images < 1:
         raise ValueError("it has no rounds or no images")
@@ -61,6 +62,10 @@ def _check(explanation: Explanation) -> None:
         raise ValueError("its rounds are not those that follow its checkpoint")
     if plain is not None and len(plain) != explanation.settings.rounds:
         raise ValueError("its plain run has another number of rounds")
+    if any(not _is_crossed(each.latent) for each in rounds if each.latent):
+        raise ValueError("its latent clients are not all products of its real ones")
+    if fork and not fork.accuracy_on:
+        raise ValueError("its fork has no rounds")
     if fork and {len(line) for line in vars(fork).values() if isinstance(line, list)} != {explanation.settings.fork}:
         raise ValueError("its fork has another number of rounds")
     accuracies = [both.accuracy for each in rounds for both in (each.aggregates.on, each.aggregates.off)]
@@ -69,8 +74,15 @@ def _check(explanation: Explanation) -> None:
         raise ValueError("its accuracies are not numbers from 0 to 100")
 
 
+def _is_crossed(latent: Latent) -> bool:
+    """Returns whether all pairs of real clients are combined."""
+    clients = [each.atoms for each in latent.real]
+    found = {(each.coefficients, each.atoms) for each in (*latent.real, *latent.latent)}
+    return found == {(i, j) for i in clients for j in clients}
+
+
 def _plain(value: object) -> object:
-    """Turns dataclasses into dictionaries of their fields and properties, for JSON, which has no infinity."""
+    """Turns dataclasses into dictionaries of fields and properties, and infinity into None, for JSON."""
     if is_dataclass(value):
         derived = [name for name, each in vars(type(value)).items() if isinstance(each, property)]
         names = [*(field.name for field in fields(value)), *derived]
@@ -83,25 +95,25 @@ def _plain(value: object) -> object:
 
 
 def _value(kind: object, raw: object, name: str) -> object:
-    """Inverts ``_plain`` for a type; what is not of that type raises and is named."""
+    """Inverts ``_plain`` for a type; the error names a value of another type."""
     origin, of = get_origin(kind), get_args(kind)
     if NoneType in of:
         return None if raw is None else _value(of[0], raw, name)
     if kind is Experiment:
-        return _experiment(_made(dict, raw, name))
+        return _experiment(_of_type(dict, raw, name))
     if isinstance(kind, type) and is_dataclass(kind):
-        return kind(**_fields(kind, _made(dict, raw, name), name))
+        return kind(**_fields(kind, _of_type(dict, raw, name), name))
     if origin is list:
-        return [_value(of[0], each, f"{name}[{n}]") for n, each in enumerate(_made(list, raw, name))]
+        return [_value(of[0], each, f"{name}[{n}]") for n, each in enumerate(_of_type(list, raw, name))]
     if origin is dict:
-        return {key: _value(of[1], each, f"{name}.{key}") for key, each in _made(dict, raw, name).items()}
+        return {key: _value(of[1], each, f"{name}.{key}") for key, each in _of_type(dict, raw, name).items()}
     if kind is float:
-        return float(raw) if type(raw) is int else _made(float, raw, name)
-    return raw if kind is object else _made(cast(type, kind), raw, name)
+        return float(raw) if type(raw) is int else _of_type(float, raw, name)
+    return raw if kind is object else _of_type(cast(type, kind), raw, name)
 
 
 def _fields(kind: type, raw: dict[str, object], name: str) -> dict[str, object]:
-    """Reads the fields of a dataclass; one with a default may be missing, as what lies on one machine only is."""
+    """Reads the fields of a dataclass; those with a default may be missing, as machine-specific ones are."""
     kinds, found = get_type_hints(kind), {}
     for field in fields(kind):
         if field.name in raw:
@@ -111,8 +123,8 @@ def _fields(kind: type, raw: dict[str, object], name: str) -> dict[str, object]:
     return found
 
 
-def _made(kind: type[T], raw: object, name: str) -> T:
-    """Returns a value if it is of a type exactly (a truth value is no number) and finite."""
+def _of_type(kind: type[T], raw: object, name: str) -> T:
+    """Returns a finite value of exactly this type (a bool is not a number)."""
     if type(raw) is not kind or (isinstance(raw, float) and not math.isfinite(raw)):
         raise ValueError(f"{name} is {str(raw)[:40]}, which is not {NAMES[kind]}")
     return raw
@@ -124,6 +136,6 @@ def _experiment(raw: Mapping[str, object]) -> Experiment:
     return experiment
 
 
-def _anywhere(named: Mapping[str, object]) -> dict[str, object]:
-    """Leaves out where things lie on this machine."""
+def _portable(named: Mapping[str, object]) -> dict[str, object]:
+    """Leaves out paths of this machine."""
     return {name: value for name, value in named.items() if name not in (*LOCAL, "plain")}

@@ -1,4 +1,4 @@
-"""The same rounds twice from one checkpoint: with latent clients, and with a server that averages filters instead."""
+"""Continues a run twice from one checkpoint: with latent clients, and with a server that averages filters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from fedatoms.algorithms import ALGORITHMS
+from fedatoms.algorithms import algorithm as build
 from fedatoms.algorithms.base import replace_params
 from fedatoms.core.trees import Params
 from fedatoms.engine.evaluate import score
@@ -22,11 +24,11 @@ from fedatoms.evidence.explain.replay import Replay, Tick, replay
 class Forked:
     """Accuracy and loss of the server after each of some rounds, with latent clients and without.
 
-    ``lost`` is the largest share of what separates the two averages that the atoms could not represent: 0 where they
-    span all kernels.
+    ``lost`` is the largest share of the difference between the two averages that the atoms could not represent: 0 where
+    they span all kernels.
     """
 
-    round: int  # of the checkpoint
+    round: int  # of the checkpoint: rounds done
     accuracy_on: list[float]
     accuracy_off: list[float]
     loss_on: list[float]
@@ -35,23 +37,24 @@ class Forked:
 
 
 class Refactored(NamedTuple):
-    """A server's model without latent clients, and how much of what separates it from the other one was lost."""
+    """A server's model without latent clients, and the share of the difference to the other one that was lost."""
 
     params: Params
     lost: float
 
 
 def check_fork(sim: Simulation, algorithm: str) -> None:
-    """Refuses algorithms whose server does more than average, since what it remembers is of factors, not of filters."""
+    """Refuses algorithms whose server does more than average: its memory is over factors, not filters."""
     if sim.algorithm.aggregate is not replace_params:
+        averaging = " or ".join(name for name in ALGORITHMS if build(name).aggregate is replace_params)
         raise ValueError(
             f"--fork: the server of {algorithm} keeps a memory over coefficients and atoms, which a mean of filters "
-            f"does not have. Fork a run of fedavg or fedprox, or leave --fork out."
+            f"lacks. Fork a run of {averaging}, or leave --fork out."
         )
 
 
 def fork(runtime: Runtime, state: State, layers: Sequence[Layer], rounds: int, tick: Tick = lambda *_: None) -> Forked:
-    """Goes on for some rounds with latent clients and without: the same clients, the same batches, the same seeds."""
+    """Continues for some rounds with and without latent clients: the same clients, batches and seeds."""
     with_latent, without = state, _elsewhere(state)
     kept: dict[str, list[float]] = {"accuracy_on": [], "accuracy_off": [], "loss_on": [], "loss_off": []}
     lost = 0.0
@@ -68,7 +71,7 @@ def fork(runtime: Runtime, state: State, layers: Sequence[Layer], rounds: int, t
 
 
 def advance_without(runtime: Runtime, state: State, layers: Sequence[Layer]) -> tuple[State, float]:
-    """Runs one round whose server averages the clients' filters, and says how much of that its atoms could not hold."""
+    """Runs a round whose server averages the clients' filters; returns the share that its atoms cannot represent."""
     done = replay(runtime, state)
     if not done.clients:
         return done.after, 0.0
@@ -79,8 +82,8 @@ def advance_without(runtime: Runtime, state: State, layers: Sequence[Layer]) -> 
 def refactor(done: Replay, layers: Sequence[Layer]) -> Refactored:
     """Writes the mean of the clients' filters as coefficients of the server's own mean atoms, by least squares.
 
-    With the mean atoms D and C = mean of filters - product of means, the coefficients move by C D^+: nothing else of
-    the gauge changes, and the result is exact if D spans all kernels.
+    With the mean atoms D and C = mean of filters - product of means, the coefficients move by C D^+ and the atoms stay;
+    the result is exact if D spans all kernels.
     """
     params, parts = dict(done.after.server.params), []
     for layer in layers:
@@ -92,6 +95,6 @@ def refactor(done: Replay, layers: Sequence[Layer]) -> Refactored:
 
 
 def _elsewhere(state: State) -> State:
-    """Gives states of clients that are kept on disk a folder of their own: files are named by client and round."""
+    """Gives client states on disk a folder of their own, since files are named by client and round."""
     folder = state.clients.folder
     return state._replace(clients=state.clients._replace(folder=folder and folder / "without"))

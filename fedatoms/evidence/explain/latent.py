@@ -1,4 +1,4 @@
-"""Latent clients one by one: the coefficients of one client with the atoms of another, beside the real ones."""
+"""Scores latent clients one by one: the coefficients of one client with the atoms of another, beside real clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ from fedatoms.evidence.explain.scores import Judge, Scores, scores_of
 
 @dataclass(frozen=True)
 class Product:
-    """A model of one client's coefficients and one client's atoms; the same client's: a real one."""
+    """A model of one client's coefficients and one client's atoms: a real client if both are the same."""
 
     coefficients: int
     atoms: int
@@ -25,15 +25,15 @@ class Product:
 
 @dataclass(frozen=True)
 class Latent:
-    """Real and latent clients of a round, all with the averaged rest, so that only filters differ.
+    """Real and latent clients of a round; all other parameters are averaged, so that only filters differ.
 
-    ``bounded`` is the share of latent ones whose loss is at most the largest of a real one, ``by_parents`` the share
-    whose loss is at most that of the worse of the two clients they are made of.
+    ``bounded`` is the share of latent clients whose loss is at most that of the worst real one, ``by_parents`` the
+    share whose loss is at most that of the worse of the two clients that they combine.
     """
 
     real: list[Product]
     latent: list[Product]
-    of: int  # latent clients that the round has; where clients are many, those of some of them are scored
+    of: int  # latent clients of the round; with many clients only some are scored
     loss_real: float
     loss_latent: float
     accuracy_real: float
@@ -42,11 +42,11 @@ class Latent:
     worst_latent: float
     bounded: float
     by_parents: float
-    whole: Scores  # mean of the clients' own models, each with a rest of its own: no average is in them
+    whole: Scores  # mean over the clients' own models, in which nothing is averaged
 
 
 def chosen(clients: int, most: int, draw: torch.Generator) -> list[int]:
-    """Draws the clients of a round that are crossed with each other, by their places: all, or ``most`` of them.
+    """Draws the clients of a round to combine, by their positions: all, or ``most`` of them.
 
     >>> chosen(3, most=10, draw=generator(0, "doctest")), len(chosen(100, most=10, draw=generator(0, "doctest")))
     ([0, 1, 2], 10)
@@ -57,7 +57,7 @@ def chosen(clients: int, most: int, draw: torch.Generator) -> list[int]:
 def score_latent(
     replay: Replay, layers: Sequence[Layer], judge: Judge, *, most: int, seed: int, tick: Tick = lambda done, of: None
 ) -> Latent:
-    """Scores the real and latent clients of a round; at most ``most`` clients are crossed with each other."""
+    """Scores the real and latent clients of a round; at most ``most`` clients are combined."""
     some = chosen(len(replay.clients), most, generator(seed, "latent", replay.before.round))
     pairs = [(i, j) for i in some for j in some]
     products, whole = list[Product](), list[Scores]()
@@ -71,14 +71,14 @@ def score_latent(
 
 
 def product_of(replay: Replay, layers: Sequence[Layer], i: int, j: int) -> Params:
-    """Returns the averaged model with the coefficients of the round's client number i and the atoms of number j."""
+    """Returns the averaged model with the coefficients of the round's client i and the atoms of client j."""
     coefficients = {layer.coefficients: replay.models[i][layer.coefficients] for layer in layers}
     atoms = {layer.atoms: replay.models[j][layer.atoms] for layer in layers}
     return {**mean_model(replay), **coefficients, **atoms}
 
 
 def summary(products: Sequence[Product], whole: Sequence[Scores], of: int) -> Latent:
-    """Sums up all products of two or more clients.
+    """Summarises all products of two or more clients.
 
     >>> def product(i, j, loss):
     ...     return Product(i, j, Scores(accuracy=50.0, loss=loss, train_loss=loss))

@@ -1,4 +1,4 @@
-"""A run's next rounds, replayed from its checkpoint by the engine itself, with what each client uploaded."""
+"""Replays a run's next rounds from its checkpoint with the engine itself, and keeps the clients' uploads."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -19,11 +19,11 @@ from fedatoms.experiment.fields import Experiment, load_run, trajectory
 from fedatoms.runs.checkpoints import load_checkpoint
 from fedatoms.runs.lock import writer
 
-Tick = Callable[[int, int], None]  # hears how many parts of a long work are done, of how many
+Tick = Callable[[int, int], None]  # progress callback: steps done, of how many
 
 
 class Opened(NamedTuple):
-    """A run as its last checkpoint left it; nothing of it is written to the run's folder."""
+    """A run at its last checkpoint; its folder is only read."""
 
     experiment: Experiment
     runtime: Runtime
@@ -32,33 +32,32 @@ class Opened(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """One round: the states around it, and the clients that reported with their weights and models."""
+    """A round: the states before and after it, and the clients that reported, with their weights and models."""
 
     before: State
     after: State
     record: Record
     clients: list[int]
     weights: Tensor  # (C,) in float64, their sum is 1
-    models: list[Params]  # as the server knows them: its own model, with what the client uploaded in it
+    models: list[Params]  # the server's model with the client's upload in it
 
 
 def open_run(run: Path, changes: Mapping[str, object], scratch: Path) -> Opened:
-    """Loads a run's last checkpoint, on another device or with data elsewhere if ``changes`` says so.
+    """Loads a run's last checkpoint; ``changes`` may set another device or data folder.
 
-    ``scratch`` takes the states of clients if they are kept on disk.
+    ``scratch`` receives client states that are kept on disk.
     """
     experiment = replace(load_run(run), **changes)  # type: ignore[arg-type]
     _check(run, experiment)
     configure(experiment)
-    runtime = prepare(
-        simulation(replace(experiment, score="server"), scratch)
-    )  # others cost memory and change no parameter
+    scored = replace(experiment, score="server")  # others cost memory and change no parameter
+    runtime = prepare(simulation(scored, scratch))
     loaded = load_checkpoint(run / "checkpoint", runtime, trajectory=trajectory(experiment), set_aside=False)
     return Opened(experiment, runtime, loaded.state, loaded.notes)
 
 
 def replay(runtime: Runtime, state: State) -> Replay:
-    """Runs the next round as the run itself would, bit for bit, and keeps what its clients uploaded."""
+    """Runs the next round as the run itself would, bit for bit, and keeps the clients' uploads."""
     sim, uploads = runtime.sim, list[Params]()
 
     def listening(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:

@@ -1,4 +1,4 @@
-"""Scores of the models of one round: on the test set, and on the training images of the round's clients."""
+"""Scores of the models of a round, on the test set and on the training images of the round's clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from fedatoms.personal.base import Personal
 
 @dataclass(frozen=True)
 class Scores:
-    """A model on the test set, and its mean loss on the training images of the round's clients."""
+    """Accuracy and loss on the test set, and loss on the training images of the round's clients."""
 
     accuracy: float  # in per cent
     loss: float
@@ -24,20 +24,20 @@ class Scores:
 
 
 class Judge(NamedTuple):
-    """The same network twice: with the test set, and with the training images of some clients in its place."""
+    """A network with the test set, and with the training images of some clients in its place."""
 
     test: Runtime
     train: Runtime
 
 
 def judge_of(runtime: Runtime, clients: Sequence[int]) -> Judge:
-    """Prepares to score models of a network on the test set and on what these clients train on."""
+    """Prepares to score models on the test set and on the training images of some clients."""
     rows = torch.cat([runtime.data.parts[client] for client in clients])
     return Judge(runtime, scored_on_training(runtime, rows))
 
 
 def of_plain_network(judge: Judge) -> Judge:
-    """Prepares to score plain twins of a decomposed network: filters that need not be a product."""
+    """Prepares to score plain twins of a decomposed network, whose filters need not be a product."""
     model, nobody = fuse(judge.test.sim.model), Personal()  # a client's own part, if any, has other names there
     test = prepare(replace(judge.test.sim, model=model, personal=nobody), like=judge.test)
     return Judge(test, prepare(replace(judge.train.sim, model=model, personal=nobody), like=test))

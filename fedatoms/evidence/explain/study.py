@@ -1,4 +1,4 @@
-"""A run explained: its rounds replayed and measured, what a plain run and a fork add to that."""
+"""Explains a run: replays and measures its rounds, and adds a plain run and a fork if asked."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from fedatoms.evidence.explain.variance import variance_of
 from fedatoms.experiment.fields import load_run
 from fedatoms.runs.provenance import provenance
 
-Tell = Callable[[str, int, int], None]  # what goes on, parts done, of so many
+Tell = Callable[[str, int, int], None]  # progress callback: the part, how much of it is done, of how much
 
 
 def explain(
@@ -30,7 +30,7 @@ def explain(
 ) -> Explanation:
     """Replays rounds of a run with a decomposed network, and measures what latent clients change in them.
 
-    ``tell`` hears how far it is, ``say`` what is wrong with a checkpoint.
+    ``tell`` is a progress callback, ``say`` receives problems of a checkpoint.
     """
     run, settings = Path(run), settings or Explain()
     check(run, settings)
@@ -60,7 +60,7 @@ def explain(
 
 
 def check(run: Path, settings: Explain) -> None:
-    """Refuses what cannot be explained, before anything is computed."""
+    """Refuses runs and settings that cannot be explained, before anything is computed."""
     experiment = load_run(run)
     if experiment.parametrisation == "plain":
         raise ValueError(
@@ -82,7 +82,7 @@ def check(run: Path, settings: Explain) -> None:
 
 
 def out_of(run: Path, settings: Explain) -> Path:
-    """Returns the file for what was measured.
+    """Returns the file of the explanation.
 
     >>> out_of(Path("runs/mine"), Explain()).as_posix()
     'runs/mine/explain.json'
@@ -91,7 +91,7 @@ def out_of(run: Path, settings: Explain) -> Path:
 
 
 def _open_both(run: Path, settings: Explain, scratch: Path) -> tuple[Opened, Opened | None]:
-    """Loads the run and its plain twin, if there is one, and refuses what does not fit before anything is trained."""
+    """Loads the run and its plain twin, if any, and refuses a mismatch before anything is trained."""
     opened, plain = _open(run, settings, scratch / "run"), None
     if settings.fork:
         check_fork(opened.runtime.sim, opened.experiment.algorithm)
@@ -107,7 +107,7 @@ def _open(run: Path, settings: Explain, scratch: Path) -> Opened:
     if opened.runtime.layout.private:
         raise ValueError(
             f"{run}: with --personal {opened.experiment.personal} a part of the model never leaves a client, so the "
-            f"server has no whole model to score. Explain a run without it, or with local-atoms, ditto or finetune."
+            f"server has no whole model to score. Explain a run with --personal none, or with a method that sends all."
         )
     return opened
 
@@ -115,7 +115,7 @@ def _open(run: Path, settings: Explain, scratch: Path) -> Opened:
 def _measured(opened: Opened, layers: Sequence[Layer], settings: Explain, tell: Tell) -> list[Round]:
     state, found = opened.state, []
     for _ in range(settings.rounds):
-        name = f"round {state.round}"
+        name = f"round {state.round + 1}"
         tell(f"{name}: training", 0, 0)
         done = replay(opened.runtime, state)
         state = done.after

@@ -17,7 +17,7 @@ def rounds_table(explanation: Explanation) -> Table:
         "of both; mean test loss of real and latent clients; variance with latent clients, in % of that without: by "
         "formula, and drawn again"
     )
-    table = _table(f"{explanation.run} from round {explanation.round} on", note)
+    table = _table(f"{explanation.run} from round {explanation.round + 1} on", note)
     heads = ("round", "clients", "apart", "with", "without", "real\nloss", "latent\nloss", "variance\nformula", "drawn")
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
@@ -55,7 +55,7 @@ def _cells(each: Round) -> tuple[str, ...]:
     losses = ("-", "-") if latent is None else (f"{latent.loss_real:.3f}", f"{latent.loss_latent:.3f}")
     left = (None, None) if variance is None else (variance.ratio, variance.drawn_ratio)
     return (
-        str(each.round),
+        str(each.round + 1),
         str(len(each.clients)),
         f"{100 * both.apart.ratio:.3f}",
         f"{both.on.accuracy:.2f}",

@@ -1,4 +1,4 @@
-"""The plain run of the same experiment: what the decomposed one is held against."""
+"""The plain run of the same experiment, with which the decomposed one is compared."""
 
 from pathlib import Path
 
@@ -12,19 +12,19 @@ BESIDE = {*OF_ATOMS, *HOW_NOT_WHAT, *HOW_LONG, "score", "last_epochs"}  # the de
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
-    """Names what sets two experiments apart beside the decomposition.
+    """Returns the fields in which two experiments differ, apart from the decomposition.
 
     >>> differences(Experiment(lr=0.1), Experiment(lr=0.2, parametrisation="atoms", rounds=9))
     ['lr']
     >>> differences(Experiment(), Experiment(parametrisation="atoms", fixed="atoms"))
     []
     """
-    left, right = ({**to_json(each), "fixed": _fixed_beside(each)} for each in (one, other))
+    left, right = ({**to_json(each), "fixed": _fixed_groups(each)} for each in (one, other))
     return [name for name in left if left[name] != right[name] and name not in BESIDE]
 
 
 def check_twin(folder: Path, plain: Opened, decomposed: Opened) -> None:
-    """Refuses a run that is not the plain twin of another one at the same round."""
+    """Refuses a run that is not the plain twin of the decomposed one, after as many rounds."""
     if is_decomposed(plain.runtime.sim.model):
         raise ValueError(f"--plain {folder} is decomposed too. Give a run with --parametrisation plain.")
     if differ := differences(plain.experiment, decomposed.experiment):
@@ -35,13 +35,13 @@ def check_twin(folder: Path, plain: Opened, decomposed: Opened) -> None:
         )
     if plain.state.round != decomposed.state.round:
         raise ValueError(
-            f"--plain {folder} stands at round {plain.state.round}, the other run at {decomposed.state.round}. "
+            f"--plain {folder} has run {plain.state.round} rounds, the other run {decomposed.state.round}. "
             f"Continue the shorter one with `fedatoms run --resume FOLDER --rounds N`."
         )
 
 
 def plain_accuracies(plain: Opened, rounds: int, tick: Tick = lambda done, of: None) -> list[float]:
-    """Goes on with a plain run and returns the accuracy of the mean of its clients' models after each round."""
+    """Continues a plain run; returns the accuracy of the mean of its clients' models after each round."""
     state, found = plain.state, []
     for done in range(rounds):
         tick(done, rounds)
@@ -50,7 +50,7 @@ def plain_accuracies(plain: Opened, rounds: int, tick: Tick = lambda done, of: N
     return found
 
 
-def _fixed_beside(experiment: Experiment) -> list[str]:
-    """Lists the fixed groups that a plain network has too."""
+def _fixed_groups(experiment: Experiment) -> list[str]:
+    """Returns the fixed groups that a plain network has as well."""
     named = {part.strip() for part in experiment.fixed.split(",")}
     return sorted(named - {"", "atoms", "coefficients"})

@@ -1,4 +1,4 @@
-"""What `fedatoms explain` is asked and what it found, as values."""
+"""The settings of `fedatoms explain` and its results, as values."""
 
 from dataclasses import dataclass
 
@@ -11,48 +11,48 @@ from fedatoms.experiment.fields import Experiment
 
 @dataclass(frozen=True)
 class Explain:
-    """What to measure; the run itself stays as it is."""
+    """What to measure; the run itself is not changed."""
 
     rounds: int = 3
     """Rounds to replay from the run's last checkpoint."""
     crossed: int = 10
-    """Clients of a round, at most, whose coefficients meet each other's atoms: 10 make 90 latent clients; 0: none."""
+    """Most clients of a round to combine pairwise: 10 make 90 latent clients; 0: none."""
     plain: str = ""
     """Folder of a plain run of the same experiment, to split the gain between parametrisation and latent clients."""
     fork: int = 0
-    """Also go on for so many rounds with and without latent clients, and score both (fedavg, fedprox)."""
+    """Also continue for so many rounds with and without latent clients, and score both."""
     seed: int = 0
-    """Seed of the draws made here: which latent clients are scored, and the samples of clients for variances."""
+    """Seed of the draws: which latent clients are scored, and how clients are resampled."""
     out: str = ""
-    """File for all that was measured; empty makes explain.json in the run's folder."""
+    """File for the results; empty: explain.json in the run's folder."""
     data_dir: str | None = None
-    """Folder that holds the data set's official files; None takes the run's."""
+    """Folder that holds the data set's official files; None: the run's."""
     device: str | None = None
-    """Where to compute: cpu, cuda, auto, ...; None takes the run's."""
+    """Where to compute: cpu, cuda, auto, ...; None: the run's."""
     threads: int | None = None
-    """CPU threads; None takes the run's."""
+    """CPU threads; None: the run's."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What was measured in one replayed round."""
+    """The measurements of one replayed round."""
 
-    round: int
+    round: int  # counted from 0, as in files; people read round + 1
     clients: list[int]
     aggregates: Aggregates
-    latent: Latent | None  # None: one client, or none asked for
+    latent: Latent | None  # None: one client, or not asked for
     variance: Variance | None  # None: one client
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that was measured of a run."""
+    """All measurements of a run."""
 
     run: str
     experiment: Experiment
     settings: Explain
-    round: int  # of the checkpoint
-    images: int  # scored
+    round: int  # of the checkpoint: rounds done
+    images: int  # that models are scored on
     rounds: list[Round]
     plain: list[float] | None  # accuracies of the plain run in the same rounds
     fork: Forked | None

@@ -1,8 +1,8 @@
-"""How uncertain both averages are: their variance over the draw of clients, to first and to second order.
+"""Variance of both averages over the sampling of clients, to first and to second order.
 
 Client k has coefficients a + eps_k and atoms d + delta_k, so its filter is a d + (eps_k d + a delta_k) + eps_k delta_k.
-Averages of m clients have the first-order part in common; of the second order the mean of filters keeps the mean of m
-products, the product of means one product of two means. If eps and delta are independent, with p_k = 1 / m::
+Averages of m clients share the first-order part; of the second order the mean of filters keeps a mean of m products,
+the product of means one product of two means. If eps and delta are independent, with p_k = 1 / m::
 
     Var(mean of filters)  = E|eps_k d + a delta_k|^2 / m + E|eps_k delta_k|^2 / m
     Var(product of means) = E|eps_k d + a delta_k|^2 / m + E|eps_i delta_j|^2 / m^2
@@ -25,9 +25,9 @@ DRAWS = 200  # samples of the round's clients, with replacement
 class Variance:
     """Variances of the two averages, divided by ``size``, the squared norm of the mean filter.
 
-    ``first`` is the part that both have; ``second_off`` and ``second_on`` come on top of it without and with latent
-    clients. ``drawn_off`` and ``drawn_on`` are measured, without the assumption that coefficients and atoms are
-    independent: the round's clients are drawn again and again, with replacement, and both averages taken each time.
+    ``first`` is the part that both share; ``second_off`` and ``second_on`` add to it without and with latent clients.
+    ``drawn_off`` and ``drawn_on`` do not assume that coefficients and atoms are independent: the round's clients are
+    resampled with replacement, and both averages computed each time.
     """
 
     size: float
@@ -49,17 +49,17 @@ class Variance:
 
     @property
     def ratio(self) -> float | None:
-        """What latent clients leave of the variance, by the formulas; None if there is none."""
+        """The variance with latent clients over that without, by the formulas; None if there is none."""
         return self.on / self.off if self.off else None
 
     @property
     def drawn_ratio(self) -> float | None:
-        """What latent clients leave of the variance, as drawn; None if there is none."""
+        """The same over resampled clients."""
         return self.drawn_on / self.drawn_off if self.drawn_off else None
 
 
 def variance_of(replay: Replay, layers: Sequence[Layer], *, seed: int, draws: int = DRAWS) -> Variance | None:
-    """Estimates both variances from the clients of a round; one client alone says nothing of them."""
+    """Estimates both variances from the clients of a round; None for one client."""
     if len(replay.clients) < 2:
         return None
     shares = _shares(replay.weights, generator(seed, "resample", replay.before.round), draws)
@@ -69,10 +69,10 @@ def variance_of(replay: Replay, layers: Sequence[Layer], *, seed: int, draws: in
 
 
 def parts_of(clients: Factors) -> tuple[float, float, float]:
-    """Estimates the variance of first order, and what comes on top of it without and with latent clients.
+    """Estimates the variance of first order, and the second-order parts without and with latent clients.
 
-    With p unequal the sum of p_k^2 stands for 1 / m. The clients' own means stand for the true ones: deviations from
-    them are too small by known factors, and the first order holds some of the second; both are put right.
+    With unequal p the sum of p_k^2 replaces 1 / m. The clients' own means replace the true ones, which makes deviations
+    too small by known factors and mixes some of the second order into the first; both are corrected.
     """
     p, share = clients.p, float(clients.p.square().sum())
     first = torch.einsum("c,cnk->", p, (clients.eps @ clients.d + clients.a @ clients.delta).square())
@@ -90,7 +90,7 @@ def _of_layer(clients: Factors, shares: Tensor) -> Variance:
 
 
 def _shares(weights: Tensor, draw: torch.Generator, draws: int) -> Tensor:
-    """Draws as many clients as there are, with replacement, and returns their shares (draws, C)."""
+    """Resamples all clients with replacement; returns their weights (draws, C)."""
     chosen = torch.randint(len(weights), (draws, len(weights)), generator=draw)
     counts = torch.nn.functional.one_hot(chosen, len(weights)).sum(1)
     shares = counts * weights
@@ -98,7 +98,7 @@ def _shares(weights: Tensor, draw: torch.Generator, draws: int) -> Tensor:
 
 
 def _drawn(clients: Factors, shares: Tensor) -> tuple[float, float]:
-    """Returns the variances, over draws of clients, of the mean of filters and of the product of means."""
+    """Returns the variances over resampled clients of the mean of filters and of the product of means."""
     own, (a, d) = clients.eps @ clients.delta, clients[:2]
     total, squares = torch.zeros_like(own[:2]), torch.zeros(2, dtype=own.dtype, device=own.device)
     for share in shares:

@@ -1,4 +1,4 @@
-"""What was found, in sentences that are computed from the numbers."""
+"""The findings of an explanation in sentences, computed from its numbers."""
 
 from statistics import fmean as mean
 
@@ -9,21 +9,21 @@ REPLACES = ("fedavg", "fedprox")  # the server's next model is the mean itself
 
 
 def findings(explanation: Explanation) -> list[str]:
-    """Says what was measured, one sentence for each question; what was not asked, and how to ask it."""
+    """Returns a sentence for each question; for one that was not asked, the flag that asks it."""
     rounds = explanation.rounds
     lines = [_apart(rounds), _scores(explanation), _latent(rounds), _variance(rounds), _gain(explanation)]
     return [line for line in (*lines, _longer(explanation)) if line]
 
 
 def title(explanation: Explanation) -> str:
-    """Names an explanation by its run and the rounds that were replayed."""
-    rounds = [one.round for one in explanation.rounds]
+    """Names an explanation by its run and the replayed rounds, counted from 1."""
+    rounds = [one.round + 1 for one in explanation.rounds]
     which = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
     return f"{explanation.run}, {which} replayed"
 
 
 def percent(share: float, digits: int = 2) -> str:
-    """Writes a share; only the whole is 100 %.
+    """Writes a share in per cent; only the whole is 100 %.
 
     >>> percent(0.125), percent(0.999, digits=0), percent(1.0, digits=0)
     ('12.50 %', '99 %', '100 %')
@@ -33,7 +33,7 @@ def percent(share: float, digits: int = 2) -> str:
 
 
 def points(value: float) -> str:
-    """Writes a difference of accuracies.
+    """Writes a difference in accuracy.
 
     >>> points(0.125)
     '+0.12 points'
@@ -44,7 +44,7 @@ def points(value: float) -> str:
 def _apart(rounds: list[Round]) -> str:
     ratios = [each.aggregates.apart.ratio for each in rounds]
     if not any(ratios):
-        return "The two averages are the same: coefficients or atoms alone travelled, or one client, or nothing moved."
+        return "The two averages are identical: only one factor was sent, or one client reported, or nothing moved."
     many = f", {percent(min(ratios))} to {percent(max(ratios))} in {len(ratios)} rounds" if len(ratios) > 1 else ""
     return f"The averages with and without latent clients differ by {percent(mean(ratios))} of the round's move{many}."
 
@@ -56,7 +56,7 @@ def _scores(explanation: Explanation) -> str:
     return (
         f"Accuracy {accuracy[0]:.2f} % with latent clients, {accuracy[1]:.2f} % without "
         f"({points(accuracy[0] - accuracy[1])}; one of the {explanation.images:,} images is "
-        f"{100 / explanation.images:.2f}); loss {loss[0]:.4f} and {loss[1]:.4f}."
+        f"worth {100 / explanation.images:.2f}); loss {loss[0]:.4f} and {loss[1]:.4f}."
     )
 
 
@@ -70,37 +70,36 @@ def _latent(rounds: list[Round]) -> str:
         percent(mean(getattr(each, kind) for each in found), 0) for kind in ("bounded", "by_parents")
     )
     return (
-        f"Latent clients ({which}): mean loss {mean(each.loss_latent for each in found):.3f} beside "
-        f"{mean(each.loss_real for each in found):.3f} of real ones, the worst "
-        f"{max(each.worst_latent for each in found):.3f} beside {max(each.worst_real for each in found):.3f}; "
-        f"{bounded} of them lose no more than the worst real one of their round "
-        f"and {by_parents} no more than the worse of their own two."
+        f"Latent clients ({which}): mean loss {mean(each.loss_latent for each in found):.3f}, real ones "
+        f"{mean(each.loss_real for each in found):.3f}; largest {max(each.worst_latent for each in found):.3f}, real "
+        f"ones {max(each.worst_real for each in found):.3f}. The loss of {bounded} of them is at most that of the "
+        f"worst real client of the round, of {by_parents} at most that of the worse of the two that they combine."
     )
 
 
 def _variance(rounds: list[Round]) -> str:
     found = [each.variance for each in rounds if each.variance and each.variance.off]
     if not found:
-        return "The variance over clients is not known: that takes two clients in a round which moved."
+        return "The variance over clients is unknown: it takes a round with two clients that moved."
     first = mean(each.first / each.off for each in found)
-    left, drawn = (mean(getattr(each, kind) or 0.0 for each in found) for kind in ("ratio", "drawn_ratio"))
+    formula, resampled = (mean(getattr(each, kind) or 0.0 for each in found) for kind in ("ratio", "drawn_ratio"))
     return (
-        f"{percent(first)} of the variance is of first order, which both averages have: latent clients leave "
-        f"{percent(left)} of the whole by the formulas, and {percent(drawn)} if clients are drawn again."
+        f"{percent(first)} of the variance is of first order, which both averages share: with latent clients "
+        f"{percent(formula)} of the variance remains by the formulas, and {percent(resampled)} over resampled clients."
     )
 
 
 def _gain(explanation: Explanation) -> str:
     if explanation.plain is None:
         return (
-            "What the parametrisation adds is not known from this run alone: give a plain run of the same experiment "
+            "The gain of the parametrisation is unknown from this run alone: give a plain run of the same experiment "
             "with --plain."
         )
     plain = mean(explanation.plain[each.round - explanation.round] for each in explanation.rounds)
     on, off = (mean(getattr(each.aggregates, kind).accuracy for each in explanation.rounds) for kind in ("on", "off"))
     return (
-        f"Against the plain run ({plain:.2f} %) the gain is {points(on - plain)}: {points(on - off)} of latent clients "
-        f"in the round itself, {points(off - plain)} of the parametrisation and of all rounds before."
+        f"Against the plain run ({plain:.2f} %) the gain is {points(on - plain)}: {points(on - off)} from latent "
+        f"clients in the round itself, {points(off - plain)} from the parametrisation and all earlier rounds."
     )
 
 
@@ -117,12 +116,10 @@ def _forked(fork: Forked) -> str:
     rounds = f"{len(fork.accuracy_on)} round{'s' * (len(fork.accuracy_on) > 1)}"
     gains = [on - off for on, off in zip(fork.accuracy_on, fork.accuracy_off, strict=True)]
     line = (
-        f"After {rounds} with latent clients {fork.accuracy_on[-1]:.2f} %, after as many without "
-        f"{fork.accuracy_off[-1]:.2f} % ({points(gains[-1])}; mean over the rounds {points(mean(gains))})."
+        f"After {rounds}: {fork.accuracy_on[-1]:.2f} % with latent clients, {fork.accuracy_off[-1]:.2f} % without "
+        f"({points(gains[-1])}; mean over the rounds {points(mean(gains))})."
     )
     if fork.lost > 0.01:
         lost = percent(fork.lost, 0)
-        line += (
-            f" Up to {lost} of what separates the two averages of a round is beyond the span of the atoms, and is lost."
-        )
+        line += f" Up to {lost} of the difference between the two averages is outside the span of the atoms and lost."
     return line

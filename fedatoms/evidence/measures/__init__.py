@@ -1,6 +1,6 @@
-"""Figures of the paper that are no plain runs, one idea a module: each makes values of experiments and settings.
+"""The paper's figures that need more than plain runs, one per module and a table of all; imports runs and below.
 
-``MEASURES[name].measure(experiments, settings, watch)`` takes one, ``files`` writes and reads what it gave.
+``MEASURES[name].measure(experiments, settings, watch)`` measures one, ``files`` writes and reads the result.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a measure is before it is taken: its function, its settings large and quick, the experiments it is meant for."""
+"""A kind of measure: its function, its settings and experiments, at the paper's size and quick."""
 
 import itertools
 import json
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from dataclasses import Field
 
 Experiments = tuple[Experiment, ...]
-Watch = Callable[[int, int, str], None]  # so many of so many are done, and at what
+Watch = Callable[[int, int, str], None]  # progress callback: steps done, of how many, of what
 
 
 class Settings(Protocol):
-    """A frozen dataclass: how large a measure is."""
+    """A frozen dataclass with the size of a measure."""
 
     __dataclass_fields__: ClassVar[dict[str, "Field[object]"]]
 
@@ -29,9 +29,9 @@ S = TypeVar("S", bound=Settings)
 
 
 class Kind(NamedTuple):
-    """A measure that can be taken; ``measure(experiments, settings, watch)`` takes it.
+    """A kind of measure; ``measure(experiments, settings, watch)`` measures it.
 
-    ``settings`` and ``experiments`` are those of the paper's figure, ``quick`` and ``quick_experiments`` take seconds.
+    ``settings`` and ``experiments`` are the paper's, ``quick`` and ``quick_experiments`` take seconds.
     """
 
     name: str
@@ -50,7 +50,7 @@ def kind(
     settings: tuple[S, S],
     experiments: tuple[Experiments, Experiments] = ((), ()),
 ) -> Kind:
-    """Makes a measure of a function from experiments and settings to values; pairs are: of the paper's size, quick."""
+    """Makes a kind of measure of a function; pairs are (at the paper's size, quick)."""
     full, quick = settings
 
     def measure(given: Experiments, settings: Settings, watch: Watch) -> Measure:
@@ -67,13 +67,18 @@ def kind(
 
 
 def as_json(settings: Settings) -> Values:
-    """Writes settings as a file has them: tuples are lists."""
+    """Returns settings as in a file: tuples become lists.
+
+    >>> from fedatoms.evidence.measures.variance import Repeats
+    >>> as_json(Repeats((0, 5), repeats=3))
+    {'rounds': [0, 5], 'repeats': 3}
+    """
     written: Values = json.loads(json.dumps(asdict(settings)))
     return written
 
 
 def size_of(kind: Kind, measure: Measure) -> Literal["full", "quick", "other"]:
-    """Says whether a measure was taken at the paper's size, whatever the seed, quickly, or in another way."""
+    """Returns whether a measure has the paper's size (with any seed), the quick one, or another."""
     taken, full = ([identity(one, without=("seed",)) for one in each.experiments] for each in (measure, kind))
     if measure.settings == as_json(kind.settings) and taken == full:
         return "full"
@@ -81,11 +86,11 @@ def size_of(kind: Kind, measure: Measure) -> Literal["full", "quick", "other"]:
 
 
 def silent(done: int, total: int, what: str) -> None:
-    """Watches without a word."""
+    """Is a progress callback that shows nothing."""
 
 
 def counting(watch: Watch, total: int) -> Callable[[str], None]:
-    """Returns what is called after each of ``total`` pieces of work, with what was worked at.
+    """Returns a progress callback that counts to ``total``.
 
     >>> tick = counting(print, 2)
     >>> tick("rounds")

@@ -1,7 +1,6 @@
-"""A measure as a file: what was measured of which experiments, with which settings, and what came out."""
+"""A measure as a file: its experiments, settings, values and provenance."""
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ FORMAT = "fedatoms measure 1"
 
 @dataclass(frozen=True)
 class Measure:
-    """What was measured: of which experiments, with which settings, the values, and where they come from."""
+    """A measure: its experiments, settings, values and provenance."""
 
     name: str
     experiments: tuple[Experiment, ...]
@@ -28,7 +27,7 @@ class Measure:
 
 
 def write_measure(folder: Path, measure: Measure) -> Path:
-    """Writes a measure to ``measure.json`` in a folder, in one step; machine paths stay out."""
+    """Writes ``measure.json`` to a folder, atomically and without paths of this machine."""
     fields = {
         "format": FORMAT,
         "fedatoms": __version__,
@@ -45,7 +44,14 @@ def write_measure(folder: Path, measure: Measure) -> Path:
 
 
 def read_measure(folder: Path | str) -> Measure:
-    """Reads what ``write_measure`` wrote; anything else is refused with one line that names the file."""
+    """Reads what ``write_measure`` wrote; refuses anything else with one line that names the file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = write_measure(Path(folder), Measure("training_loss", (), {"rounds": 1}, {"lines": [[2.0, 1.5]]}, {}))
+    ...     read_measure(folder).values
+    {'lines': [[2.0, 1.5]]}
+    """
     path = Path(folder) / FILE
     try:
         fields = strict_json(path.read_text())
@@ -63,60 +69,14 @@ def read_measure(folder: Path | str) -> Measure:
         if not all(isinstance(part, dict) for part in (measure.settings, measure.values, measure.provenance)):
             raise ValueError("its settings, values or provenance are not objects")
     except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError) as error:
-        said = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
-        raise ValueError(f"{path} is not a measure, or is damaged: {said}. Measure again, or take it away.") from error
+        why = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
+        raise ValueError(f"{path} is not a measure, or is damaged: {why}. Measure again, or delete it.") from error
     return measure
-
-
-def numbers(values: object) -> list[float]:
-    """Returns a list of finite numbers, or says that it is none.
-
-    >>> numbers([1, 0.5])
-    [1, 0.5]
-    >>> numbers(["1"])
-    Traceback (most recent call last):
-    ...
-    ValueError: ['1'] is not a list of numbers
-    """
-    if isinstance(values, list) and all(type(one) in (int, float) and math.isfinite(one) for one in values):
-        return values
-    raise ValueError(f"{str(values)[:40]} is not a list of numbers")
-
-
-def objects(values: object) -> list[Values]:
-    """Returns a list of objects, or says that it is none.
-
-    >>> objects([{"raw": [1.0]}])
-    [{'raw': [1.0]}]
-    """
-    return [object_of(value) for value in list_of(values)]
-
-
-def object_of(value: object) -> Values:
-    """Returns an object, or says that it is none.
-
-    >>> object_of({"raw": [1.0]})
-    {'raw': [1.0]}
-    """
-    if not isinstance(value, dict):
-        raise ValueError(f"{str(value)[:40]} is not an object")
-    return value
-
-
-def list_of(value: object) -> list[object]:
-    """Returns a list, or says that it is none.
-
-    >>> list_of([1.0])
-    [1.0]
-    """
-    if not isinstance(value, list):
-        raise ValueError(f"{str(value)[:40]} is not a list")
-    return value
 
 
 def _experiment(fields: object) -> Experiment:
     if not isinstance(fields, dict):
-        raise ValueError("an experiment of it is not an object")
+        raise ValueError("one of its experiments is not an object")
     experiment = from_json(fields)
     check(experiment)
     return experiment

@@ -2,7 +2,7 @@
 
 Li, Xu, Taylor, Studer, Goldstein, "Visualizing the Loss Landscape of Neural Nets", NeurIPS 2018: the rows w_t - w_T of
 both trajectories, in the space of reconstructed filters, biases and linear layers; their first two principal directions
-span the plane. w_T is the point between the two ends, so that neither training is the plane's centre.
+span the plane. w_T is the midpoint of the two ends, so that neither training is the plane's centre.
 """
 
 import math
@@ -27,7 +27,7 @@ MARGIN = 0.25  # of the trajectories' extent, around them
 
 @dataclass(frozen=True)
 class Grid:
-    """How many rounds the trajectories have, points the grid on each side, and training images a loss at most."""
+    """Rounds of the trajectories, grid points on each side, and the most training images for a loss."""
 
     rounds: int = 25
     points: int = 31
@@ -35,11 +35,11 @@ class Grid:
 
     def __post_init__(self) -> None:
         if min(self.rounds, self.images) < 1 or self.points < 2:
-            raise ValueError(f"{self}: a grid has 2 points a side or more, the rest 1 or more. Use for example Grid().")
+            raise ValueError(f"{self}: points must be 2 or more, rounds and images 1 or more. Use for example Grid().")
 
 
 class Plane(NamedTuple):
-    """A plane in a space of parameters, and the share of the squared lengths of its points that each direction has."""
+    """A plane in parameter space, and the share of its points' squared lengths along each direction."""
 
     centre: Tensor
     directions: Tensor  # (2, P), orthonormal
@@ -83,7 +83,7 @@ def landscape(experiments: Experiments, settings: Grid, watch: Watch) -> Values:
 
 
 def from_one_point(experiments: Experiments) -> tuple[Runtime, Runtime]:
-    """Builds a plain and a decomposed run; the plain network is the decomposed one's start, reconstructed."""
+    """Builds a plain and a decomposed run from one start: the plain network is the reconstructed decomposed one."""
     kinds = [one.parametrisation == "plain" for one in experiments]
     if kinds != [True, False] or len({(one.dataset, one.model) for one in experiments}) != 1:
         raise ValueError(
@@ -95,7 +95,7 @@ def from_one_point(experiments: Experiments) -> tuple[Runtime, Runtime]:
 
 
 def trajectory(runtime: Runtime, rounds: int, tick: Callable[[], None]) -> Tensor:
-    """Runs some rounds and returns the reconstructed parameters before and after each, (rounds + 1, P) in float64."""
+    """Returns the reconstructed parameters before the first and after each round, (rounds + 1, P) in float64."""
     path = []
     for state in states(runtime, rounds):
         plain = reconstructed(runtime.sim.model, state.server.params)
@@ -105,7 +105,7 @@ def trajectory(runtime: Runtime, rounds: int, tick: Callable[[], None]) -> Tenso
 
 
 def plane_of(first: Tensor, second: Tensor) -> Plane:
-    """Fits the plane to two trajectories (n, P); both run from negative coordinates on.
+    """Fits the plane to two trajectories (n, P); both start at negative coordinates.
 
     >>> plane = plane_of(torch.tensor([[0.0, 0, 0], [4, 1, 0]]), torch.tensor([[0.0, 0, 0], [4, -1, 0]]))
     >>> plane.flat(torch.tensor([[0.0, 0, 0], [4, 1, 0]])).abs()
@@ -123,7 +123,7 @@ def plane_of(first: Tensor, second: Tensor) -> Plane:
 
 
 def some_rows(runtime: Runtime, images: int) -> Tensor:
-    """Draws at most so many of all clients' training images."""
+    """Draws at most ``images`` of all clients' training images."""
     rows = torch.cat(runtime.data.parts)
     return rows[torch.randperm(len(rows), generator=generator(runtime.sim.seed, "landscape"))[:images]]
 
@@ -131,7 +131,7 @@ def some_rows(runtime: Runtime, images: int) -> Tensor:
 def loss_at(scored: Runtime) -> Callable[[Tensor], float | None]:
     """Returns the loss of a plain network as a function of its parameters, a vector; None where it is not finite.
 
-    Buffers, such as BatchNorm's statistics, stay as they were at the start.
+    Buffers, such as BatchNorm's statistics, keep their initial values.
     """
     net = scored.network
     shapes = {name: leaf.shape for name, leaf in scored.sim.model.named_parameters()}

@@ -1,4 +1,4 @@
-"""What the measures do with a network: train it round by round, rebuild its filters, score it on training images."""
+"""Networks in measures: trained round by round, with reconstructed filters, scored on training images."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,14 +20,14 @@ from fedatoms.nn.pure import with_params
 
 
 def prepared(experiment: Experiment) -> Runtime:
-    """Prepares an experiment's simulation; no model but the server's is scored, and nothing goes to a disk."""
+    """Builds an experiment's simulation; only the server's model is scored, and nothing is written to disk."""
     configure(experiment)
     place = "host" if experiment.client_state == "disk" else experiment.client_state
     return prepare(simulation(replace(experiment, score="server", client_state=place)))
 
 
 def states(runtime: Runtime, rounds: int) -> Iterator[State]:
-    """Yields the state before the first round and after each of ``rounds``."""
+    """Yields the state before the first and after each of ``rounds``."""
     state = begin(runtime)
     yield state
     for _ in range(rounds):
@@ -36,12 +36,12 @@ def states(runtime: Runtime, rounds: int) -> Iterator[State]:
 
 
 def reconstructed(model: nn.Module, params: Params) -> nn.Module:
-    """Returns a model with other parameters as plain layers, on the CPU: filters in the place of their factors."""
+    """Returns a model with other parameters as a plain network on the CPU: filters replace their factors."""
     return fuse(with_params(model, params))
 
 
 def filters(model: nn.Module, params: Params) -> Tensor:
-    """Returns all filters of a model's convolutions, reconstructed where they have factors, as one float64 vector.
+    """Returns all filters of a model, reconstructed where they have factors, as one float64 vector.
 
     >>> from fedatoms.nn.atoms import decompose
     >>> net = decompose(nn.Sequential(nn.Conv2d(1, 2, 3)))
@@ -50,12 +50,12 @@ def filters(model: nn.Module, params: Params) -> Tensor:
     """
     layers = [layer for layer in reconstructed(model, params).modules() if isinstance(layer, Conv)]
     if not layers:
-        raise ValueError("the network has no convolution, so there are no filters to look at. Use another --model.")
+        raise ValueError("the network has no convolution, so it has no filters to compare. Use another --model.")
     return torch.cat([layer.weight.detach().double().flatten() for layer in layers])
 
 
 def scored_on_training(runtime: Runtime, rows: Tensor | None = None) -> Runtime:
-    """Returns a runtime whose test set is all clients' training images, as they are, or some ``rows`` of the pool.
+    """Returns a simulation whose test set is all clients' training images, or some ``rows`` of the pool.
 
     An image that two clients hold counts twice, as in the federated objective.
     """

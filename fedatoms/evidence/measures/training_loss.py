@@ -1,4 +1,4 @@
-"""The training loss of the server's model: on all clients' images as they are, round by round, plain and decomposed."""
+"""The training loss of the server's model on all clients' images, round by round, plain and decomposed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from fedatoms.evidence.measures.networks import loss, prepared, scored_on_traini
 
 @dataclass(frozen=True)
 class Rounds:
-    """How many rounds are scored."""
+    """The number of rounds that are scored."""
 
     rounds: int = 100
 
@@ -20,7 +20,7 @@ class Rounds:
 
 
 def training_loss(experiments: Experiments, settings: Rounds, watch: Watch) -> Values:
-    """Measures each experiment before the first round and after each, and says from when on the last one is lower."""
+    """Measures each experiment at the start and after each round, and from which round on the last one is lower."""
     tick = counting(watch, len(experiments) * (settings.rounds + 1))
     lines = []
     for experiment in experiments:
@@ -34,7 +34,7 @@ def training_loss(experiments: Experiments, settings: Rounds, watch: Watch) -> V
 
 
 def lower_from(first: Sequence[float], second: Sequence[float]) -> int | None:
-    """Returns the place from which on the second line is below the first up to its end; None if it ends above.
+    """Returns the index from which on the second line stays below the first; None if it ends above.
 
     >>> lower_from([3, 2, 2, 2], [4, 1, 3, 1]), lower_from([1, 1], [2, 2])
     (3, None)

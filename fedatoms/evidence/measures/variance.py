@@ -1,6 +1,6 @@
-"""The variance of a round: the same global model is trained on several times, with other clients and other batches.
+"""The variance of a round: the same global model is trained several times, with other clients and batches.
 
-(1/N) sum over i of |theta_i - mean|^2 over N repeats (divided by N), theta all reconstructed filters; raw, divided by
+(1/N) sum over i of |theta_i - mean|^2 over N repeats (divided by N), theta all reconstructed filters: raw, divided by
 |mean|^2, and divided by the squared move |mean - theta_t|^2.
 """
 
@@ -23,20 +23,20 @@ from fedatoms.evidence.measures.networks import filters, prepared
 
 @dataclass(frozen=True)
 class Repeats:
-    """Which rounds are repeated, and how often."""
+    """After how many rounds the next one is repeated, and how often."""
 
     rounds: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 50)
     repeats: int = 10
 
     def __post_init__(self) -> None:
         if not self.rounds or min(self.rounds) < 0 or list(self.rounds) != sorted(set(self.rounds)):
-            raise ValueError(f"rounds={self.rounds} are not rising numbers from 0 up. Use for example (0, 1, 10).")
+            raise ValueError(f"rounds={self.rounds} do not increase from 0 or more. Use for example (0, 1, 10).")
         if self.repeats < 1:
             raise ValueError(f"repeats={self.repeats} is less than 1. Use for example 10.")
 
 
 class Variance(NamedTuple):
-    """A variance, raw, and as a share of the mean's squared norm and of its squared move."""
+    """A variance: raw, and divided by the mean's squared norm and by its squared move."""
 
     raw: float
     by_norm: float
@@ -44,7 +44,7 @@ class Variance(NamedTuple):
 
 
 def variance(experiments: Experiments, settings: Repeats, watch: Watch) -> Values:
-    """Measures each experiment in some rounds; between them its run goes on as if there were no repeats."""
+    """Measures each experiment in some rounds; between them the run continues as if nothing were repeated."""
     trained = settings.rounds[-1] + len(settings.rounds) * settings.repeats
     tick = counting(watch, len(experiments) * trained)
     lines = []
@@ -55,7 +55,7 @@ def variance(experiments: Experiments, settings: Repeats, watch: Watch) -> Value
 
 
 def along(runtime: Runtime, settings: Repeats, tick: Callable[[], None]) -> Iterator[Variance]:
-    """Yields the variance of each round that the settings name."""
+    """Yields the variance of each round in the settings."""
     others = [other_draws(runtime, number) for number in range(settings.repeats)]
     state = begin(runtime)
     for t in settings.rounds:
@@ -66,13 +66,13 @@ def along(runtime: Runtime, settings: Repeats, tick: Callable[[], None]) -> Iter
 
 
 def other_draws(runtime: Runtime, number: int) -> Runtime:
-    """Returns a runtime that draws other clients, failures and batches, and differs in nothing else."""
+    """Returns a simulation that differs only in its draws of clients, failures and batches."""
     sim = runtime.sim
     return prepare(replace(sim, seed=address(sim.seed, "repeat", number)), like=runtime)
 
 
 def repeated(runtimes: Sequence[Runtime], state: State, tick: Callable[[], None] = lambda: None) -> list[Tensor]:
-    """Runs the same round in each simulation, and returns the filters that each aggregates."""
+    """Runs the same round in each simulation and returns the aggregated filters of each."""
     found = []
     for runtime in runtimes:
         found.append(filters(runtime.sim.model, advance(runtime, state)[0].server.params))
@@ -81,7 +81,7 @@ def repeated(runtimes: Sequence[Runtime], state: State, tick: Callable[[], None]
 
 
 def spread(repeats: Sequence[Tensor], before: Tensor) -> Variance:
-    """Returns the variance of vectors that began at ``before``.
+    """Returns the variance of vectors that started at ``before``.
 
     >>> spread([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])], torch.tensor([2.0, 0.0]))
     Variance(raw=1.0, by_norm=0.125, by_move=0.25)

@@ -1,1 +1,1 @@
-"""One page from run folders: `find` reads them, `claims` holds them against the paper, `page` writes what they say."""
+"""One HTML page and one CSV file of what was found; imports claims and below, nothing of reproduce."""

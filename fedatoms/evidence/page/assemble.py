@@ -1,4 +1,4 @@
-"""The page: one HTML file that opens offline, made of runs and of nothing else, and a CSV file beside it."""
+"""Assembles the page, one HTML file that opens offline, and a CSV file beside it."""
 
 import base64
 import json
@@ -14,16 +14,18 @@ from fedatoms.core.files import replace_file
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page import explanations, figures, measures, run_figures, sections
 from fedatoms.evidence.page.export import to_csv
+from fedatoms.evidence.results.cells import match
 from fedatoms.evidence.results.find import Found, find
-from fedatoms.evidence.results.groups import group, match
+from fedatoms.evidence.results.groups import group
+from fedatoms.evidence.results.run_figures import figures as from_runs
 from fedatoms.nn.atoms import GROUPS
 
-# What draws: plotly.js-cartesian-dist-min 4.1.1, packed with `gzip -9n`; a third of Plotly, and all that we need.
+# Plotly: plotly.js-cartesian-dist-min 4.1.1, packed with `gzip -9n`; a third of Plotly, and all that we need.
 PLOTLY = "plotly-cartesian.min.js.gz"
 
 
 class Report(NamedTuple):
-    """What was written, and what was not used."""
+    """The files that were written, and what was found."""
 
     page: Path
     csv: Path
@@ -31,16 +33,16 @@ class Report(NamedTuple):
 
 
 def report(folders: Sequence[Path], page: Path, data_dir: Path | None = None) -> Report:
-    """Writes the page of all runs below some folders, and a CSV file of the same name."""
+    """Writes the page of everything below some folders, and a CSV file of the same name."""
     if page.suffix not in (".html", ".htm"):
         raise ValueError(f"-o {page} does not end in .html. Use for example -o report.html.")
     if data_dir is not None and not data_dir.is_dir():
-        raise ValueError(f"--data-dir {data_dir} is not a folder. Give the one that holds the data sets' files.")
+        raise ValueError(f"--data-dir {data_dir} is not a folder. Give the folder that holds the data sets' files.")
     found = find(folders)
-    if not (found.runs or found.measures or found.explained):
+    if not (found.runs or found.measures or found.explanations):
         named = "".join(f" {note.path}: {note.reason}." for note in found.left_out)
         places = sections.listed(map(str, folders))
-        raise ValueError(f"no finished run below {places}.{named} Make one, for example with `fedatoms run`.")
+        raise ValueError(f"no finished run below {places}.{named} Make one with `fedatoms run`.")
     csv = page.with_suffix(".csv")
     page.parent.mkdir(parents=True, exist_ok=True)
     replace_file(csv, to_csv(found.runs).encode())
@@ -51,11 +53,12 @@ def report(folders: Sequence[Path], page: Path, data_dir: Path | None = None) ->
 def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | None) -> str:
     """Returns the page as text."""
     groups = group(found.runs)
-    ours, of_runs = match(groups), run_figures.figures(groups)
+    ours, of_runs = match(groups), from_runs(groups)
+    plots = [*explanations.plots(found.explanations), *run_figures.plots(of_runs), *measures.plots(found.measures)]
     pictures, left_out = figures.splits(found.runs, data_dir)
     data = {
         "curves": figures.curves(groups),
-        "measures": explanations.plots(found.explained) + run_figures.plots(of_runs) + measures.plots(found.measures),
+        "measures": plots,
         "bytes": figures.sent(groups),
         "splits": pictures,
         "groups": GROUPS,
@@ -70,7 +73,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         claims=sections.claim_cards(claims(found)),
         tables="\n".join(sections.paper_table(number, ours) for number in sections.SCORED),
         others=sections.other_runs(groups, {id(each) for each in ours.values()}),
-        explained=explanations.section(found.explained),
+        explanations=explanations.section(found.explanations),
         measures=run_figures.section(of_runs) + measures.section(found.measures),
         bytes=sections.sent_bytes(found.runs),
         splits=sections.paragraphs(left_out),

@@ -1,18 +1,17 @@
-"""Explanations on the page: what `fedatoms explain` found of a run, in its own sentences, figures and tables."""
+"""Explanations on the page: the sentences, figures and tables of each `explain.json`."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 from fedatoms.evidence.explain.fork import Forked
 from fedatoms.evidence.explain.latent import Latent
 from fedatoms.evidence.explain.scores import Scores
 from fedatoms.evidence.explain.values import Explanation, Round
 from fedatoms.evidence.explain.words import findings, title
-from fedatoms.evidence.page.measures import article, boxed, taken
+from fedatoms.evidence.page.article import article, boxed, measured_at
 from fedatoms.evidence.page.plotly import LEGEND, Json, Plot, axes, curves
 from fedatoms.evidence.page.table import Cell, number, table, text
-from fedatoms.evidence.results.names import method, setting
+from fedatoms.evidence.results.find import FoundExplanation
+from fedatoms.evidence.results.names import method_name, setting
 from fedatoms.runs.plots import COLOURS
 
 NONE = (
@@ -20,32 +19,14 @@ NONE = (
     "of a run with atoms.</p>"
 )
 SCORED = ("accuracy with", "accuracy without", "accuracy plain", "loss with", "loss without")
-CROSSED = ("loss, real", "loss, latent", "within the worst real, %")
-VARIANCE = ("first order", "second order without", "second order with", "drawn without", "drawn with")
-ROUNDS = ("round", "clients", "apart, %", *SCORED, *CROSSED, *VARIANCE)  # as _row fills them
+CROSSED = ("loss, real", "loss, latent", "bounded by the worst real, %")
+VARIANCE = ("first order", "second order without", "second order with", "resampled without", "resampled with")
+ROUNDS = ("round", "clients", "apart, %", *SCORED, *CROSSED, *VARIANCE)  # in the order of _row
 FORKED = ("round", "accuracy with", "accuracy without", "loss with", "loss without")
 
 
-class Explained(NamedTuple):
-    """An explanation that was found, what it says, and its figures."""
-
-    folder: Path
-    explanation: Explanation
-    said: list[str]
-    plots: list[Plot]
-
-
-def drawn(folder: Path, explanation: Explanation) -> Explained:
-    """Makes the sentences and figures of an explanation: latent clients, variances, and the fork if there is one."""
-    crossed, spread = _crossed(explanation), [each for each in explanation.rounds if each.variance]
-    plots = [_matrix(*crossed)] if crossed else []
-    plots += [_variances(spread)] if spread else []
-    plots += [_accuracies(explanation.fork)] if explanation.fork else []
-    return Explained(folder, explanation, findings(explanation), plots)
-
-
-def section(found: Sequence[Explained]) -> str:
-    """Shows explanations.
+def section(found: Sequence[FoundExplanation]) -> str:
+    """Returns the articles of all explanations.
 
     >>> section([])[:40]
     '<p>No <code>explain.json</code> below th'
@@ -53,38 +34,43 @@ def section(found: Sequence[Explained]) -> str:
     return "".join(_article(f"why-{n}", each) for n, each in enumerate(found)) or NONE
 
 
-def plots(found: Sequence[Explained]) -> list[Json]:
-    """Returns the figures of all explanations, for the page's script.
+def plots(found: Sequence[FoundExplanation]) -> list[Json]:
+    """Returns the figures of all explanations for the page's script.
 
     >>> plots([])
     []
     """
-    return [box for n, each in enumerate(found) for box in boxed(f"why-{n}", each.plots)]
+    return [box for n, each in enumerate(found) for box in boxed(f"why-{n}", _draw(each.explanation))]
 
 
-def _article(name: str, each: Explained) -> str:
-    return article(
-        name, title(each.explanation), "", each.said, each.plots, _tables(name, each.explanation), _origin(each)
-    )
+def _draw(explanation: Explanation) -> list[Plot]:
+    """Returns the figures of latent clients, of variances, and of the fork."""
+    crossed, spread = _crossed(explanation), [each for each in explanation.rounds if each.variance]
+    plots = [_matrix(*crossed)] if crossed else []
+    plots += [_variances(spread)] if spread else []
+    return plots + ([_accuracies(explanation.fork)] if explanation.fork else [])
 
 
-def _origin(each: Explained) -> str:
+def _article(name: str, each: FoundExplanation) -> str:
+    one = each.explanation
+    return article(name, title(one), "", findings(one), _draw(one), _tables(name, one), _origin(each))
+
+
+def _origin(each: FoundExplanation) -> str:
     one, asked = each.explanation.experiment, each.explanation.settings
-    what = f"{method(one)}; {setting(one)}; seed {one.seed}, draws by seed {asked.seed}"
-    return f"{what}. {taken(each.explanation.provenance, each.folder)}"
+    what = f"{method_name(one)}; {setting(one)}; seed {one.seed}, seed of the draws {asked.seed}"
+    return f"{what}. {measured_at(each.explanation.provenance, each.folder)}"
 
 
 def _crossed(explanation: Explanation) -> tuple[int, Latent] | None:
-    """Finds the first round whose latent clients were scored."""
-    return next(((each.round, each.latent) for each in explanation.rounds if each.latent), None)
+    """Returns the first round (counted from 1) whose latent clients were scored."""
+    return next(((each.round + 1, each.latent) for each in explanation.rounds if each.latent), None)
 
 
 def _scores(latent: Latent) -> tuple[list[int], list[list[Scores]]]:
-    """Returns the crossed clients and their scores: a line for each one's coefficients, a column for its atoms."""
+    """Returns the crossed clients and their scores: a row for each one's coefficients, a column for its atoms."""
     clients = [each.atoms for each in latent.real]
     found = {(each.coefficients, each.atoms): each.scores for each in (*latent.real, *latent.latent)}
-    if found.keys() != {(i, j) for i in clients for j in clients}:
-        raise ValueError("its latent clients are not all products of its real ones")
     return clients, [[found[i, j] for j in clients] for i in clients]
 
 
@@ -92,8 +78,8 @@ def _matrix(t: int, latent: Latent) -> Plot:
     clients, scores = _scores(latent)
     names = [str(client) for client in clients]
     losses, accuracies = ([[getattr(one, kind) for one in line] for line in scores] for kind in ("loss", "accuracy"))
-    said = "coefficients of client %{y}, atoms of client %{x}: loss %{z:.4f}, accuracy %{text:.2f} %<extra></extra>"
-    heat: Json = {"type": "heatmap", "x": names, "y": names, "z": losses, "text": accuracies, "hovertemplate": said}
+    hover = "coefficients of client %{y}, atoms of client %{x}: loss %{z:.4f}, accuracy %{text:.2f} %<extra></extra>"
+    heat: Json = {"type": "heatmap", "x": names, "y": names, "z": losses, "text": accuracies, "hovertemplate": hover}
     size = max(3, min(16, 160 // len(names)))
     mark: Json = {"symbol": "circle-open", "size": size, "color": COLOURS[1], "line": {"width": 2.5}}
     real: Json = {"type": "scatter", "mode": "markers", "name": "real clients", "x": names, "y": names, "marker": mark}
@@ -107,7 +93,7 @@ def _matrix(t: int, latent: Latent) -> Plot:
 
 
 def _variances(rounds: Sequence[Round]) -> Plot:
-    found = {each.round: each.variance for each in rounds if each.variance}
+    found = {each.round + 1: each.variance for each in rounds if each.variance}
     lines = {
         "first order, both": [each.first for each in found.values()],
         "second order, without": [each.second_off for each in found.values()],
@@ -126,19 +112,20 @@ def _accuracies(fork: Forked) -> Plot:
 
 
 def _rounds_of(fork: Forked) -> range:
-    return range(fork.round, fork.round + len(fork.accuracy_on))
+    """Returns the rounds of a fork, counted from 1."""
+    return range(fork.round + 1, fork.round + 1 + len(fork.accuracy_on))
 
 
 def _by_round(rounds: Sequence[int], y: str, *, log: bool = False) -> Json:
-    """Names the axes of a figure over rounds, which are whole numbers."""
+    """Returns the axes of a figure over rounds, with whole numbers as ticks."""
     ticks = {"dtick": 1} if len(rounds) <= 10 else {}
     return axes("round", y, log=log) | {"xaxis": {"title": {"text": "round"}, **ticks}}
 
 
 def _tables(name: str, explanation: Explanation) -> str:
     caption = (
-        "apart: distance of the two averages in % of the round's move; accuracies in %; variances of the averages, "
-        "divided by the squared norm of the mean filter: by order, and drawn"
+        "apart: distance between the two averages in % of the round's move; accuracies in %; variances of the averages "
+        "divided by the squared norm of the mean filter: by order, and over resampled clients"
     )
     shown = table(f"{name}-rounds", caption, ROUNDS, [_row(explanation, each) for each in explanation.rounds])
     if crossed := _crossed(explanation):
@@ -156,14 +143,14 @@ def _row(explanation: Explanation, each: Round) -> list[Cell]:
     twin = plain[each.round - explanation.round] if plain else None
     crossed = (latent.loss_real, latent.loss_latent, 100 * latent.bounded) if latent else (None,) * 3
     orders = (variance.first, variance.second_off, variance.second_on) if variance else (None,) * 3
-    measured = (variance.drawn_off, variance.drawn_on) if variance else (None,) * 2
+    resampled = (variance.drawn_off, variance.drawn_on) if variance else (None,) * 2
     return [
-        number(each.round, "d"),
+        number(each.round + 1, "d"),
         number(len(each.clients), "d"),
         number(100 * both.apart.ratio, ".3f"),
         *(number(accuracy, none="") for accuracy in (both.on.accuracy, both.off.accuracy, twin)),
         *(number(loss, ".4f") for loss in (both.on.loss, both.off.loss)),
-        *(number(value, ".4g", none="") for value in (*crossed, *orders, *measured)),
+        *(number(value, ".4g", none="") for value in (*crossed, *orders, *resampled)),
     ]
 
 
@@ -176,4 +163,4 @@ def _matrix_table(name: str, kind: str, form: str, t: int, latent: Latent) -> st
     ]
     heads = ("coefficients of", *(f"atoms of {client}" for client in clients))
     unit = ", %" if kind == "accuracy" else ""
-    return table(name, f"Test {kind} in round {t}{unit}, by client; real clients in bold", heads, rows)
+    return table(name, f"Test {kind} in round {t}{unit}, by client; real clients are bold", heads, rows)

@@ -1,17 +1,18 @@
-"""All results as one CSV file: a line for each run, a column for each thing that any of them has."""
+"""All results as one CSV file: a line for each run, a column for each field of any run."""
 
 import csv
 import io
 from collections.abc import Mapping, Sequence
 
 from fedatoms.evidence.paper.tables import cells_of
+from fedatoms.evidence.results.cells import column_name, row_name
 from fedatoms.evidence.results.find import Run
-from fedatoms.evidence.results.groups import column_name, is_stand_in, row_name
+from fedatoms.evidence.results.groups import is_stand_in
 from fedatoms.runs.execute import described
 
 
 def to_csv(runs: Sequence[Run]) -> str:
-    """Writes runs as CSV, numbers with all their digits.
+    """Returns runs as CSV, with all digits.
 
     >>> to_csv([])
     'folder\\n'
@@ -37,14 +38,14 @@ def _line(run: Run) -> dict[str, object]:
         "quick": "yes" if is_stand_in(result.experiment) else "",
         **described(result.experiment),
         **{f"{model} {name}": value for model, summary in accuracy.items() for name, value in summary.items()},
-        **_named("personal", result.personal or {}),
-        **_named("bytes up", result.bytes_up),
-        **_named("bytes down", result.bytes_down),
+        **_prefixed("personal", result.personal or {}),
+        **_prefixed("bytes up", result.bytes_up),
+        **_prefixed("bytes down", result.bytes_down),
         **{"seconds": result.seconds, "seconds per round": result.seconds_per_round, "parameters": result.parameters},
-        **_named("provenance", result.provenance),
+        **_prefixed("provenance", result.provenance),
         "paper": "; ".join(paper),
     }
 
 
-def _named(what: str, values: Mapping[str, object]) -> dict[str, object]:
+def _prefixed(what: str, values: Mapping[str, object]) -> dict[str, object]:
     return {f"{what}: {name}": value for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""The page's figures as plain data: curves, bytes by group, classes of clients."""
+"""The page's own figures as plain data: accuracy curves, bytes by group, classes of each client."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -8,45 +8,53 @@ from pathlib import Path
 from fedatoms.core.lookup import one_line
 from fedatoms.data.datasets import Images, load
 from fedatoms.data.federation import hold_out
+from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.paper.tables import cells_of
 from fedatoms.evidence.results.find import Run
-from fedatoms.evidence.results.groups import Group, marked, places
-from fedatoms.evidence.results.names import setting, told_apart
+from fedatoms.evidence.results.groups import Group, by_setting, stand_in_mark
+from fedatoms.evidence.results.names import distinct_names, setting
 from fedatoms.experiment.build import split_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.execute import accuracy_curves
 from fedatoms.runs.plots import COLOURS
 
-Json = dict[str, object]
 PLAIN_DASHES: tuple[str, ...] = ("dash", "dot")
 OTHER_DASHES: tuple[str, ...] = ("solid", "dashdot", "longdash")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 STYLES = [(colour, dash) for dash in DASHES for colour in COLOURS]
-SHOWN = 200  # clients in a picture of a split: more rows are thinner than a pixel
+SHOWN = 200  # clients in a picture of a partition: more rows are thinner than a pixel
 
 
 def curves(groups: Sequence[Group]) -> list[Json]:
-    """Makes, for each setting, its experiments' accuracies over rounds: the mean over seeds and their range."""
+    """Returns the accuracies over rounds in each setting: the mean over seeds and their range.
+
+    >>> curves([])
+    []
+    """
     whole = [group for group in groups if any(run.rows for run in group.runs)]
-    return [{"setting": name, "lines": _lines(some)} for name, some in places(whole).items()]
+    return [{"setting": name, "lines": _lines(some)} for name, some in by_setting(whole).items()]
 
 
 def sent(groups: Sequence[Group]) -> list[Json]:
-    """Makes, for each setting, the bytes that each run sent by group of parameters.
+    """Returns the bytes of each run in each setting, by group of parameters.
 
     >>> sent([])
     []
     """
-    return [{"setting": name, "runs": _bars(some)} for name, some in places(groups).items()]
+    return [{"setting": name, "runs": _bars(some)} for name, some in by_setting(groups).items()]
 
 
 def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list[str]]:
-    """Makes, for each split of data over clients, how many images of each class a client has; and what is left out."""
+    """Returns the images of each class on each client for each partition, and the reasons for those left out.
+
+    >>> splits([], None)
+    ([], [])
+    """
     read = _reader(data_dir)
     pictures, left_out = [], dict[str, None]()
     for experiment, mark in _marks([run.result.experiment for run in runs]).items():
         if experiment.dataset != "digits" and data_dir is None:
-            left_out[f"{experiment.dataset}: its labels are not here; give its folder with --data-dir."] = None
+            left_out[f"{experiment.dataset}: its labels are not available; give its folder with --data-dir."] = None
             continue
         try:
             pictures.append(_picture(experiment, read(experiment.dataset), mark))
@@ -56,7 +64,7 @@ def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list
 
 
 def _lines(groups: Sequence[Group]) -> list[Json]:
-    """Makes the lines of a setting; those of the paper's tables are first, and shown alone if there are any."""
+    """Returns the lines of a setting; those of the paper's tables come first, and are the only ones shown at first."""
     groups = sorted(groups, key=lambda group: not cells_of(group.experiment))
     printed = [bool(cells_of(group.experiment)) for group in groups]
     shown = printed if any(printed) else [True] * len(groups)
@@ -69,13 +77,13 @@ def _lines(groups: Sequence[Group]) -> list[Json]:
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
-    return told_apart([group.experiment for group in groups])[1]
+    return distinct_names([group.experiment for group in groups])[1]
 
 
 def _styles(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
-    """Gives each algorithm a colour and plain networks a broken line; with one algorithm, each experiment a colour.
+    """Gives each algorithm a colour and plain networks a dashed line; with one algorithm, each experiment a colour.
 
-    What is taken goes to nobody else, as long as there are styles.
+    No two experiments share a style while there are enough.
     """
     algorithms = sorted({one.algorithm for one in experiments})
     by_algorithm = len(algorithms) > 1 and all(one.personal == "none" for one in experiments)
@@ -114,7 +122,7 @@ def _bars(groups: Sequence[Group]) -> list[Json]:
 
 
 def _split_key(experiment: Experiment) -> Experiment:
-    """Keeps of an experiment what its split depends on."""
+    """Keeps the fields that the partition depends on."""
     kept = ("dataset", "partition", "clients", "seed", "holdout")
     more = {"shards": ("classes_per_client", "distinct"), "dirichlet": ("dirichlet", "unbalanced"), "iid": ()}
     names = (*kept, *more[experiment.partition])
@@ -122,11 +130,11 @@ def _split_key(experiment: Experiment) -> Experiment:
 
 
 def _marks(experiments: Sequence[Experiment]) -> dict[Experiment, str]:
-    """Finds the splits, each with a mark if it is of quick stand-ins alone."""
+    """Returns the partitions, marked if only quick stand-ins have them."""
     marks = dict[Experiment, str]()
     for one in experiments:
         key = _split_key(one)
-        marks[key] = marks.get(key, marked(one)) and marked(one)
+        marks[key] = marks.get(key, stand_in_mark(one)) and stand_in_mark(one)
     return marks
 
 

@@ -1,30 +1,38 @@
-"""Measures on the page: each with a heading, its sentence, figures, a table, and where it comes from."""
+"""Measures on the page: each with a heading, its sentence, figures, a table and its provenance."""
 
-from collections.abc import Mapping, Sequence
-from html import escape
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import assert_never
 
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import size_of
 from fedatoms.evidence.measures.files import Measure
-from fedatoms.evidence.page.plotly import Columns, Drawing, Json, Plot
+from fedatoms.evidence.measures.values import (
+    Checked,
+    LandscapeValues,
+    ModelsLine,
+    SyntheticValues,
+    TrainingLossValues,
+    VarianceValues,
+)
+from fedatoms.evidence.page.article import SIZES, article, boxed, measured_at
+from fedatoms.evidence.page.plotly import Json, Plot, axes, contour, curves, trace_of
 from fedatoms.evidence.page.table import number, table
+from fedatoms.evidence.results.find import FoundMeasure
+from fedatoms.evidence.results.measures import (
+    AFTER,
+    VARIANCES,
+    Columns,
+    names_of,
+    summarise,
+    variances,
+    variances_of_models,
+)
 from fedatoms.evidence.results.names import setting
-
-SIZES = {"full": "", "quick": "quick, smaller than the paper's", "other": "other settings than the paper's"}
-
-
-class Measured(NamedTuple):
-    """A measure that was found, and what it says."""
-
-    folder: Path
-    measure: Measure
-    drawing: Drawing
+from fedatoms.runs.plots import COLOURS
 
 
-def section(found: Sequence[Measured]) -> str:
-    """Shows measures, in the order of their table.
+def section(found: Sequence[FoundMeasure]) -> str:
+    """Returns the articles of all measures, in the order of ``MEASURES``.
 
     >>> section([])
     '<p>No <code>measure.json</code> below these folders.</p>'
@@ -33,79 +41,89 @@ def section(found: Sequence[Measured]) -> str:
     return "".join(articles) or "<p>No <code>measure.json</code> below these folders.</p>"
 
 
-def plots(found: Sequence[Measured]) -> list[Json]:
-    """Returns the figures of all measures, for the page's script.
+def plots(found: Sequence[FoundMeasure]) -> list[Json]:
+    """Returns the figures of all measures for the page's script.
 
     >>> plots([])
     []
     """
-    return [box for n, each in enumerate(_ordered(found)) for box in boxed(f"measure-{n}", each.drawing.plots)]
+    ordered = enumerate(_ordered(found))
+    return [box for n, each in ordered for box in boxed(f"measure-{n}", draw(each.measure, each.values))]
 
 
-def _ordered(found: Sequence[Measured]) -> list[Measured]:
+def draw(measure: Measure, values: Checked) -> list[Plot]:
+    """Returns the figures of a measure."""
+    names = names_of(measure)
+    match values:
+        case VarianceValues():
+            return [_variance(names, values, kind, title) for kind, title in VARIANCES.items()]
+        case SyntheticValues():
+            return [*(_trajectories(n, line, values) for n, line in enumerate(values.lines)), _models(values)]
+        case TrainingLossValues():
+            return [_training_loss(names, values)]
+        case LandscapeValues():
+            return [_landscape(names, values)]
+        case _:
+            assert_never(values)
+
+
+def _ordered(found: Sequence[FoundMeasure]) -> list[FoundMeasure]:
     kinds = list(MEASURES)
     return sorted(found, key=lambda each: kinds.index(each.measure.name))
 
 
-def _article(n: int, each: Measured) -> str:
-    kind, drawing = MEASURES[each.measure.name], each.drawing
-    tag, shown = SIZES[size_of(kind, each.measure)], _table(n, drawing.columns)
-    return article(f"measure-{n}", kind.title, tag, [drawing.sentence], drawing.plots, shown, _origin(each))
+def _article(n: int, each: FoundMeasure) -> str:
+    kind, summary = MEASURES[each.measure.name], summarise(each.measure, each.values)
+    tag, shown = SIZES[size_of(kind, each.measure)], _table(n, summary.columns)
+    drawn = draw(each.measure, each.values)
+    return article(f"measure-{n}", kind.title, tag, [summary.sentence], drawn, shown, _origin(each))
 
 
-def article(
-    name: str, title: str, tag: str, said: Sequence[str], plots: Sequence[Plot], shown: str, origin: str = ""
-) -> str:
-    """Writes a figure: its heading with a tag, what it says, boxes for its plots, and the same as a table.
-
-    >>> article("a", "Loss", "quick", ["It falls."], [], "<table></table>")[:74]
-    '<article class="measure"><h3>Loss <span class="tag">quick</span></h3><p>It'
-    """
-    tagged = f' <span class="tag">{escape(tag)}</span>' if tag else ""
-    boxes = "".join(
-        f'<div class="figure" id="{name}-{k}" role="group" aria-label="{escape(plot.label)}"></div>'
-        for k, plot in enumerate(plots)
-    )
-    sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in said)
-    quiet = f'<p class="quiet">{escape(origin)}</p>' if origin else ""
-    return (
-        f'<article class="measure"><h3>{escape(title)}{tagged}</h3>{sentences}'
-        f'<div class="plots">{boxes}</div><details><summary>The same as a table</summary>{shown}</details>'
-        f"{quiet}</article>"
-    )
+def _variance(names: Sequence[str], values: VarianceValues, kind: str, title: str) -> Plot:
+    lines = curves(values.rounds, variances(names, values, kind))
+    return Plot(f"{title} over rounds", lines, axes(AFTER, title, log=True))
 
 
-def boxed(name: str, plots: Sequence[Plot]) -> list[Json]:
-    """Returns an article's plots for the page's script, each with the name of its box.
+def _models(values: SyntheticValues) -> Plot:
+    return Plot("Variance over rounds", curves(*variances_of_models(values)), axes("round", "variance", log=True))
 
-    >>> boxed("a", [Plot("loss", [], {})])
-    [{'id': 'a-0', 'traces': [], 'layout': {}}]
-    """
-    return [{"id": f"{name}-{k}", "traces": plot.traces, "layout": plot.layout} for k, plot in enumerate(plots)]
+
+def _trajectories(n: int, line: ModelsLine, values: SyntheticValues) -> Plot:
+    traces = [contour(values.landscape)]
+    for k, path in enumerate(line.paths):
+        thin = {"showlegend": k == 0, "line": {"color": COLOURS[n % len(COLOURS)], "width": 1.5}}
+        traces.append(trace_of(line.name, n, path) | thin)
+    star = {"symbol": "star", "size": 13, "color": COLOURS[4]}
+    x, y = ([value] for value in values.optimum)
+    traces.append({"type": "scatter", "mode": "markers", "name": "optimum", "x": x, "y": y, "marker": star})
+    return Plot(f"Trajectories of the mean of {line.name}", traces, axes("first weight", "second weight"))
+
+
+def _training_loss(names: Sequence[str], values: TrainingLossValues) -> Plot:
+    lines = dict(zip(names, values.lines, strict=True))
+    return Plot("Training loss over rounds", curves(range(len(values.lines[0])), lines), axes("round", "training loss"))
+
+
+def _landscape(names: Sequence[str], values: LandscapeValues) -> Plot:
+    paths = enumerate(zip(names, values.paths, strict=True))
+    traces = [contour(values.surface), *(trace_of(name, n, path) for n, (name, path) in paths)]
+    one, two = values.shares
+    plane = axes(f"first direction ({one:.0%})", f"second direction ({two:.0%})")
+    return Plot("Training loss around both trajectories", traces, plane | {"height": 480})
 
 
 def _table(n: int, columns: Columns) -> str:
     lines = zip(columns.rounds, *columns.values.values(), strict=True)
     rows = [[number(t, "g"), *(number(value, ".4g") for value in line)] for t, *line in lines]
-    return table(f"measure-{n}-table", columns.caption, ("round", *columns.values), rows)
+    return table(f"measure-{n}-table", columns.caption, (columns.head, *columns.values), rows)
 
 
-def _origin(each: Measured) -> str:
-    """Says of what a measure is, with which settings, and where and when it was taken."""
-    settings = [f"{name.replace('_', ' ')} {_said(value)}" for name, value in each.measure.settings.items()]
+def _origin(each: FoundMeasure) -> str:
+    """Returns the setting and settings of a measure, and where and when it was made."""
+    settings = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in each.measure.settings.items()]
     what = [*(setting(one) for one in each.measure.experiments[:1]), ", ".join(settings)]
-    return f"{'; '.join(what)}. {taken(each.measure.provenance, each.folder)}"
+    return f"{'; '.join(what)}. {measured_at(each.measure.provenance, each.folder)}"
 
 
-def taken(provenance: Mapping[str, object], folder: Path) -> str:
-    """Says when, where and of which code something was measured.
-
-    >>> taken({"time": "2026-01-02T03:04:05+00:00", "device": "a CPU"}, Path("runs/mine"))
-    'Measured 2026-01-02 03:04 on a CPU, commit not said, in runs/mine.'
-    """
-    time, device, commit = (str(provenance.get(key) or "not said") for key in ("time", "device", "commit"))
-    return f"Measured {time[:16].replace('T', ' ')} on {device}, commit {commit}, in {folder.as_posix()}."
-
-
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)

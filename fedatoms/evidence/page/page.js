@@ -3,7 +3,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const find = (id) => document.getElementById(id);
 const reset = (select, names) => select.replaceChildren(...names.map((name) => new Option(name, name)));
 
-// Tables: a header's button sorts by its column, numbers by value; cells without a value stay last.
+// Tables: a header button sorts by its column, numbers by value; cells without a value stay last.
 function sort(head) {
   const table = head.closest("table"), body = table.tBodies[0], place = head.cellIndex;
   const up = head.getAttribute("aria-sort") !== "ascending";
@@ -22,7 +22,7 @@ for (const head of document.querySelectorAll("th")) {
   head.querySelector("button").addEventListener("click", () => sort(head));
 }
 
-// Colours: the system's, until the button says otherwise.
+// Colours follow the system until the button is used.
 const system = matchMedia("(prefers-color-scheme: dark)");
 const root = document.documentElement;
 const isDark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
@@ -48,8 +48,8 @@ function layout(more) {
 }
 const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "sendChartToCloud"] };
 function show(id, traces, more) {
-  if (!window.Plotly) return; // it is not unpacked yet, and draws all when it is
-  find(id).style.height = `${more.height + 2}px`; // and its border
+  if (!window.Plotly) return; // not unpacked yet: everything is drawn once it is
+  find(id).style.height = `${more.height + 2}px`; // with its border
   return Plotly.react(find(id), traces, layout(more), config);
 }
 const chosen = (list, name) => list.find((each) => each.setting === name || each.name === name);
@@ -94,8 +94,8 @@ function listLines() {
     return label;
   });
   find("curve-lines").replaceChildren(find("curve-lines").querySelector("legend"), ...boxes);
-  const notes = ["Several seeds: their mean, and their range as a band."];
-  if (!setting.lines.every((line) => line.shown)) notes.push("Lines that are in none of the paper's tables start switched off.");
+  const notes = ["With several seeds: the mean, and the range as a band."];
+  if (!setting.lines.every((line) => line.shown)) notes.push("Lines that are not in the paper's tables are switched off at first.");
   find("curve-note").textContent = notes.join(" ");
 }
 
@@ -146,7 +146,7 @@ function drawSplit() {
   });
 }
 
-// A measure brings its traces; only the colours of contours and heatmaps depend on the theme.
+// The traces are made in Python; only the colours of contours and heatmaps depend on the theme.
 function drawMeasure(plot) {
   const grounds = { contour: isDark() ? ["#1b1f26", "#474e5a"] : ["#fafbfc", "#b4bac4"], heatmap: isDark() ? ["#1f4a66", "#8fd0f7"] : ["#cfe6f5", "#00467a"] };
   const scale = ([low, high]) => ({ colorscale: [[0, low], [1, high]], colorbar: { thickness: 12, title: { text: "loss" } } });
@@ -155,18 +155,18 @@ function drawMeasure(plot) {
   return show(plot.id, traces, { height: 384, showlegend: true, hoverlabel: { namelength: -1 }, ...plot.layout });
 }
 
-// One figure after the other, those in sight first, so that the page answers in between; a newer drawing ends an older one.
-let drawings = 0;
+// One figure after the other, visible ones first, so that the page stays responsive; a newer pass ends an older one.
+let passes = 0;
 const figures = [
   ["curve-figure", drawCurves], ...data.measures.map((plot) => [plot.id, () => drawMeasure(plot)]), ["bytes-figure", drawBytes], ["split-figure", drawSplit],
 ];
 async function draw() {
   if (!window.Plotly) return;
-  const mine = ++drawings, away = ([id]) => Math.abs(find(id).getBoundingClientRect().top);
+  const mine = ++passes, away = ([id]) => Math.abs(find(id).getBoundingClientRect().top);
   for (const [, figure] of figures.sort((one, other) => away(one) - away(other))) {
     await figure();
     await new Promise((done) => setTimeout(done));
-    if (mine !== drawings) return;
+    if (mine !== passes) return;
   }
   root.dataset.drawn = "yes";
 }
@@ -183,7 +183,7 @@ find("bytes-way").addEventListener("change", drawBytes);
 offer("split-name", data.splits.map((each) => each.name), drawSplit);
 listLines();
 
-// The library is large: it is unpacked and run when a figure comes near, so that the page itself opens at once.
+// The library is large: it is unpacked when a figure comes near, so that the page itself opens at once.
 async function unpack() {
   const letters = atob(find("plotly").textContent), packed = new Uint8Array(letters.length);
   for (let n = 0; n < packed.length; n++) packed[n] = letters.charCodeAt(n);

@@ -1,4 +1,4 @@
-"""The page's sections as HTML, from runs and the paper's tables."""
+"""The sections of the page as HTML: summary, claims, the paper's tables, other runs, bytes, provenance."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -10,38 +10,33 @@ from fedatoms.evidence.claims.tables import NEAR
 from fedatoms.evidence.page.table import Cell, change, number, spread, table, text
 from fedatoms.evidence.paper.tables import DECOMPOSED, cells, pairs
 from fedatoms.evidence.paper.tables import Cell as Printed
-from fedatoms.evidence.results.find import Found, Note, Run
-from fedatoms.evidence.results.groups import (
-    STAND_IN,
-    Group,
+from fedatoms.evidence.results.cells import (
     Ours,
-    atoms_beside,
+    atoms_note,
     column_name,
     gain_of,
-    headline,
-    is_stand_in,
-    marked,
+    missing_reasons,
     ours_of,
     place,
-    places,
-    reasons,
     row_name,
 )
+from fedatoms.evidence.results.find import Found, Note, Run
+from fedatoms.evidence.results.groups import STAND_IN, Group, by_setting, headline, is_stand_in, stand_in_mark
 from fedatoms.evidence.results.names import labels, setting
 from fedatoms.nn.atoms import GROUPS
 from fedatoms.runs.execute import WINDOW
 
 LAST = f"the last {WINDOW} rounds, or all if there are fewer"
-MISSING = "number quiet missing"  # page.css hides such rows on demand
+MISSING = "number quiet missing"  # page.css can hide such rows
 SCORED = {
-    1: f"test accuracy of the mean of all clients' last models, mean over the last {WINDOW} rounds",
-    2: "accuracy of clients' own models on their own test images, after the last local pass",
+    1: f"test accuracy of the mean of all clients' last models, averaged over the last {WINDOW} rounds",
+    2: "accuracy of the clients' own models on their own test images, after the last local pass",
     3: "as Table 2, for different numbers of atoms",
 }
 
 
 def summary(found: Found, groups: Sequence[Group], folders: Sequence[Path]) -> str:
-    """Says how many runs there are, from where, when and of which code, and names what was left out."""
+    """Returns the number of runs, their origin, dates and commits, and lists the files that were left out."""
 
     def known(name: str) -> list[str]:
         return sorted({str(run.result.provenance[name]) for run in found.runs if run.result.provenance.get(name)})
@@ -56,22 +51,22 @@ def summary(found: Found, groups: Sequence[Group], folders: Sequence[Path]) -> s
         "commits": listed([*known("commit"), *_nameless(found.runs)]),
         "on": listed(known("device")),
     }
-    lines = "".join(f"<div><dt>{name}</dt><dd>{escape(fact or 'not said')}</dd></div>" for name, fact in facts.items())
-    left_out = _notes("left out", "Left out, and used nowhere below", found.left_out)
-    return f"<dl>{lines}</dl>{left_out}{_notes('notes', 'To be read with care', found.notes)}"
+    lines = "".join(f"<div><dt>{name}</dt><dd>{escape(fact or 'unknown')}</dd></div>" for name, fact in facts.items())
+    left_out = _notes("left out", "Left out of this page", found.left_out)
+    return f"<dl>{lines}</dl>{left_out}{_notes('notes', 'Used, but with a problem', found.notes)}"
 
 
 def _finished(runs: Sequence[Run], groups: Sequence[Group]) -> str:
-    """Counts runs and experiments, and says how many of the runs are quick stand-ins."""
+    """Counts runs, experiments and quick stand-ins."""
     number = sum(is_stand_in(run.result.experiment) for run in runs)
     quick = f"; {_count(number, STAND_IN)}" if number else ""
-    return f"{len(runs)} finished, of {_count(len(groups), 'experiment')} (seeds aside){quick}"
+    return f"{_count(len(runs), 'finished run')} of {_count(len(groups), 'experiment')}{quick}"
 
 
 def _nameless(runs: Sequence[Run]) -> list[str]:
-    """Counts runs that do not say their commit."""
+    """Counts runs without a commit."""
     number = sum(not run.result.provenance.get("commit") for run in runs)
-    return [f"not said by {_count(number, 'run')}"] if number else []
+    return [f"unknown for {_count(number, 'run')}"] if number else []
 
 
 def _notes(name: str, title: str, notes: Sequence[Note]) -> str:
@@ -82,13 +77,16 @@ def _notes(name: str, title: str, notes: Sequence[Note]) -> str:
 
 
 def claim_cards(claims: Sequence[Claim]) -> str:
-    """Shows claims as cards; those that nothing found is about are folded away."""
+    """Returns claims as cards; those without evidence are folded away.
+
+    >>> from fedatoms.evidence.claims.base import judge
+    >>> claim_cards([judge("It helps.", "It adds to the accuracy.", [], (None, None))])[:51]
+    '<details><summary>1 claim without evidence here</su'
+    """
     cards = [_claim_card(place, claim) for place, claim in enumerate(claims)]
     judged = [card for card, claim in zip(cards, claims, strict=True) if claim.evidence]
     rest = [card for card, claim in zip(cards, claims, strict=True) if not claim.evidence]
-    folded = (
-        f"<details><summary>{_count(len(rest), 'claim')} that nothing here is about</summary>{_grid(rest)}</details>"
-    )
+    folded = f"<details><summary>{_count(len(rest), 'claim')} without evidence here</summary>{_grid(rest)}</details>"
     return (_grid(judged) if judged else "") + (folded if rest else "")
 
 
@@ -115,15 +113,15 @@ def _evidence(place: int, claim: Claim) -> str:
     if not claim.evidence:
         return ""
     printed = any(line.paper is not None for line in claim.evidence)
-    heads = ("which", *(["paper"] if printed else []), "ours", "for it")
+    heads = ("case", *(["paper"] if printed else []), "ours", "supports it")
     rows = []
     for line in claim.evidence:
-        paper = [number(line.paper, claim.counted.form, none="")] if printed else []
-        ours = _ours(line.ours, claim.counted.form, line.at_least)
-        rows.append([text(line.about), *paper, ours, _yes(line.speaks_for)])
-    said = sum(line.speaks_for for line in claim.evidence)
-    shown = table(f"claim-{place}", claim.counted.name, heads, rows)
-    return f"<details><summary>Evidence: {said} of {len(rows)} speak for it</summary>{shown}</details>"
+        paper = [number(line.paper, claim.evidence_unit.form, none="")] if printed else []
+        ours = _ours(line.ours, claim.evidence_unit.form, line.at_least)
+        rows.append([text(line.about), *paper, ours, _yes(line.supports)])
+    support = sum(line.supports for line in claim.evidence)
+    shown = table(f"claim-{place}", claim.evidence_unit.name, heads, rows)
+    return f"<details><summary>Evidence: {support} of {len(rows)} support it</summary>{shown}</details>"
 
 
 def _ours(value: float | None, form: str, at_least: bool) -> Cell:
@@ -136,15 +134,19 @@ def _yes(value: bool) -> Cell:
 
 
 def paper_table(which: int, ours: Ours) -> str:
-    """Shows a table of the paper, cell by cell, with what we have for each."""
+    """Returns a table of the paper, cell by cell, with our numbers beside it.
+
+    >>> "0 of 24 cells run" in paper_table(3, {})
+    True
+    """
     printed = cells(which)
     run = sum(ours_of(cell, ours) is not None for cell in printed)
     gains = ("gain, paper", "gain, ours") if which == 1 else ()
     heads = ("method", "data", "paper", "ours", "difference", "seeds", *gains, "runs")
-    caption = f"{SCORED[which]}, in %. {atoms_beside(which, ours)}".strip(" .")
+    caption = f"{SCORED[which]}, in %. {atoms_note(which, ours)}".strip(" .")
     shown = table(f"table-{which}", caption, heads, [_paper_row(cell, ours) for cell in printed])
-    why = paragraphs(reasons(printed)) if run else ""
-    only = f'<label class="only"><input type="checkbox"> only the {run} that were run</label>' if run else ""
+    why = paragraphs(missing_reasons(printed)) if run else ""
+    only = f'<label class="only"><input type="checkbox"> only the {run} cells that were run</label>' if run else ""
     return (
         f'<details class="paper"{" open" if run else ""}><summary><h3>Table {which}</h3> {run} of {len(printed)} cells '
         f"run</summary>{only}{shown}{why}</details>"
@@ -172,10 +174,10 @@ def _folders(found: Group | None) -> Cell:
 
 
 def other_runs(groups: Sequence[Group], known: set[int]) -> str:
-    """Shows the groups whose ids are not ``known``: those that are no cell of the paper."""
+    """Returns the table of groups whose ids are not ``known``: those that reproduce no cell of the paper."""
     rest = [each for each in groups if id(each) not in known]
     if not rest:
-        return "<p>None: every run stands in a table above.</p>"
+        return "<p>None: every run is in a table above.</p>"
     costs = ("MB up", "MB down", "rounds", "seeds")
     heads = ("method", "setting", "accuracy", "final", "best", "model", "personal", *costs, "runs")
     names = _labels(groups)
@@ -190,7 +192,7 @@ def _other_row(each: Group, name: str) -> list[Cell]:
     personal = [value for value in own if value is not None]
     return [
         text(name)._replace(kind="wide"),
-        text(setting(each.experiment) + marked(each.experiment))._replace(kind="wide"),
+        text(setting(each.experiment) + stand_in_mark(each.experiment))._replace(kind="wide"),
         spread(accuracy),
         number(statistics.mean(summary.final for summary in last)),
         number(statistics.mean(summary.best for summary in last)),
@@ -205,16 +207,16 @@ def _other_row(each: Group, name: str) -> list[Cell]:
 
 
 def _labels(groups: Sequence[Group]) -> dict[int, str]:
-    """Names each group by what differs in its setting."""
+    """Names each group by what varies in its setting."""
     return {
         id(each): name
-        for some in places(groups).values()
+        for some in by_setting(groups).values()
         for each, name in zip(some, labels([each.experiment for each in some]), strict=True)
     }
 
 
 def sent_bytes(runs: Sequence[Run]) -> str:
-    """Shows the bytes of each run by group of parameters."""
+    """Returns the table of bytes of each run, by group of parameters."""
     used = [name for name in GROUPS if any(name in run.result.bytes_up | run.result.bytes_down for run in runs)]
     heads = ("run", *(f"{name}, {way}" for way in ("up", "down") for name in used))
     rows = [
@@ -232,11 +234,11 @@ def sent_bytes(runs: Sequence[Run]) -> str:
 
 
 def _run(run: Run) -> Cell:
-    return text(run.name + marked(run.result.experiment))
+    return text(run.name + stand_in_mark(run.result.experiment))
 
 
 def origins(runs: Sequence[Run]) -> str:
-    """Shows where each run comes from."""
+    """Returns the table of provenance."""
     shown = ("time", "commit", "fedatoms", "device", "cores", "torch", "cuda", "numpy", "python", "system")
     heads = ("run", "seed", *shown, "seconds", "parameters")
     rows = []
@@ -244,11 +246,11 @@ def origins(runs: Sequence[Run]) -> str:
         source = [text(run.result.provenance.get(name)) for name in shown]
         costs = [number(run.result.seconds, ",.1f"), number(run.result.parameters, ",d")]
         rows.append([_run(run), number(run.result.experiment.seed, "d"), *source, *costs])
-    return table("origin", "What was run where, when and at which commit", heads, rows)
+    return table("origin", "When, where and at which commit each run was made", heads, rows)
 
 
 def paragraphs(lines: Iterable[str]) -> str:
-    """Makes small paragraphs of lines.
+    """Returns lines as small paragraphs.
 
     >>> paragraphs(["a < b"])
     '<p class="quiet">a &lt; b</p>'
@@ -257,7 +259,7 @@ def paragraphs(lines: Iterable[str]) -> str:
 
 
 def listed(words: Iterable[str]) -> str:
-    """Joins words.
+    """Joins words with commas.
 
     >>> listed(["a", "b"])
     'a, b'

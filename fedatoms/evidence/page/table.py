@@ -1,4 +1,4 @@
-"""Tables that sort: HTML from columns and cells, all text escaped."""
+"""Sortable tables: HTML from columns and cells, with all text escaped."""
 
 from collections.abc import Sequence
 from html import escape
@@ -8,7 +8,7 @@ from fedatoms.runs.compare import Spread
 
 
 class Cell(NamedTuple):
-    """What a cell shows, what it sorts by (an empty key stays last), and how it looks."""
+    """The text of a cell, its sort key (an empty key stays last) and its style."""
 
     text: str
     key: str = ""
@@ -16,7 +16,7 @@ class Cell(NamedTuple):
 
 
 def table(name: str, caption: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Writes a table whose header buttons sort it, in a box of its own that scrolls.
+    """Returns a table whose header buttons sort it, in a box that scrolls.
 
     >>> '<td data-key="&lt;1&gt;">&lt;1&gt;</td>' in table("t", "Two", ["a & b"], [[text("<1>")]])
     True
@@ -34,7 +34,7 @@ def table(name: str, caption: str, heads: Sequence[str], rows: Sequence[Sequence
 
 
 def text(value: object) -> Cell:
-    """Makes a cell of text.
+    """Returns a cell of text.
 
     >>> text(None)
     Cell(text='', key='', kind='')
@@ -44,7 +44,7 @@ def text(value: object) -> Cell:
 
 
 def number(value: float | None, form: str = ".2f", kind: str = "", none: str = "not run") -> Cell:
-    """Makes a cell of a number, which sorts by its whole value.
+    """Returns a cell of a number, sorted by its full value.
 
     >>> number(0.125, "+.1f"), number(None).text
     (Cell(text='+0.1', key='0.125', kind='number'), 'not run')
@@ -55,7 +55,7 @@ def number(value: float | None, form: str = ".2f", kind: str = "", none: str = "
 
 
 def spread(value: Spread | None) -> Cell:
-    """Makes a cell of a mean over seeds.
+    """Returns a cell of a mean over seeds.
 
     >>> spread(Spread(81.0, 0.25)).text
     '81.00 ± 0.25'
@@ -67,7 +67,7 @@ def spread(value: Spread | None) -> Cell:
 
 
 def change(value: float | None, beyond: float = 0.0) -> Cell:
-    """Makes a cell of a difference, coloured by its sign if it is beyond a bound at the two decimals that it shows.
+    """Returns a cell of a difference, coloured by its sign if it exceeds ``beyond`` at the two decimals shown.
 
     >>> change(-0.5).kind, change(-0.704, beyond=0.7).kind, change(None).text
     ('number bad', 'number', '')

@@ -1,12 +1,12 @@
-"""A calculator for the paper's bounds: Theorems 5.5 and F.1, rounds to an accuracy, and the rate of communication.
+"""The paper's bounds as functions: Theorems 5.5 and F.1, rounds to an accuracy, and the rate of communication.
 
-What they assume: every F_k is L-smooth (Assumption 5.2) and mu-strongly convex (5.3), which no network with a hidden
+Assumptions: every F_k is L-smooth (Assumption 5.2) and mu-strongly convex (5.3), which no network with a hidden
 layer is; gradients are bounded by G (5.4); all clients weigh the same and are sampled without replacement (E.1);
 every step takes all of a client's data; the rate is eta_t = 2 / (mu (gamma + t)). With latent clients the paper also
 takes the m^2 products of coefficients and atoms as a random sample of M^2 models with the same mean and the same
-distance from it, which they are not. So the numbers compare terms of a bound; they do not predict a run.
+distance from it, which they are not. So the numbers compare the terms of a bound and do not predict a run.
 
-``form`` says which formula: ``printed`` as it stands in the paper, ``derived`` as the steps of its own proof give it.
+``form`` selects the formula: ``printed`` as in the paper, ``derived`` as the steps of its own proof give it.
 """
 
 import math
@@ -28,34 +28,34 @@ class Problem(NamedTuple):
     gradient: float
     """G: |grad F_k|^2 <= G^2 wherever clients go. Assumption 5.4 adds |grad F|^2 to the right; the proof does not."""
     heterogeneity: float
-    """Gamma = F* - sum p_k F_k*, what clients lose by sharing a model; 0 if they all agree."""
+    """Gamma = F* - sum p_k F_k*, the cost of sharing one model; 0 if all clients agree."""
     start: float
-    """E |w^1 - w*|^2, the squared distance at the start; Theorem F.1 has w^0 in its place."""
+    """E |w^1 - w*|^2, the squared distance at the start; in Theorem F.1 it is w^0."""
     epochs: int
-    """E, the steps of a client between two aggregations."""
+    """E, local steps between two aggregations."""
     clients: int
     """M, all clients."""
     sampled: int
-    """m, those sampled in a round."""
+    """m, clients sampled in a round."""
     weights: tuple[float, ...] = ()
-    """p_1, ..., p_M, if you want them checked: all are the same (Assumption E.1)."""
+    """p_1, ..., p_M, only to be checked: all must be equal (Assumption E.1)."""
 
 
 class Terms(NamedTuple):
-    """What a bound adds up: the first two are the paper's B, the third is its D."""
+    """The terms of a bound: the first two are the paper's B, the third is its D."""
 
     drift: float
     """8 (E - 1)^2 G^2, or with E / beta for E: clients move apart between aggregations."""
     heterogeneity: float
     """6 L Gamma."""
     sampling: float
-    """D: the server hears some clients only."""
+    """D: only some clients report."""
     start: float
     """mu^2 / 4 times the distance at the start; derived, gamma + 1 times as much."""
 
 
 def check(problem: Problem) -> None:
-    """Refuses constants that no problem under the paper's assumptions has, one line each.
+    """Refuses constants that violate the paper's assumptions.
 
     >>> check(Problem(1.0, 2.0, 1.0, 0.0, 1.0, epochs=5, clients=100, sampled=10))
     Traceback (most recent call last):
@@ -77,7 +77,7 @@ def check(problem: Problem) -> None:
 
 
 def sampling_term(problem: Problem, *, latent: bool = True, form: Form = "printed") -> float:
-    """Returns D, what sampling m of M clients adds: 4 s (E - 1)^2 G^2 with a share s that latent clients make smaller.
+    """Returns D, the cost of sampling m of M clients: 4 s (E - 1)^2 G^2 with a share s that latent clients reduce.
 
     Without latent clients s = (M - m) / (m (M - 1)). With them the paper prints (M^2 - m^2) / (m^2 M^2 (M^2 - 1)); its
     own derivation sums M^2 terms of that size, so derived it is M^2 times as much. All of it is zero if m = M.
@@ -93,7 +93,7 @@ def sampling_term(problem: Problem, *, latent: bool = True, form: Form = "printe
 
 
 def terms(problem: Problem, *, latent: bool = True, form: Form = "printed", beta: str | float = 1) -> Terms:
-    """Returns what a bound adds up; a ``beta`` below 1 makes it Theorem F.1, which has all clients in every round.
+    """Returns the terms of a bound; a ``beta`` below 1 makes it Theorem F.1, with all clients in every round.
 
     >>> terms(Problem(1.0, 0.1, 1.0, 0.5, 4.0, epochs=2, clients=10, sampled=10), beta="1/5")
     Terms(drift=648.0, heterogeneity=3.0, sampling=0.0, start=0.010000000000000002)
@@ -116,7 +116,7 @@ def terms(problem: Problem, *, latent: bool = True, form: Form = "printed", beta
 def offset(problem: Problem, *, form: Form = "printed", beta: str | float = 1) -> float:
     """Returns gamma = max(8 L / mu, E), by which eta_t = 2 / (mu (gamma + t)) starts at 1 / (4 L) or less.
 
-    The proof wants a rate that at most halves between two exchanges of the whole model, so derived it is
+    The proof needs a rate that at most halves between two exchanges of the whole model, so the derived form is
     max(8 L / mu, E / beta).
 
     >>> problem = Problem(1.0, 0.5, 1.0, 0.0, 1.0, epochs=5, clients=10, sampled=10)
@@ -160,7 +160,7 @@ def rounds_to(
     needed = _scale(problem, latent, form, beta) / epsilon - offset(problem, form=form, beta=beta)
     if not needed < math.inf:
         raise ValueError(f"epsilon={epsilon} needs more rounds than a number can hold. Use a larger one.")
-    step = max(1, math.ceil(needed) >> 50)  # what rounding may have added or taken away
+    step = max(1, math.ceil(needed) >> 50)  # rounding may be off by this
     least = max(1, math.ceil(needed) - 2 * step)
     while bound(problem, least, latent=latent, form=form, beta=beta) > epsilon:
         least += step
@@ -187,7 +187,7 @@ def convolution(channels_in: int, channels_out: int, kernel: int, atoms: int) ->
 
 
 def communication_rate(beta: str | float, fast: int, slow: int) -> float:
-    """Returns the share that is sent if ``slow`` parameters travel every 1 / beta rounds and ``fast`` ones in each.
+    """Returns the share that is sent if ``slow`` parameters are sent every 1 / beta rounds and ``fast`` ones in each.
 
     (beta (fast + slow) + (1 - beta) fast) / (fast + slow), in one direction. In the paper fast are atoms and head, slow
     are coefficients, and the rate is about beta: that needs fast to be much less than slow. Linear layers other than
@@ -199,7 +199,7 @@ def communication_rate(beta: str | float, fast: int, slow: int) -> float:
     """
     if fast < 0 or slow < 0 or fast + slow == 0:
         raise ValueError(
-            f"fast={fast} and slow={slow} are no counts of a model's parameters. Give one that is above 0."
+            f"fast={fast} and slow={slow} do not count a model's parameters. Use 0 or more, and one above 0."
         )
     return (fast + slow / period_of(beta)) / (fast + slow)
 

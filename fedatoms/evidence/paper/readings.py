@@ -1,4 +1,4 @@
-"""What the paper leaves open or says twice, the ways to read it, and the one that we take."""
+"""Ambiguities of the paper: what it leaves open or contradicts, the possible readings, and the one we take."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from fedatoms.core.lookup import find
 
 
 class Reading(NamedTuple):
-    """An ambiguity of the paper: the first of its ``options`` is the one that we take."""
+    """An ambiguity of the paper; the first of its ``options`` is the one we take."""
 
     name: str
     about: str
@@ -16,7 +16,7 @@ class Reading(NamedTuple):
 
     @property
     def taken(self) -> str:
-        """The option that we take."""
+        """The option we take."""
         return self.options[0]
 
 
@@ -29,14 +29,14 @@ _TABLES = (
             "Table 1 as FedDC's code (5 epochs, batch 50, rate 0.1), Tables 2 and 3 as the appendix says",
             "the appendix for all tables",
         ),
-        "600 rounds, 5 epochs and FedDyn's 0.01 are defaults of FedDC's code; with them plain FedAvg meets Table 1.",
+        "600 rounds, 5 epochs and FedDyn's 0.01 are defaults of FedDC's code; with them plain FedAvg matches Table 1.",
     ),
     Reading(
         "rounds",
         "Tables 1, 2, 3",
         "T = 600 for CIFAR, T = 10 for Tiny-ImageNet; 200 rounds in the appendix, and for the number of clients.",
         ("600 in Table 1 (Tiny-ImageNet: 10), 200 in Tables 2 and 3", "200 everywhere"),
-        "T stands with the global setting, 200 with the training time of personalised methods.",
+        "T is given with the global setting, 200 with the training time of personalised methods.",
     ),
     Reading(
         "global-model",
@@ -68,15 +68,15 @@ _TABLES = (
         "Tables 1, 2, 3",
         "M K' shards of one class, K' of them on each client; also: 2 or 5 classes on each client.",
         ("shards at random, so a client may have two of one class", "K' different classes on each client"),
-        "The rule of FedRep's code, which the paper follows; --distinct is the other one.",
+        "The rule of FedRep's code, which the paper follows; --distinct is the other reading.",
     ),
     Reading(
         "atoms",
         "Table 1",
         "9 atoms in each experiment.",
         ("9 atoms", "all 25 atoms of a 5 x 5 kernel"),
-        "It is what is written. 25 (the presets with -atoms25) add as much and compress nothing; figures (b), (c) and "
-        "(d) were run with them (paper-results).",
+        "As written. 25 (the presets with -atoms25) gain as much and compress nothing; figures (b), (c) and (d) were "
+        "run with them (paper-results).",
     ),
     Reading(
         "initialisation",
@@ -111,12 +111,9 @@ _TABLES = (
     Reading(
         "clipping",
         "Tables 2, 3",
-        "Says nothing of it; SGD with a rate of 0.01, momentum 0.9 and batches of 10.",
-        (
-            "gradients clipped to a norm of 1, for every method alike",
-            "none, as in FedRep's code, which has momentum 0.5",
-        ),
-        "Not clipped, FedPAC and LG-FedAvg end in nan and many clients' models collapse (paper-results).",
+        "Not mentioned; SGD with a rate of 0.01, momentum 0.9 and batches of 10.",
+        ("gradients clipped to a norm of 1 in every method", "none, as in FedRep's code (momentum 0.5)"),
+        "Without it FedPAC and LG-FedAvg end in nan and many clients' models collapse (paper-results).",
     ),
     Reading(
         "fedprox-mu",
@@ -138,7 +135,7 @@ _TINY = (
         "tiny-participation",
         "Tiny-ImageNet, Table 1",
         "10 % of the clients in each round, which is 2 of 20.",
-        ("2 of 20, as it is written", "all 20"),
+        ("2 of 20, as written", "all 20"),
         "Two clients see a fifth of the classes in (20, 20): 33 to 40 % after 10 rounds is hard to believe. Run both.",
     ),
     Reading(
@@ -146,7 +143,7 @@ _TINY = (
         "Tiny-ImageNet",
         "A pre-trained ResNet18; neither the weights nor the size of the images are named.",
         ("torchvision's ImageNet weights, 64 x 64 images", "no pre-training"),
-        "It is what is written. In Table 2 Local's 12.89 and 6.13 are far below what such features give.",
+        "As written. In Table 2 Local's 12.89 and 6.13 are far below what such features give.",
     ),
     Reading(
         "tiny-layers",
@@ -188,7 +185,7 @@ _PERSONAL = (
         "The models are fine-tuned on clients' data for 10 epochs.",
         ("all of the model", "the head"),
         "The sentence says the models, and FedRep's code does so too: its list of what to freeze is a list of lists, "
-        "so nothing is frozen. --personal finetune-head is the other one.",
+        "so nothing is frozen. --personal finetune-head is the other reading.",
     ),
     Reading(
         "lg-fedavg",
@@ -211,14 +208,14 @@ _COMMUNICATION = (
         "Communication",
         "Text: atoms in every round. Algorithm 2: atoms and head in every round.",
         ("atoms and head", "atoms alone"),
-        "The algorithm is the more exact of the two; --fast atoms is the other one.",
+        "The algorithm is more precise; --fast atoms is the other reading.",
     ),
     Reading(
         "slow-part",
         "Communication",
         "Algorithm 2 trains coefficients on clients in every round and returns them in some.",
         ("train and discard", "freeze in fast rounds", "keep on the client"),
-        "It is what is written, though atoms are then fitted to coefficients that the server does not have.",
+        "As written, though atoms are then fitted to coefficients that the server does not have.",
     ),
     Reading(
         "first-round",
@@ -343,7 +340,7 @@ READINGS: dict[str, Reading] = {
 
 
 def reading(name: str) -> Reading:
-    """Returns an ambiguity by name.
+    """Returns a reading by name.
 
     >>> reading("head").taken
     'the last linear layer'

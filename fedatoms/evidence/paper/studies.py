@@ -1,4 +1,4 @@
-"""The paper's tables and figures as work to do: the runs behind each, and a quick stand-in for every run. No torch."""
+"""The paper's tables and figures as studies: the runs or the measure behind each, and quick stand-ins. No torch."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -8,11 +8,11 @@ from fedatoms.evidence.paper.tables import cells
 from fedatoms.experiment.fields import Experiment, identity
 from fedatoms.experiment.presets import PRESETS
 
-Runs = dict[str, Experiment]  # by what you would type after `fedatoms run`
+Runs = dict[str, Experiment]  # by what one types after `fedatoms run`
 
 
 class Study(NamedTuple):
-    """A table or figure: what it shows, and the runs or the measure (``evidence.measures``) that it is made of."""
+    """A table or figure of the paper: its title, and the runs or the measure (``evidence.measures``) behind it."""
 
     name: str
     title: str
@@ -22,11 +22,11 @@ class Study(NamedTuple):
 
 SAMPLED = (2, 5, 10, 20, 30, 40)  # clients in a round of figure (c), of 100
 BETAS = ("1/2", "1/5", "1/10")  # figure (d); 1 is the run with every round
-PAIR = ("fedavg", "fedavg-atoms25")  # 25 atoms, with which figures (c), (d) and other partitions were run
+PAIR = ("fedavg", "fedavg-atoms25")  # figures (c), (d) and other partitions were run with 25 atoms
 
 
 def quick(experiment: Experiment) -> Experiment:
-    """Returns what stands in for an experiment where minutes count: the same methods on the embedded digits.
+    """Returns the quick stand-in for an experiment: the same methods on the embedded digits, in few rounds.
 
     >>> quick(PRESETS["fedavg-atoms25-cifar100-20"]).dataset
     'digits'
@@ -42,7 +42,7 @@ def quick(experiment: Experiment) -> Experiment:
         epochs=2,
         last_epochs=2,
         batch_size=10,
-        atoms=min(experiment.atoms, 9),  # as many as a 3 x 3 kernel has numbers
+        atoms=min(experiment.atoms, 9),  # a 3 x 3 kernel has 9 numbers
         atoms_lr=1.0,
         lr=0.1,
         momentum=0.0,
@@ -84,7 +84,7 @@ def study(name: str) -> Study:
 
 
 def distinct(runs: Runs) -> Runs:
-    """Leaves out runs that compute the same as one before them.
+    """Leaves out runs that compute the same as an earlier one.
 
     >>> distinct({"a": Experiment(), "b": Experiment(device="cpu")}).keys()
     dict_keys(['a'])

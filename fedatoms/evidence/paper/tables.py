@@ -12,7 +12,7 @@ Mark = Literal["", "best", "second"]
 
 
 class Column(NamedTuple):
-    """A column of a table: a data set, spread over clients that have shards of a few classes each."""
+    """A column of a table: a data set, its clients, and the classes of each."""
 
     dataset: str
     clients: int
@@ -20,7 +20,7 @@ class Column(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What of a ``Result`` stands beside a printed number: a scored model, and which of its numbers.
+    """The number of a ``Result`` that is compared with a printed one: a scored model, and which of its numbers.
 
     For ``all`` the number is a field of ``Result.accuracy["all"]``, for ``personal`` a key of ``Result.personal``.
     """
@@ -41,8 +41,8 @@ class Cell(NamedTuple):
     preset: str = ""  # the name of the experiment, if it has one
     typed: str = ""  # what to type after `fedatoms run`: the preset, or one with a flag
     experiment: Experiment | None = None
-    missing: str = ""  # why there is no experiment
-    readings: tuple[str, ...] = ()  # names in ``readings.READINGS`` that decide what the cell means
+    missing: str = ""  # the reason if there is no experiment
+    readings: tuple[str, ...] = ()  # names in ``readings.READINGS`` that define the cell
 
     @property
     def value(self) -> float:
@@ -58,7 +58,7 @@ class Pair(NamedTuple):
 
     @property
     def gain(self) -> float:
-        """What the decomposition adds, in points."""
+        """The gain of the decomposition, in points."""
         return self.atoms.value - self.plain.value
 
 
@@ -75,8 +75,8 @@ COMPARED = {
 }
 DECOMPOSED = " + Decomposition"
 ATOMS = {1: 9, 2: 9}  # "9 atoms in each experiment" (``readings.READINGS["atoms"]``); rows of Table 3 name their own
-# The row, the beginning of our presets' names, and the numbers as they are printed: * the best (bold in the paper),
-# _ the second (underlined).
+# The row, the start of our presets' names, and the printed numbers: * is the best (bold in the paper), _ the second
+# (underlined).
 PRINTED = {
     1: """
 FedAvg                   | fedavg         | 75.57 79.44 39.72 42.14 33.47 38.67
@@ -116,19 +116,19 @@ MISSING = {
 
 
 def cells(table: int | None = None, dataset: str = "") -> tuple[Cell, ...]:
-    """Returns the cells of a table, or of all, and of one data set if it is named, row after row.
+    """Returns the cells of a table or of all, for one data set if it is named, row after row.
 
     >>> [cell.value for cell in cells(2, "cifar10")][:2], len(cells(1)), len(cells())
     ([88.0, 76.0], 60, 138)
     """
     if table is not None and table not in PRINTED:
-        raise ValueError(f"table {table} is none of the paper's. Use one of 1, 2 and 3.")
+        raise ValueError(f"the paper has no table {table}. Use 1, 2 or 3.")
     wanted = [cell for cell in _all_cells() if table in (None, cell.table)]
     return tuple(cell for cell in wanted if dataset in ("", cell.column.dataset))
 
 
 def cells_of(experiment: Experiment) -> tuple[Cell, ...]:
-    """Returns the cells that an experiment reproduces, with any seed.
+    """Returns the cells that an experiment reproduces, whatever its seed.
 
     >>> [(cell.table, cell.row) for cell in cells_of(replace(PRESETS["local-atoms-personal-cifar10-2"], seed=7))]
     [(3, 'm_a=9')]
@@ -137,7 +137,7 @@ def cells_of(experiment: Experiment) -> tuple[Cell, ...]:
 
 
 def pairs(dataset: str = "") -> tuple[Pair, ...]:
-    """Returns the rows of Table 1 with and without decomposition, of one data set if it is named.
+    """Returns the pairs of Table 1 with and without decomposition, for one data set if it is named.
 
     >>> [round(pair.gain, 2) for pair in pairs("cifar10")][:2]
     [2.1, 1.61]

@@ -1,1 +1,1 @@
-"""From a claim of the paper to the evidence: what to run for it, running what is missing, and paper beside ours."""
+"""Plans, runs and shows what a study of the paper needs; imports claims and below, nothing of the page."""

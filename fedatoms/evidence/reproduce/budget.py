@@ -1,4 +1,4 @@
-"""What to begin when minutes count: jobs in order of worth, how long one takes, and the next one that fits."""
+"""Jobs under a time limit: their order of value, the time each should take, and the next one that fits."""
 
 import math
 import statistics
@@ -13,19 +13,19 @@ from fedatoms.runs.compare import folder_of
 from fedatoms.runs.execute import Result
 from fedatoms.runs.provenance import provenance
 
-A_MINUTE = 60.0  # seconds: more than a measure takes that trains no network, on any machine
-LAST = 5  # runs that an estimate is the median of: the newest, as code becomes faster
+A_MINUTE = 60.0  # seconds: an upper bound for a measure that trains no network
+LAST = 5  # newest runs in the median of an estimate, as code becomes faster
 
 
 class Took(NamedTuple):
-    """How many seconds a job took."""
+    """The seconds that a job took."""
 
     job: Job
     seconds: float
 
 
 class Limit(NamedTuple):
-    """When time is over by which clock, how long jobs took on which device, and shares done of those begun."""
+    """When time is up by a clock, how long jobs took on a device, and the shares done of started jobs."""
 
     end: float = math.inf
     clock: Callable[[], float] = time.monotonic
@@ -38,7 +38,7 @@ NO_LIMIT = Limit()
 
 
 def end_of(settings: Reproduce, began: float) -> float:
-    """Returns when the time is over of a command that began then, and refuses minutes that no command can have.
+    """Returns when the time of a command is up, and refuses minutes that make no sense.
 
     >>> end_of(Reproduce(minutes=2), began=5.0), end_of(Reproduce(), began=5.0)
     (125.0, inf)
@@ -48,7 +48,7 @@ def end_of(settings: Reproduce, began: float) -> float:
         raise ValueError(f"--minutes {minutes:g} is negative or not finite. Use for example 30, or 0 for no limit.")
     if minutes and settings.on == "ray":
         raise ValueError(
-            f"--minutes {minutes:g} does not go with --on ray, where all is begun at once. Leave one of them out."
+            f"--minutes {minutes:g} does not go with --on ray, which starts all jobs at once. Leave one of them out."
         )
     return began + 60 * minutes if minutes else math.inf
 
@@ -56,10 +56,15 @@ def end_of(settings: Reproduce, began: float) -> float:
 def by_worth(
     jobs: Sequence[Job], seeds: Sequence[int], begun: Collection[str], done: Iterable[Experiment]
 ) -> list[Job]:
-    """Puts jobs into the order of their worth: the first seed of all before the second of any.
+    """Sorts jobs by value: the first seed of all before the second of any.
 
-    Within a seed runs that were begun, by name, come first, since they are nearly paid; then those whose partner is
-    done, which is the same run plain or decomposed; then the others as they come, but each right before its partner.
+    Within a seed, runs that were already started (``begun``, by name) come first; then those whose partner (the same
+    run plain or decomposed) is done; then the others in their order, each next to its partner.
+
+    >>> plain, atoms = (Job(kind, (Experiment(parametrisation=kind),)) for kind in ("plain", "atoms"))
+    >>> other = Job("other", (Experiment(lr=0.5),))
+    >>> [job.name for job in by_worth([plain, other, atoms], [0], begun=(), done=())]
+    ['plain', 'atoms', 'other']
     """
     known = {(_pair(one), one.seed, one.parametrisation) for one in done}
     places: dict[Hashable, int] = {}
@@ -75,20 +80,24 @@ def by_worth(
 
 
 def begun(jobs: Iterable[Job]) -> dict[str, float]:
-    """Returns the share of its rounds that each job's last checkpoint has, of those that have one."""
+    """Returns the share of rounds done of each job that has a checkpoint."""
     runs = [(job.name, job.experiments[0]) for job in jobs if not job.measure]
     return {name: share for name, one in runs if (share := _rounds_done(one) / one.rounds)}
 
 
 def took(results: Iterable[Result], device: str) -> list[Took]:
-    """Returns how long the runs took that were made on a device, the oldest first."""
+    """Returns how long runs on a device took, the oldest first.
+
+    >>> took([], "a GPU")
+    []
+    """
     ours = [one for one in results if one.provenance.get("device") == device]
     ours = sorted(ours, key=lambda one: str(one.provenance.get("time")))
     return [Took(Job("", (one.experiment,)), one.seconds) for one in ours]
 
 
 def informed(limit: Limit, settings: Reproduce, jobs: Iterable[Job], results: Iterable[Result]) -> Limit:
-    """Adds what is known of how long jobs take, if there is a limit."""
+    """Adds the known durations of jobs, if there is a limit."""
     if limit.end == math.inf:
         return limit
     device = str(provenance(device_of(Experiment(device=settings.device)))["device"])
@@ -96,10 +105,10 @@ def informed(limit: Limit, settings: Reproduce, jobs: Iterable[Job], results: It
 
 
 def estimate(job: Job, known: Sequence[Took], begun: Mapping[str, float]) -> float:
-    """Returns the seconds that a job should take; without anything known they are infinite.
+    """Returns the seconds that a job should take; infinity if nothing is known.
 
-    They are its local epochs times the seconds of one: in the last few runs of its kind, of those that come nearest to
-    it in size; of another kind, or for a measure, in the slowest run of all. Of a run that was begun the rest counts.
+    These are its local epochs times the seconds of one, in the newest runs of its kind that are nearest to it in size;
+    without such runs, or for a measure, in the slowest of all. Of a run that was started only the rest counts.
 
     >>> one = Job("one", (Experiment(),))
     >>> estimate(one, [Took(one, 8.0)], {}), estimate(one, [Took(one, 8.0)], {"one": 0.75}), estimate(one, [], {})
@@ -115,10 +124,14 @@ def estimate(job: Job, known: Sequence[Took], begun: Mapping[str, float]) -> flo
 
 
 def next_of(jobs: Sequence[Job], known: Sequence[Took], left: float, begun: Mapping[str, float]) -> Job | None:
-    """Returns the first job that should end within the seconds that are left, or None.
+    """Returns the first job that should finish within the seconds ``left``, or None.
 
-    While nothing is known the first run is begun, since it can be stopped and tells how long others take; a measure
-    cannot be stopped without loss, and is begun only if no run is left.
+    While no duration is known, the first run is chosen: it can be stopped, and tells how long others take. A measure
+    cannot be stopped without loss, and is chosen only if no run is left.
+
+    >>> long, short = Job("long", (Experiment(rounds=90),)), Job("short", (Experiment(rounds=9),))
+    >>> next_of([long, short], [Took(short, 5.0)], left=20.0, begun={}).name
+    'short'
     """
     if left <= 0:
         return None
@@ -129,17 +142,17 @@ def next_of(jobs: Sequence[Job], known: Sequence[Took], left: float, begun: Mapp
 
 
 def left_over(jobs: Sequence[Job], limit: Limit, minutes: float) -> str:
-    """Says how what is left comes to its end: by the same command, or with more minutes if none of it fits.
+    """Writes how to finish the jobs that are left: with the same command, or with more minutes if none of them fits.
 
     >>> one = Job("one", (Experiment(),))
     >>> left_over([one], Limit(known=[Took(one, 90.0)]), minutes=1)
-    '1 left for the next time, for example one; the shortest should take 1.5 minutes: use --minutes 3.'
+    '1 left, for example one; the shortest should take 1.5 minutes: use --minutes 3.'
     """
     shortest = min(estimate(job, limit.known, limit.begun) for job in jobs) / 60
-    said = f"{len(jobs)} left for the next time, for example {jobs[0].name}; "
+    left = f"{len(jobs)} left, for example {jobs[0].name}; "
     if minutes < shortest < math.inf:
-        return f"{said}the shortest should take {shortest:.1f} minutes: use --minutes {math.ceil(shortest) + 1}."
-    return f"{said}the same command goes on."
+        return f"{left}the shortest should take {shortest:.1f} minutes: use --minutes {math.ceil(shortest) + 1}."
+    return f"{left}run the same command again to continue."
 
 
 _OTHER = {"plain": "atoms", "atoms": "plain"}
@@ -150,7 +163,7 @@ def _pair_of(job: Job) -> Hashable:
 
 
 def _pair(one: Experiment) -> str:
-    """Names a run without its seed, and without its decomposition if it may have a partner that differs in it alone."""
+    """Identifies a run without its seed, and without its decomposition if it may have a plain partner."""
     alone = one.personal != "none" or one.parametrisation not in _OTHER
     return identity(one, without=("seed",) if alone else ("seed", *OF_ATOMS))
 

@@ -1,4 +1,4 @@
-"""What there is to do for a study: jobs with one result each, those that have it already, and what the rest needs."""
+"""The jobs of a study, one result each; which of them are missing, and which data they need."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,13 +10,12 @@ from fedatoms.core.lookup import unknown
 from fedatoms.data.datasets import load
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
-from fedatoms.evidence.page.measures import Measured
 from fedatoms.evidence.paper.studies import Study, distinct, quick, studies
-from fedatoms.evidence.results.find import Found
+from fedatoms.evidence.results.find import Found, FoundMeasure
 from fedatoms.experiment.build import device_of
 from fedatoms.experiment.fields import Experiment, check, identity
 
-MEASURED, MEASURED_QUICKLY = 100, 15  # rounds of its experiments that a measure counts as in the time that is left
+MEASURED, MEASURED_QUICKLY = 100, 15  # rounds that a measure counts as when time is estimated
 
 
 @dataclass(frozen=True)
@@ -30,21 +29,21 @@ class Reproduce:
     only: str = ""
     """Regular expression: only the runs and measures whose name it matches."""
     device: str = "auto"
-    """Where to train: cpu, cuda, cuda:1, ...; auto takes a GPU if there is one."""
+    """Where to train: cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
     quick: bool = False
-    """Minutes on a CPU: digits stand in for every data set, and a few rounds for all of them."""
+    """Take minutes on a CPU: digits replace every data set, with few rounds."""
     minutes: float = 0.0
-    """Begin only what should end within so many minutes, the most valuable first; 0: no limit."""
+    """Start only what should finish within so many minutes, the most valuable first; 0: no limit."""
     on: Literal["here", "ray"] = "here"
-    """here: one after the other; ray: spread over a Ray cluster, a GPU (or a CPU core) each (needs fedatoms[ray])."""
+    """here: one after the other; ray: on a Ray cluster, a GPU or a CPU core each (needs fedatoms[ray])."""
     out: str = ""
-    """Folder for results; what it holds already is not run again. Empty takes runs/paper, or runs/quick."""
+    """Folder for results, which are not run again; empty: runs/paper, or runs/quick."""
 
 
 class Job(NamedTuple):
     """Work with one result: a run, or a measure of some experiments."""
 
-    typed: str  # the run, but for its seed, as one would type it; the study of a measure
+    typed: str  # what one types for the run, without its seed; for a measure its study
     experiments: tuple[Experiment, ...]
     measure: str = ""  # its name in ``MEASURES``
     quick: bool = False
@@ -57,17 +56,17 @@ class Job(NamedTuple):
 
     @property
     def datasets(self) -> set[str]:
-        """The data sets that it needs."""
+        """The data sets that its experiments need."""
         return {one.dataset for one in self.experiments}
 
     @property
     def name(self) -> str:
-        """What tells it from other jobs."""
+        """A unique name."""
         return f"{self.typed} --seed {self.seed}" if self.seed and not self.measure else self.typed
 
     @property
     def weight(self) -> float:
-        """How long it takes, in local epochs of clients."""
+        """Its cost, in local epochs of clients."""
         measured = MEASURED_QUICKLY if self.quick else MEASURED
         rounds = [measured if self.measure else one.rounds for one in self.experiments]
         epochs = [one.clients * one.fraction * one.epochs for one in self.experiments]
@@ -75,7 +74,7 @@ class Job(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Where a measure is written: one of another size or seed has another place.
+        """The folder of a measure; another size or seed has another folder.
 
         >>> Job("landscape", (Experiment(seed=1),), "landscape", quick=True, out="runs").folder.as_posix()
         'runs/landscape-quick-s1'
@@ -84,7 +83,7 @@ class Job(NamedTuple):
 
 
 def chosen(words: Sequence[str]) -> list[Study]:
-    """Returns the studies that were asked for, in the order of the words; ``all`` is every one.
+    """Returns the studies with these names, in this order; ``all`` stands for every one.
 
     >>> [study.name for study in chosen(["landscape", "table1"])], len(chosen(["iid", "all"]))
     (['landscape', 'table1'], 12)
@@ -98,7 +97,11 @@ def chosen(words: Sequence[str]) -> list[Study]:
 
 
 def jobs(wanted: Sequence[Study], settings: Reproduce) -> list[Job]:
-    """Lists all jobs of some studies, each once and study after study; refuses a pattern that matches none."""
+    """Returns all jobs of some studies, each once; refuses a pattern that matches none.
+
+    >>> [job.name for job in jobs(chosen(["table1"]), Reproduce(only="^scaffold-cifar10-2", seeds="0,1"))]
+    ['scaffold-cifar10-2', 'scaffold-cifar10-2 --seed 1']
+    """
     seeds, matches = seeds_of(settings), _pattern(settings.only)
     runs = {typed: one for study in wanted for typed, one in study.runs.items()}
     measures = {study.name: study for study in wanted if study.measure}
@@ -117,13 +120,18 @@ def jobs(wanted: Sequence[Study], settings: Reproduce) -> list[Job]:
 
 
 def missing(wanted: Sequence[Job], found: Found) -> list[Job]:
-    """Leaves out the jobs whose results were found."""
+    """Returns the jobs without a result.
+
+    >>> wanted = jobs(chosen(["synthetic"]), Reproduce())
+    >>> missing(wanted, Found([], [], [], [], [])) == wanted
+    True
+    """
     runs = {identity(run.result.experiment) for run in found.runs}
     return [job for job in wanted if (not taken(job, found) if job.measure else _identity(job) not in runs)]
 
 
-def taken(job: Job, found: Found) -> list[Measured]:
-    """Returns the measures that a job asks for, of those that were found: of its size, experiments and seed."""
+def taken(job: Job, found: Found) -> list[FoundMeasure]:
+    """Returns the found measures that a job asks for: of its size, experiments and seed."""
     kind = MEASURES[job.measure]
     asked = _asked(job.measure, as_json(kind.quick if job.quick else kind.settings), job.experiments)
     measures = [(each, each.measure) for each in found.measures]
@@ -131,7 +139,7 @@ def taken(job: Job, found: Found) -> list[Measured]:
 
 
 def check_jobs(wanted: Sequence[Job], settings: Reproduce) -> None:
-    """Refuses to begin what cannot end: settings that contradict each other, or a device that is not here."""
+    """Refuses settings that contradict each other and devices that do not exist, before anything starts."""
     experiments = [one for job in wanted for one in job.experiments]
     for one in experiments:
         check(one)
@@ -140,14 +148,14 @@ def check_jobs(wanted: Sequence[Job], settings: Reproduce) -> None:
 
 
 def lacking(wanted: Sequence[Job], settings: Reproduce) -> dict[str, str]:
-    """Finds the data sets that cannot be read, and says of each which jobs need it and how to get it.
+    """Returns the data sets that cannot be read, each with the jobs that need it and how to get it.
 
     >>> lacking([Job("synthetic", ()), Job("mine", (Experiment(dataset="digits"),))], Reproduce())
     {}
     """
     names = dict.fromkeys(name for job in wanted for name in sorted(job.datasets))
-    said = {name: _lacking(name, wanted, settings) for name in names}
-    return {name: why for name, why in said.items() if why}
+    reasons = {name: _lacking(name, wanted, settings) for name in names}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _lacking(dataset: str, wanted: Sequence[Job], settings: Reproduce) -> str:

@@ -1,39 +1,36 @@
-"""What a reproduction shows at its end: for each study, the paper's numbers beside ours."""
+"""Tables for the terminal: for each study, the paper's numbers beside ours."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from fedatoms.evidence.claims.measures import LOWER_FROM
-from fedatoms.evidence.page.measures import Measured
-from fedatoms.evidence.page.run_figures import Studied, figures
 from fedatoms.evidence.paper.studies import Study
 from fedatoms.evidence.paper.tables import COMPARED, Cell, cells
 from fedatoms.evidence.reproduce.plan import Job, taken
-from fedatoms.evidence.results.find import Found
-from fedatoms.evidence.results.groups import (
-    Group,
+from fedatoms.evidence.results.cells import (
     Ours,
-    atoms_beside,
+    atoms_note,
     column_name,
-    group,
-    groups_of,
-    headline,
     match,
+    missing_reasons,
     ours_of,
     place,
-    reasons,
     row_name,
     score,
 )
+from fedatoms.evidence.results.find import Found, FoundMeasure
+from fedatoms.evidence.results.groups import Group, group, groups_of, headline
+from fedatoms.evidence.results.measures import summarise
+from fedatoms.evidence.results.run_figures import RunFigure, figures
 from fedatoms.runs.compare import Spread
 
-QUICK = "Quick: less (digits, few rounds, few repeats) stands in for the paper's setting; compare no number with it."
+QUICK = "Quick stand-in (digits, few rounds, few repeats): do not compare its numbers with the paper's."
 NOT_RUN = "Not run."
-PAPER = {"training-loss": f"The paper: lower from about round {LOWER_FROM} on."}  # the only measure with a number
+PAPER = {"training-loss": f"The paper: lower from about round {LOWER_FROM} on."}  # its only number for a measure
 
 
-class Sheet(NamedTuple):
-    """A table for the terminal; None is a number that is not there."""
+class TerminalTable(NamedTuple):
+    """A table for the terminal; None is a missing number."""
 
     title: str
     note: str
@@ -41,52 +38,61 @@ class Sheet(NamedTuple):
     rows: Sequence[tuple[str | float | Spread | None, ...]] = ()
 
 
-def sheets(wanted: Sequence[Study], jobs: Sequence[Job], found: Found, *, quick: bool) -> list[Sheet]:
-    """Returns a sheet for each study, of the jobs that were asked for."""
+def terminal_tables(wanted: Sequence[Study], jobs: Sequence[Job], found: Found, *, quick: bool) -> list[TerminalTable]:
+    """Returns a table for each study, of the jobs that were asked for.
+
+    >>> from fedatoms.evidence.reproduce.plan import Reproduce, chosen, jobs
+    >>> wanted, nothing = chosen(["table1"]), Found([], [], [], [], [])
+    >>> terminal_tables(wanted, jobs(wanted, Reproduce()), nothing, quick=False)[0].note
+    'Not run.'
+    """
     groups, asked = group(found.runs), {job.typed: job for job in jobs}
-    drawn = {each.name: each for each in figures(groups) if each.quick == quick}
+    from_runs = {each.name: each for each in figures(groups) if each.quick == quick}
     made = []
     for study in wanted:
         if study.measure and study.name in asked:
-            made.append(_measured(study, taken(asked[study.name], found), quick=quick))
+            made.append(_measure(study, taken(asked[study.name], found), quick=quick))
         elif not asked.keys().isdisjoint(study.runs):
-            figure = drawn.get(study.name)
-            made.append(_drawn(study, figure) if figure else _table(study, asked.keys(), groups, quick=quick))
-    return [sheet._replace(note=f"{sheet.note} {QUICK * quick}".strip()) for sheet in made]
+            figure = from_runs.get(study.name)
+            made.append(_figure(study, figure) if figure else _table(study, asked.keys(), groups, quick=quick))
+    return [table._replace(note=f"{table.note} {QUICK * quick}".strip()) for table in made]
 
 
-def _measured(study: Study, found: Sequence[Measured], *, quick: bool) -> Sheet:
+def _measure(study: Study, found: Sequence[FoundMeasure], *, quick: bool) -> TerminalTable:
     if not found:
-        return Sheet(study.title, "Not measured.")
+        return TerminalTable(study.title, "Not measured.")
     paper = "" if quick else PAPER.get(study.name, "")
-    return Sheet(study.title, f"{found[-1].drawing.sentence} {paper}".strip())
+    sentence = summarise(found[-1].measure, found[-1].values).sentence
+    return TerminalTable(study.title, f"{sentence} {paper}".strip())
 
 
-def _drawn(study: Study, figure: Studied) -> Sheet:
-    return Sheet(study.title, figure.sentence, figure.heads, figure.rows)
+def _figure(study: Study, figure: RunFigure) -> TerminalTable:
+    return TerminalTable(study.title, figure.sentence, figure.heads, figure.rows)
 
 
-def _table(study: Study, asked: Collection[str], groups: Sequence[Group], *, quick: bool) -> Sheet:
+def _table(study: Study, asked: Collection[str], groups: Sequence[Group], *, quick: bool) -> TerminalTable:
     if study.name.startswith("table") and not quick:
-        return _beside(study, asked, match(groups))
+        return _compared(study, asked, match(groups))
     shown = groups_of(study.name, groups, quick_ones=quick)
     rows = [(typed, *_score(group)) for typed, group in shown.items() if typed in asked]
-    return Sheet(study.title, "", ("run", "model", "accuracy", "seeds"), rows) if rows else Sheet(study.title, NOT_RUN)
+    if not rows:
+        return TerminalTable(study.title, NOT_RUN)
+    return TerminalTable(study.title, "", ("run", "model", "accuracy", "seeds"), rows)
 
 
-def _beside(study: Study, asked: Collection[str], ours: Ours) -> Sheet:
-    """Puts the cells that were asked for beside ours; those that nobody can run yet count if all were asked for."""
+def _compared(study: Study, asked: Collection[str], ours: Ours) -> TerminalTable:
+    """Compares the cells that were asked for with ours; if all were, cells that cannot be run yet count too."""
     number = int(study.name.removeprefix("table"))
     shown = [cell for cell in cells(number) if cell.typed in asked]
     counted = cells(number) if study.runs.keys() <= set(asked) else shown
     known = [mine.mean - cell.value for cell in shown if (mine := ours_of(cell, ours)) is not None]
     mean = f", mean difference {sum(known) / len(known):+.2f} points" if known else ""
     run = {place(cell): ours[place(cell)] for cell in shown if place(cell) in ours}
-    said = [f"{len(known)} of {len(counted)} run{mean}.", atoms_beside(number, run), *reasons(counted)]
+    notes = [f"{len(known)} of {len(counted)} run{mean}.", atoms_note(number, run), *missing_reasons(counted)]
     if not run:
-        return Sheet(study.title, NOT_RUN)
+        return TerminalTable(study.title, NOT_RUN)
     heads = ("row", "data", "paper", "ours", "diff.", "seeds")
-    return Sheet(study.title, " ".join(filter(None, said)), heads, [_row(cell, ours) for cell in shown])
+    return TerminalTable(study.title, " ".join(filter(None, notes)), heads, [_row(cell, ours) for cell in shown])
 
 
 def _row(cell: Cell, ours: Ours) -> tuple[str | Spread | None, ...]:

@@ -1,1 +1,1 @@
-"""Finished runs found, grouped and matched with the paper's cells."""
+"""Runs, measures and explanations on disk: found, named, grouped, matched with the paper; imports explain and below."""

@@ -1,4 +1,4 @@
-"""Finds runs, measures and explanations below folders; what cannot be used is named with its reason, never merged."""
+"""Finds runs, measures and explanations below folders; a file that cannot be used is listed with the reason."""
 
 import json
 import math
@@ -10,23 +10,23 @@ from typing import NamedTuple, TypeVar
 from fedatoms.core.lookup import find as lookup
 from fedatoms.core.lookup import one_line
 from fedatoms.data.datasets import DATASETS
-from fedatoms.evidence.explain import files as explanations
-from fedatoms.evidence.measures import files as measures
-from fedatoms.evidence.page.explanations import Explained, drawn
-from fedatoms.evidence.page.measures import Measured
-from fedatoms.evidence.page.plotly import draw
-from fedatoms.evidence.results.names import natural
+from fedatoms.evidence.explain import files as explain_files
+from fedatoms.evidence.explain.values import Explanation
+from fedatoms.evidence.measures import files as measure_files
+from fedatoms.evidence.measures.files import Measure
+from fedatoms.evidence.measures.values import Checked, checked
+from fedatoms.evidence.results.names import natural_order
 from fedatoms.experiment.fields import check, identity
 from fedatoms.runs.execute import Result, Row, accuracy_curves, read_result, read_rounds, summarise
 from fedatoms.runs.loading import resuming
 from fedatoms.runs.lock import writer
 
-BROKEN = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError, RecursionError)
+DAMAGE = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError, RecursionError)
 T = TypeVar("T")
 
 
 class Note(NamedTuple):
-    """A file, and what is wrong with it."""
+    """A file and what is wrong with it."""
 
     path: Path
     reason: str
@@ -34,47 +34,79 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its result and its rounds, which are empty if their file is missing or damaged."""
+    """A finished run: its result, and its rounds (empty if their file is missing or damaged)."""
 
     result: Result
     rows: list[Row]
 
     @property
     def name(self) -> str:
-        """The run's folder as it was found."""
+        """The run's folder, as found."""
         return self.result.folder.as_posix()
 
 
+class FoundMeasure(NamedTuple):
+    """A measure with its checked values, and its folder."""
+
+    folder: Path
+    measure: Measure
+    values: Checked
+
+
+class FoundExplanation(NamedTuple):
+    """An explanation and its folder."""
+
+    folder: Path
+    explanation: Explanation
+
+
 class Found(NamedTuple):
-    """What lies below some folders: runs by name, files left out, what else to know, measures, explanations."""
+    """What lies below some folders; ``left_out`` lists unused files, ``notes`` files that were used with a problem."""
 
     runs: list[Run]
     left_out: list[Note]
     notes: list[Note]
-    measures: list[Measured]
-    explained: list[Explained]
+    measures: list[FoundMeasure]
+    explanations: list[FoundExplanation]
 
 
 def find(folders: Sequence[Path]) -> Found:
-    """Reads all results, measures and explanations; of those that say the same of the same, the newest."""
-    runs, left_out, notes = [], [], []
+    """Reads all runs, measures and explanations; of duplicates only the newest is kept.
+
+    >>> find([])
+    Found(runs=[], left_out=[], notes=[], measures=[], explanations=[])
+    """
+    runs, unread, notes = _runs(folders)
+    unique, repeated = _newest(runs, _of_run)
+    kept, mismatched = _same_models(unique)
+    measures, no_measures = _all(folders, measure_files.FILE, _measure, _of_measure)
+    explanations, no_explanations = _all(folders, explain_files.FILE, _explanation, _of_explanation)
+    left_out = [*unread, *repeated, *mismatched, *no_measures, *no_explanations, *_unfinished(folders)]
+    return Found(kept, left_out, notes, measures, explanations)
+
+
+def total(sent: Mapping[str, int]) -> int:
+    """Adds up bytes over the groups of parameters.
+
+    >>> total({"atoms": 900, "head": 100})
+    1000
+    """
+    return sum(sent.values())
+
+
+def _runs(folders: Sequence[Path]) -> tuple[list[Run], list[Note], list[Note]]:
+    """Reads finished runs; returns them, the results that cannot be used, and notes on rounds."""
+    runs, unread, notes = [], [], []
     for path in _files(folders, "result.json"):
         try:
             result = _checked(read_result(path.parent))
-        except BROKEN as error:
-            left_out.append(Note(path, _reason(error)))
+        except DAMAGE as error:
+            unread.append(Note(path, _reason(error)))
             continue
-        rows, said = _rounds(result)
+        rows, problems = _rounds(result)
         runs.append(Run(result, rows))
-        notes += said
-    kept, repeated = _newest(runs, _of_run)
-    alike, odd = _alike(kept)
-    measured, damaged = _each(folders, measures.FILE, _measured)
-    measured, retaken = _newest(measured, _of_measure)
-    explained, unread = _each(folders, explanations.FILE, _explained)
-    explained, retold = _newest(explained, _of_explanation)
-    left_out += [*repeated, *odd, *damaged, *retaken, *unread, *retold, *_unfinished(folders)]
-    return Found(alike, left_out, notes, measured, explained)
+        notes += problems
+    return runs, unread, notes
 
 
 def _files(folders: Iterable[Path], name: str) -> list[Path]:
@@ -87,29 +119,32 @@ def _files(folders: Iterable[Path], name: str) -> list[Path]:
     return list(found.values())
 
 
-def _each(folders: Sequence[Path], name: str, read: Callable[[Path], T]) -> tuple[list[T], list[Note]]:
-    """Reads the files of a name; one that cannot be read or drawn is damaged."""
+def _all(
+    folders: Sequence[Path], name: str, read: Callable[[Path], T], origin: Callable[[T], "_Origin"]
+) -> tuple[list[T], list[Note]]:
+    """Reads all files of a name; returns the newest of each, and notes on damaged files and duplicates."""
     found, damaged = [], []
     for path in _files(folders, name):
         try:
             found.append(read(path))
-        except BROKEN as error:
+        except DAMAGE as error:
             reason = one_line(error).removeprefix(f"{path} is ")
             damaged.append(Note(path, f"{reason} is missing" if isinstance(error, KeyError) else reason))
-    return found, damaged
+    kept, repeated = _newest(found, origin)
+    return kept, damaged + repeated
 
 
-def _measured(path: Path) -> Measured:
-    measure = measures.read_measure(path.parent)
-    return Measured(path.parent, measure, draw(measure))
+def _measure(path: Path) -> FoundMeasure:
+    measure = measure_files.read_measure(path.parent)
+    return FoundMeasure(path.parent, measure, checked(measure))
 
 
-def _explained(path: Path) -> Explained:
-    return drawn(path.parent, explanations.read(path))
+def _explanation(path: Path) -> FoundExplanation:
+    return FoundExplanation(path.parent, explain_files.read(path))
 
 
 def _checked(result: Result) -> Result:
-    """Refuses a file that has the right fields but not the right things in them."""
+    """Refuses a result whose values are out of range."""
     check(result.experiment)
     lookup(result.experiment.dataset, DATASETS, "data set")
     numbers = [number for summary in result.accuracy.values() for number in summary]
@@ -118,9 +153,9 @@ def _checked(result: Result) -> Result:
         raise ValueError("its accuracies are not numbers from 0 to 100")
     costs = [*result.bytes_up.values(), *result.bytes_down.values(), result.parameters]
     if not all(isinstance(cost, int) and cost >= 0 for cost in costs):
-        raise ValueError("its bytes and parameters are not whole numbers from 0 up")
+        raise ValueError("its bytes and parameters are not whole numbers of 0 or more")
     if not all(_is_number(seconds) and seconds >= 0 for seconds in (result.seconds, result.seconds_per_round)):
-        raise ValueError("its seconds are not numbers from 0 up")
+        raise ValueError("its seconds are not numbers of 0 or more")
     if not isinstance(result.provenance, dict):
         raise ValueError("its provenance is not an object")
     return result
@@ -131,16 +166,16 @@ def _is_number(value: object) -> bool:
 
 
 def _rounds(result: Result) -> tuple[list[Row], list[Note]]:
-    """Reads a run's rounds, and says where they and the result disagree."""
+    """Reads a run's rounds and notes where they contradict the result."""
     path = result.folder / "rounds.jsonl"
     try:
         rows = read_rounds(result.folder)
-        said = summarise(rows)
-        _ = [sum(row["up"].values()) for row in rows]
+        summaries = summarise(rows)
+        _ = [total(row["up"]) + total(row["down"]) for row in rows]
         points = [point for curve in accuracy_curves(rows).values() for point in curve]
         if not all(isinstance(t, int) and _is_number(accuracy) for t, accuracy in points):
             raise ValueError("has accuracies that are not numbers")
-    except BROKEN as error:
+    except DAMAGE as error:
         return [], [Note(path, f"damaged, so there is no curve: {one_line(error)}")]
     if not rows:
         return [], [Note(path, "missing or empty: no curve")]
@@ -148,7 +183,8 @@ def _rounds(result: Result) -> tuple[list[Row], list[Note]]:
         by = writer(result.folder)
         more = f": more are running ({by})" if by else ""
         return rows, [Note(path, f"has {len(rows)} of {result.experiment.rounds} rounds{more}")]
-    if said.keys() != result.accuracy.keys() or any(not _agree(said[n], result.accuracy[n]) for n in said):
+    same_models = summaries.keys() == result.accuracy.keys()
+    if not same_models or any(not _agree(summaries[name], result.accuracy[name]) for name in summaries):
         return rows, [Note(path, "does not give the accuracies of result.json beside it")]
     return rows, []
 
@@ -158,7 +194,7 @@ def _agree(ours: Iterable[float], theirs: Iterable[float]) -> bool:
 
 
 class _Origin(NamedTuple):
-    """What a file is about, when it was made, and where it lies."""
+    """What identifies the content of a file, its provenance and its path."""
 
     key: Hashable
     provenance: Mapping[str, object]
@@ -174,15 +210,15 @@ class _Origin(NamedTuple):
 
 
 def _newest(found: Sequence[T], origin: Callable[[T], _Origin]) -> tuple[list[T], list[Note]]:
-    """Keeps the newest of what is about the same, in the order of folders."""
+    """Keeps the newest file of each key, in the order of folders, and notes the others."""
     kept: dict[Hashable, T] = {}
     repeated = []
     for one in sorted(found, key=lambda each: origin(each).time, reverse=True):
         first = kept.setdefault(origin(one).key, one)
         if first is not one:
-            reason = f"left out: {origin(first).folder} has the same experiment and seed, is not older, and is used"
-            repeated.append(Note(origin(one).path, reason))
-    return sorted(kept.values(), key=lambda each: natural(origin(each).folder)), repeated
+            used = f"{origin(first).folder} has the same experiment and seed, is at least as new, and is used"
+            repeated.append(Note(origin(one).path, f"left out: {used}"))
+    return sorted(kept.values(), key=lambda each: natural_order(origin(each).folder)), repeated
 
 
 def _of_run(run: Run) -> _Origin:
@@ -190,37 +226,37 @@ def _of_run(run: Run) -> _Origin:
     return _Origin(identity(result.experiment), result.provenance, result.folder / "result.json")
 
 
-def _of_measure(each: Measured) -> _Origin:
+def _of_measure(each: FoundMeasure) -> _Origin:
     its = each.measure
     key = its.name, tuple(map(identity, its.experiments)), json.dumps(its.settings, sort_keys=True)
-    return _Origin(key, its.provenance, each.folder / measures.FILE)
+    return _Origin(key, its.provenance, each.folder / measure_files.FILE)
 
 
-def _of_explanation(each: Explained) -> _Origin:
+def _of_explanation(each: FoundExplanation) -> _Origin:
     its = each.explanation
     key = identity(its.experiment), its.round, replace(its.settings, device=None, threads=None)
-    return _Origin(key, its.provenance, each.folder / explanations.FILE)
+    return _Origin(key, its.provenance, each.folder / explain_files.FILE)
 
 
-def _alike(runs: Sequence[Run]) -> tuple[list[Run], list[Note]]:
-    """Sorts out runs that score other models than the first run of their experiment, whatever the seed."""
+def _same_models(runs: Sequence[Run]) -> tuple[list[Run], list[Note]]:
+    """Leaves out runs that score other models than the first seed of the same experiment."""
     firsts: dict[str, Run] = {}
-    alike, odd = [], []
+    kept, mismatched = [], []
     for run in runs:
         first = firsts.setdefault(identity(run.result.experiment, without=("seed",)), run)
         if run.result.accuracy.keys() == first.result.accuracy.keys():
-            alike.append(run)
+            kept.append(run)
         else:
-            odd.append(Note(run.result.folder / "result.json", f"scores other models than {first.name}"))
-    return alike, odd
+            mismatched.append(Note(run.result.folder / "result.json", f"scores other models than {first.name}"))
+    return kept, mismatched
 
 
 def _unfinished(folders: Sequence[Path]) -> list[Note]:
     paths = [path for path in _files(folders, "experiment.json") if not (path.parent / "result.json").exists()]
-    return [Note(path, _how_far(path.parent)) for path in paths]
+    return [Note(path, _progress(path.parent)) for path in paths]
 
 
-def _how_far(folder: Path) -> str:
+def _progress(folder: Path) -> str:
     by = writer(folder)
     return f"running ({by})" if by else f"not finished: go on with {resuming(folder)}"
 
@@ -229,5 +265,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"damaged: {error}"
     if isinstance(error, KeyError):
-        return f"no result of a run: {error} is missing"
-    return f"no result of a run: {one_line(error)}"
+        return f"not the result of a run: {error} is missing"
+    return f"not the result of a run: {one_line(error)}"

@@ -1,4 +1,4 @@
-"""Names for people: what an experiment is, in which setting, and by what it differs from others there."""
+"""Names of experiments for people: the method, the setting, and what differs from other experiments."""
 
 import dataclasses
 import re
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fedatoms.experiment.fields import HOW_NOT_WHAT, Experiment, period_of
 
-_METHOD = {"algorithm", "parametrisation", "atoms", "fixed", "personal"}  # named always
-_NO_MATTER = {"seed", *HOW_NOT_WHAT}
+_METHOD = {"algorithm", "parametrisation", "atoms", "fixed", "personal"}  # always part of a name
 _ONLY_WITH_ATOMS = {"init", "atoms_lr", "atoms_decay", "where"}
 _SETTING = {"dataset", "holdout", "partition", "clients", "classes_per_client", "distinct", "dirichlet", "unbalanced"}
-_NAMED = [field.name for field in dataclasses.fields(Experiment) if field.name not in _METHOD | _NO_MATTER | _SETTING]
+_NEVER = _METHOD | _SETTING | {"seed", *HOW_NOT_WHAT}  # the others are named where they differ
+_NAMED = [field.name for field in dataclasses.fields(Experiment) if field.name not in _NEVER]
 
 
 def setting(experiment: Experiment) -> str:
-    """Says on which data an experiment runs, and how they are spread over clients.
+    """Returns the data set of an experiment and its partition over clients.
 
     >>> setting(Experiment(classes_per_client=3))
     'digits, 20 clients with 3 classes each'
@@ -35,36 +35,35 @@ def setting(experiment: Experiment) -> str:
 
 
 def labels(experiments: Sequence[Experiment]) -> list[str]:
-    """Names experiments of one setting: the method, and then what else differs among them.
+    """Names experiments of one setting: the method, then all fields that vary among them.
 
     >>> labels([Experiment(), Experiment(parametrisation="atoms"), Experiment(lr=0.5)])
     ['fedavg, lr 0.1', 'fedavg + 9 atoms, lr 0.1', 'fedavg, lr 0.5']
     """
     varied = [name for name in _NAMED if len(_values(experiments, name)) > 1]
-    return [", ".join([method(one), *(_show(one, n) for n in varied if _matters(one, n))]) for one in experiments]
+    return [", ".join([method_name(one), *(_show(one, n) for n in varied if _matters(one, n))]) for one in experiments]
 
 
-def told_apart(experiments: Sequence[Experiment], among: Sequence[Experiment] = ()) -> tuple[str, list[str]]:
-    """Returns the setting if all share one, and names: the method, what is not as in most, the setting if not shared.
+def distinct_names(experiments: Sequence[Experiment], among: Sequence[Experiment] = ()) -> tuple[str, list[str]]:
+    """Returns the setting that all share, if any, and names: the method, unusual values, and the setting if not shared.
 
-    Most are more than half of these experiments and of those they stand ``among``.
+    A value is unusual unless more than half of these experiments and those ``among`` them have it.
 
-    >>> told_apart([Experiment(), Experiment(lr=0.5), Experiment(algorithm="fedprox")])
+    >>> distinct_names([Experiment(), Experiment(lr=0.5), Experiment(algorithm="fedprox")])
     ('digits, 20 clients with 2 classes each', ['fedavg', 'fedavg, lr 0.5', 'fedprox'])
-    >>> told_apart([Experiment(), Experiment(partition="iid")])[1]
+    >>> distinct_names([Experiment(), Experiment(partition="iid")])[1]
     ['fedavg; digits, 20 clients with 2 classes each', 'fedavg; digits, 20 clients, iid']
     """
-    usual = {name: _most(_values([*experiments, *among], name)) for name in _NAMED}
+    usual = {name: _majority(_values([*experiments, *among], name)) for name in _NAMED}
     settings = [setting(one) for one in experiments]
     shared = settings[0] if len(set(settings)) == 1 else ""
-    names = [
-        ", ".join([method(one), *(_show(one, n) for n in _NAMED if _is_odd(one, n, usual))]) for one in experiments
-    ]
+    unusual = [[_show(one, name) for name in _NAMED if _is_unusual(one, name, usual)] for one in experiments]
+    names = [", ".join([method_name(one), *fields]) for one, fields in zip(experiments, unusual, strict=True)]
     return shared, names if shared else [f"{name}; {where}" for name, where in zip(names, settings, strict=True)]
 
 
 def seeds(numbers: Sequence[int]) -> str:
-    """Names seeds.
+    """Writes a list of seeds.
 
     >>> seeds([0]), seeds([0, 1])
     ('seed 0', 'seeds 0, 1')
@@ -72,22 +71,22 @@ def seeds(numbers: Sequence[int]) -> str:
     return f"seed{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
-def natural(text: str) -> list[tuple[int, str]]:
-    """Returns what to sort a name by: its numbers count as numbers.
+def natural_order(text: str) -> list[tuple[int, str]]:
+    """Returns a sort key in which digits count as numbers.
 
-    >>> sorted(["run-10", "run-2", "run"], key=natural)
+    >>> sorted(["run-10", "run-2", "run"], key=natural_order)
     ['run', 'run-2', 'run-10']
     """
     parts = re.split(r"(\d+)", text)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts if part]
 
 
-def method(experiment: Experiment) -> str:
-    """Names the algorithm, the parametrisation, what is fixed of it, and the personalisation.
+def method_name(experiment: Experiment) -> str:
+    """Returns the algorithm, the parametrisation, the fixed groups and the personalised method.
 
-    >>> method(Experiment(parametrisation="atoms", personal="local-atoms"))
+    >>> method_name(Experiment(parametrisation="atoms", personal="local-atoms"))
     'fedavg + 9 atoms, local-atoms'
-    >>> method(Experiment(parametrisation="atoms", fixed="atoms"))
+    >>> method_name(Experiment(parametrisation="atoms", fixed="atoms"))
     'fedavg + 9 atoms, fixed atoms'
     """
     kind = experiment.parametrisation
@@ -97,11 +96,11 @@ def method(experiment: Experiment) -> str:
     return f"{experiment.algorithm}{layers}{fixed}{own}"
 
 
-def atoms_of(experiments: Iterable[Experiment]) -> str:
-    """Says with which atoms experiments run, and with which learning rate if it is not that of the other parameters.
+def atoms_used(experiments: Iterable[Experiment]) -> str:
+    """Returns the numbers of atoms, each with its learning rate if that is not the one of the other parameters.
 
     >>> fast = Experiment(parametrisation="atoms", atoms=25, atoms_lr=2.0)
-    >>> atoms_of([fast, Experiment(parametrisation="atoms"), Experiment()])
+    >>> atoms_used([fast, Experiment(parametrisation="atoms"), Experiment()])
     '9 atoms or 25 atoms with 2 times the learning rate'
     """
     found = sorted({(one.atoms, one.atoms_lr) for one in experiments if one.parametrisation == "atoms"})
@@ -111,21 +110,21 @@ def atoms_of(experiments: Iterable[Experiment]) -> str:
 
 
 def _values(experiments: Sequence[Experiment], name: str) -> Counter[object]:
-    """Counts the values of a field where it changes anything."""
+    """Counts the values of a field over the experiments that it affects."""
     return Counter(getattr(one, name) for one in experiments if _matters(one, name))
 
 
-def _most(values: Counter[object]) -> set[object]:
-    """Returns the value that more than half have, if there is one."""
+def _majority(values: Counter[object]) -> set[object]:
+    """Returns the value of more than half, if there is one."""
     return {value for value, count in values.items() if 2 * count > values.total()}
 
 
-def _is_odd(experiment: Experiment, name: str, usual: Mapping[str, set[object]]) -> bool:
+def _is_unusual(experiment: Experiment, name: str, usual: Mapping[str, set[object]]) -> bool:
     return _matters(experiment, name) and getattr(experiment, name) not in usual[name]
 
 
 def _matters(experiment: Experiment, name: str) -> bool:
-    """Says whether a field changes anything in an experiment."""
+    """Returns whether a field affects an experiment."""
     if name in _ONLY_WITH_ATOMS:
         return experiment.parametrisation == "atoms"
     if name == "controls":
