@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from fedatoms.engine.spec import Simulation
     from fedatoms.experiment.fields import Experiment
     from fedatoms.experiment.presets import preset
-    from fedatoms.nn.atoms import AtomConv2d, decompose, fuse, groups, is_decomposed
+    from fedatoms.nn.atoms import AtomConv2d, decompose, fuse, is_decomposed
+    from fedatoms.nn.groups import groups
     from fedatoms.nn.hadamard import factorise, personal_factors
     from fedatoms.runs.execute import Result, run
     from fedatoms.runs.loading import load_model
@@ -38,7 +39,8 @@ _HOMES = {
     "fedatoms.algorithms.fedprox": ("fedprox",),
     "fedatoms.algorithms.scaffold": ("scaffold",),
     "fedatoms.data.federation": ("Federation", "federation"),
-    "fedatoms.nn.atoms": ("AtomConv2d", "decompose", "fuse", "groups", "is_decomposed"),
+    "fedatoms.nn.atoms": ("AtomConv2d", "decompose", "fuse", "is_decomposed"),
+    "fedatoms.nn.groups": ("groups",),
     "fedatoms.engine.exchange": ("Exchange", "every_round", "fast_slow"),
     "fedatoms.experiment.fields": ("Experiment",),
     "fedatoms.nn.hadamard": ("factorise", "personal_factors"),

@@ -16,8 +16,10 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional
 from torch.nn.utils import prune
 
+from fedatoms.core.options import GROUPS, Init
 from fedatoms.core.randomness import generator
-from fedatoms.nn.atoms import GROUPS, AtomConv, Conv, Init, decompose, fuse, groups, is_decomposed
+from fedatoms.nn.atoms import AtomConv, Conv, decompose, fuse, is_decomposed
+from fedatoms.nn.groups import groups
 
 few = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 2**32)

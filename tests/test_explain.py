@@ -19,7 +19,6 @@ from fedatoms.core.randomness import generator
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.evaluate import score
 from fedatoms.engine.exchange import Exchange, fast_slow
-from fedatoms.engine.loop import with_params
 from fedatoms.engine.round import advance
 from fedatoms.engine.spec import Simulation
 from fedatoms.evidence.explain import study
@@ -37,6 +36,7 @@ from fedatoms.evidence.explain.variance import parts_of, variance_of
 from fedatoms.evidence.explain.words import findings
 from fedatoms.experiment.build import simulation
 from fedatoms.experiment.fields import Experiment
+from fedatoms.nn.layers import with_params
 from fedatoms.personal import personal
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.lock import locked

@@ -17,7 +17,8 @@ from fedatoms.engine.client_round import Training
 from fedatoms.engine.round import Simulation
 from fedatoms.experiment.build import network_of
 from fedatoms.experiment.fields import Experiment
-from fedatoms.nn.atoms import Conv, decompose, fuse, groups
+from fedatoms.nn.atoms import Conv, decompose, fuse
+from fedatoms.nn.groups import groups
 from fedatoms.nn.hadamard import HadamardConv, HadamardLinear, LowRank, factorise, personal_factors, rank
 from fedatoms.nn.models import fedrep_cnn100, lenet, resnet18
 

@@ -26,10 +26,10 @@ from flower_grid import (
 from flwr.app import Message
 from safetensors.torch import load_file, save_file
 
-from fedatoms.engine.loop import with_params
 from fedatoms.flower import trained
 from fedatoms.flower.node import Kept, keep, kept_at
 from fedatoms.flower.strategy import TooFew
+from fedatoms.nn.layers import with_params
 from fedatoms.runs.execute import read_result
 
 WHO = 1

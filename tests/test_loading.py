@@ -16,9 +16,9 @@ from torch import Tensor, nn
 import fedatoms
 from fedatoms.cli import main
 from fedatoms.core.files import write_file
-from fedatoms.engine.loop import with_params
 from fedatoms.evidence.results.find import find
 from fedatoms.experiment.fields import ADDED, Experiment, from_json, load_run, to_json
+from fedatoms.nn.layers import with_params
 from fedatoms.personal import METHODS
 from fedatoms.runs import execute as running
 from fedatoms.runs.execute import read_result, resume, run

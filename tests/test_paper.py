@@ -28,7 +28,8 @@ from fedatoms.evidence.paper.readings import READINGS, Reading, reading
 from fedatoms.evidence.paper.tables import CIFAR, COLUMNS, Cell, cells, cells_of, pairs
 from fedatoms.experiment.fields import Experiment, check, identity, scored_models
 from fedatoms.experiment.presets import PRESETS
-from fedatoms.nn.atoms import decompose, groups
+from fedatoms.nn.atoms import decompose
+from fedatoms.nn.groups import groups
 from fedatoms.nn.models import build
 
 CARDS = Path(__file__).parent.parent / "docs" / "methods"

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedatoms.algorithms import algorithm
 from fedatoms.core import trees
+from fedatoms.core.options import Group
 from fedatoms.data.batches import fetch
 from fedatoms.data.federation import Federation
 from fedatoms.engine import evaluate
@@ -24,7 +25,7 @@ from fedatoms.engine.round import advance, begin, last_pass
 from fedatoms.engine.spec import Simulation, batches_of
 from fedatoms.experiment.build import simulation as build_simulation
 from fedatoms.experiment.fields import Experiment
-from fedatoms.nn.atoms import Group, decompose
+from fedatoms.nn.atoms import decompose
 from fedatoms.nn.hadamard import factorise, personal_factors
 from fedatoms.nn.models import build
 from fedatoms.personal import METHODS, Personal, Phase, personal

@@ -23,8 +23,9 @@ from fedatoms.adapt.join import Newcomer, join, prepare
 from fedatoms.cli import main
 from fedatoms.data import load
 from fedatoms.data.image_files import FORMATS, Wanted, read_pictures
-from fedatoms.engine.loop import with_params
-from fedatoms.nn.atoms import decompose, groups, is_decomposed
+from fedatoms.nn.atoms import decompose, is_decomposed
+from fedatoms.nn.groups import groups
+from fedatoms.nn.layers import with_params
 from fedatoms.nn.models import build
 
 SMALL = "--clients 5 --rounds 2 --epochs 1 --batch-size 32 --threads 1 --device cpu --parametrisation atoms".split()

@@ -15,17 +15,18 @@ from torch import Tensor, nn
 
 from fedatoms.core.files import read_tensors, replace_file
 from fedatoms.core.lookup import some, unknown
+from fedatoms.core.options import Group
 from fedatoms.core.trees import Params, misfit, restrict
 from fedatoms.data.batches import normalise
 from fedatoms.data.datasets import Recipe, recipe_of
 from fedatoms.data.federation import Federation, Samples, federation
 from fedatoms.engine.client_round import Training
-from fedatoms.engine.loop import with_params
 from fedatoms.engine.round import begin, last_pass, own_at_the_end
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import assemble
 from fedatoms.experiment.fields import Experiment, identity, load_run
-from fedatoms.nn.atoms import Group, fuse
+from fedatoms.nn.atoms import fuse
+from fedatoms.nn.layers import with_params
 from fedatoms.personal.base import Part, Personal, Phase, groups
 from fedatoms.runs.loading import ImagesOf, anew, fill, images_of, load_model
 

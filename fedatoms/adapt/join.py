@@ -18,7 +18,7 @@ from fedatoms.engine.round import begin
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import configure, device_of, training_of
 from fedatoms.experiment.fields import Experiment, check, load_run
-from fedatoms.nn.atoms import groups
+from fedatoms.nn.groups import groups
 from fedatoms.runs.loading import images_of
 
 

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 
 from fedatoms.core.lookup import unknown
-from fedatoms.engine.client_round import Precision
+from fedatoms.core.options import Precision
 from fedatoms.runs.provenance import provenance
 
 Part = Literal["grid", "jax", "rounds", "algorithms", "personal", "deterministic", "cold"]

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad as pad_tensor
 
 from fedatoms.core import trees
+from fedatoms.core.options import check_range
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Recipe
 
@@ -156,9 +157,7 @@ def _lengthen(one: Plan, steps: int) -> Plan:
 
 
 def _check_plan(part: Tensor, batch_size: int, epochs: int) -> None:
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size} is less than 1. Use batch_size=50 (the paper's choice).")
-    if epochs < 1:
-        raise ValueError(f"epochs={epochs} is less than 1: a client that is chosen must train. Use epochs=5.")
+    check_range("batch_size", batch_size)
+    check_range("epochs", epochs)
     if len(part) == 0:
         raise ValueError("the client has no samples, and nothing to plan. Leave it out of the federation.")

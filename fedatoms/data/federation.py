@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedatoms.core.options import check_range
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Images, Recipe
 from fedatoms.data.partitions import Split
@@ -44,8 +45,7 @@ def hold_out(images: Images, share: float, seed: int) -> Images:
     >>> len(digits.y), len(digits.test_y)
     (1294, 143)
     """
-    if not 0 <= share < 1:
-        raise ValueError(f"share={share} is not in [0, 1). Use for example 0.1, or 0 for the test set.")
+    check_range("holdout", share, argument="share")
     if share == 0:
         return images
     x, y, held, rng = images.x, images.y, torch.zeros(len(images.y), dtype=torch.bool), generator(seed, "holdout")

@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fedatoms.core import trees
+from fedatoms.core.options import Scored
 from fedatoms.core.trees import Params
 from fedatoms.data.batches import normalise
 from fedatoms.engine.round import advance
-from fedatoms.engine.spec import Record, Scored, Simulation, State
+from fedatoms.engine.spec import Record, Simulation, State
 
 
 class Score(NamedTuple):

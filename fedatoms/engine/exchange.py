@@ -1,14 +1,13 @@
 """What travels: which groups of parameters go in which round, which never leave a client, and how many bytes."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from fedatoms.core import trees
+from fedatoms.core.options import GROUPS, Group, SlowLocal
 from fedatoms.core.trees import Memory
-from fedatoms.nn.atoms import GROUPS, Group
 
 Schedule = Callable[[int], frozenset[Group]]
-SlowLocal = Literal["discard", "freeze", "keep"]
 FAST: frozenset[Group] = frozenset({"atoms", "head"})
 SLOW: frozenset[Group] = frozenset({"coefficients", "rest", "statistics"})
 

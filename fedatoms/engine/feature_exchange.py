@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from fedatoms.core import trees
+from fedatoms.core.options import Group
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import normalise
 from fedatoms.engine.exchange import bytes_of
 from fedatoms.engine.spec import Bytes, Simulation, State, head_of
-from fedatoms.nn.atoms import Group
 from fedatoms.personal.base import Told
 
 Uploads = Mapping[int, Told]  # of each client that reported

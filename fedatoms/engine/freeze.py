@@ -6,8 +6,8 @@ from dataclasses import replace
 from torch import nn
 
 from fedatoms.core.lookup import unknown
+from fedatoms.core.options import GROUPS
 from fedatoms.engine.spec import Simulation
-from fedatoms.nn.atoms import GROUPS
 
 TRAINED = [group for group in GROUPS if group != "statistics"]
 

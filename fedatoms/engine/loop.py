@@ -1,16 +1,15 @@
 """Training in memory, from Python: your model and your data in, the trained model and its history out."""
 
-import copy
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
-from fedatoms.core.trees import Params, misfit
+from fedatoms.core.options import Scored
 from fedatoms.engine.evaluate import Progress, Score, rounds
 from fedatoms.engine.round import begin
-from fedatoms.engine.spec import Record, Scored, Simulation, State
+from fedatoms.engine.spec import Record, Simulation, State
+from fedatoms.nn.layers import with_params
 
 Watch = Callable[[Progress], None]
 
@@ -45,31 +44,3 @@ def train(sim: Simulation, until: int, *, eval_every: int = 1, watch: Watch | No
         if watch is not None:
             watch(progress)
     return Trained(with_params(sim.model, progress.state.server.params), progress.scores, history, progress.state)
-
-
-def with_params(model: nn.Module, params: Params, names: Collection[str] | None = None) -> nn.Module:
-    """Returns a copy of a model that holds other tensors: all of them, or those that ``names`` says, and no others.
-
-    A tied tensor is named once. Buffers that a state dict leaves out stay the model's own.
-
-    >>> from torch import zeros
-    >>> with_params(nn.Linear(1, 1), {"weight": zeros(1, 1), "bias": zeros(1)}).bias.item()
-    0.0
-    >>> with_params(nn.Linear(1, 1), {"bias": zeros(1)})
-    Traceback (most recent call last):
-    ...
-    ValueError: the tensors do not fit the model (missing: weight)
-    >>> with_params(nn.Linear(1, 1), {"bias": zeros(1)}, names={"bias"}).bias.item()
-    0.0
-    """
-    new = copy.deepcopy(model)
-    saved, parameters, buffers = new.state_dict().keys(), dict(new.named_parameters()), dict(new.named_buffers())
-    unsaved = buffers.keys() - saved
-    held = {name: leaf for name, leaf in {**parameters, **buffers}.items() if name not in unsaved}
-    given = {name: leaf for name, leaf in params.items() if name not in unsaved}
-    if wrong := misfit(given, held if names is None else {name: held[name] for name in sorted(names)}):
-        raise ValueError(f"the tensors do not fit the model ({wrong})")
-    with torch.no_grad():
-        for name, leaf in given.items():
-            held[name].copy_(leaf)
-    return new

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
 from fedatoms.core.files import Stored
+from fedatoms.core.options import Group
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import normalise
 from fedatoms.engine import feature_exchange
@@ -32,7 +33,6 @@ from fedatoms.engine.spec import (
     travelling,
     weights_of,
 )
-from fedatoms.nn.atoms import Group
 from fedatoms.personal.base import Phase, View
 
 _LAST = 1_000  # tells the batches of a last pass from those of a round's phases

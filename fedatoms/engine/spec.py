@@ -12,27 +12,22 @@ from torch import Tensor, nn
 
 from fedatoms.algorithms.base import Algorithm, Server, nothing
 from fedatoms.algorithms.fedprox import fedprox
-from fedatoms.core.lookup import unknown
+from fedatoms.core.options import CHOICES, MODELS_SCORED, Group, Map, Place, Precision, Scored, check_range, one_of
 from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Params
 from fedatoms.data.batches import Plan, plan
 from fedatoms.data.federation import Federation
-from fedatoms.engine.client_round import PRECISIONS, Alignment, Job, Learner, Precision, Training
-from fedatoms.engine.client_states import PLACES, Clients, Place
+from fedatoms.engine.client_round import Alignment, Job, Learner, Training
+from fedatoms.engine.client_states import Clients
 from fedatoms.engine.exchange import Exchange, check_covers, every_round
 from fedatoms.engine.execution.blocks import UNMEASURED, even_blocks, in_blocks, room
 from fedatoms.engine.execution.cuda_graph import compiled, start_compiler
 from fedatoms.engine.execution.vmap import MapClients, NotVectorisable, one_by_one, refusing, vectorised
 from fedatoms.engine.gpu.rewrite import Products, traced
-from fedatoms.nn.atoms import Group, groups, heads
+from fedatoms.nn.groups import groups, heads
 from fedatoms.nn.pure import Network, network, why_not_vectorised
 from fedatoms.personal.base import Personal, Phase
 
-Scored = Literal["server", "selected", "all", "personal"]
-Map = Literal["auto", "one_by_one", "vectorised"]
-MODELS: tuple[Scored, ...] = get_args(Scored)
-GLOBAL_MODELS: tuple[Scored, ...] = ("server", "selected", "all")
-MAPS: tuple[Map, ...] = get_args(Map)
 Bytes = dict[Group, int]
 Predict = Callable[[Params, Tensor], Tensor]
 Made = Literal["network", "pool", "map_clients", "predict"]  # what a simulation makes when it is first used
@@ -64,18 +59,13 @@ class Simulation:
     def __post_init__(self) -> None:
         if not isinstance(self.algorithm, Algorithm):
             raise ValueError(f"algorithm={self.algorithm!r} is not an algorithm. Use for example fedatoms.fedavg().")
-        for name, valid in (("map", MAPS), ("client_state", PLACES), ("precision", PRECISIONS)):
-            if getattr(self, name) not in valid:
-                raise unknown(getattr(self, name), valid, name)
+        for name in ("map", "client_state", "precision"):
+            one_of(CHOICES[name], getattr(self, name), name)
         for which in self.score:
-            if which not in MODELS:
-                raise unknown(which, MODELS, "model to score")
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction={self.fraction} is not in (0, 1]. Use for example 0.1.")
-        if not 0 <= self.failures <= 1:
-            raise ValueError(f"failures={self.failures} is not in [0, 1]. Use for example 0.1.")
-        if not 0 <= self.training.momentum < 1:
-            raise ValueError(f"momentum={self.training.momentum} is not in [0, 1). Use for example 0.9.")
+            one_of(MODELS_SCORED, which, "model to score")
+        for name in ("fraction", "failures"):
+            check_range(name, getattr(self, name))
+        check_range("momentum", self.training.momentum)
         if self.client_state == "disk" and self.folder is None:
             raise ValueError("client_state='disk' needs a folder for the files. Add folder=Path(...).")
         if self.personal.collaboration is not None:

@@ -11,17 +11,17 @@ from torch import nn
 
 from fedatoms.algorithms import algorithm
 from fedatoms.core.lookup import unknown
+from fedatoms.core.options import GROUPS, Controls, Group, Init, Map, Place, Precision, Scored, SlowLocal
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Images, load
 from fedatoms.data.federation import Federation, check_own_tests, hold_out, partition, test_by_classes
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
-from fedatoms.engine.client_round import Controls, Precision, Training
-from fedatoms.engine.client_states import Place
-from fedatoms.engine.exchange import Exchange, SlowLocal, every_round, fast_slow
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.exchange import Exchange, every_round, fast_slow
 from fedatoms.engine.freeze import hold_fixed
-from fedatoms.engine.spec import Map, Scored, Simulation, learner_of
+from fedatoms.engine.spec import Simulation, learner_of
 from fedatoms.experiment.fields import Experiment, check, period_of, scored_models
-from fedatoms.nn.atoms import GROUPS, Group, Init, decompose
+from fedatoms.nn.atoms import decompose
 from fedatoms.nn.hadamard import factorise
 from fedatoms.nn.models import build, check_input
 from fedatoms.personal import personal

@@ -11,11 +11,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from fedatoms.core.files import replace_file
+from fedatoms.core.options import Group
 from fedatoms.core.trees import Params, misfit, restrict
 from fedatoms.engine.client_states import Client, flatten, unflatten
 from fedatoms.engine.round import misfit_of
 from fedatoms.engine.spec import Simulation
-from fedatoms.nn.atoms import Group
 
 
 class Kept(NamedTuple):

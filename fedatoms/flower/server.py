@@ -10,8 +10,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from fedatoms.core.lookup import find
+from fedatoms.core.options import Scored
 from fedatoms.engine.evaluate import Progress, Score, evaluate, lost
-from fedatoms.engine.spec import Record, Scored, Simulation, State
+from fedatoms.engine.spec import Record, Simulation, State
 from fedatoms.experiment.fields import HOW_LONG, HOW_NOT_WHAT, Experiment, load_run, run_name, to_json, trajectory
 from fedatoms.flower.membership import NODE_KEYS, ask, whose_clients
 from fedatoms.flower.private import private, shut

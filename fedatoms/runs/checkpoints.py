@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load, save
 
 from fedatoms.algorithms.base import Server
-from fedatoms.engine.client_states import Client, Clients, flatten, unflatten
 from fedatoms.core.files import Stored, read_file, replace_file, write_file
+from fedatoms.core.trees import Memory, Params, misfit
+from fedatoms.engine.client_states import Client, Clients, flatten, unflatten
 from fedatoms.engine.round import begin, misfit_of
 from fedatoms.engine.spec import Simulation, State
-from fedatoms.core.trees import Memory, Params, misfit
 
 KEPT = 2  # the last checkpoint, and one to fall back to
 

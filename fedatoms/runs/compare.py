@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from fedatoms.experiment.fields import HOW_NOT_WHAT, Experiment, identity, load_run, run_name, to_json
-from fedatoms.runs.lock import check_free
-from fedatoms.runs.execute import Result, Summary, accuracy_curves, read_result, read_rounds, resume, run
 from fedatoms.engine.loop import Watch
+from fedatoms.experiment.fields import HOW_NOT_WHAT, Experiment, identity, load_run, run_name, to_json
+from fedatoms.runs.execute import Result, Summary, accuracy_curves, read_result, read_rounds, resume, run
+from fedatoms.runs.lock import check_free
 
 Watching = Callable[[str, int], AbstractContextManager[Watch]]  # label, rounds
 

@@ -12,19 +12,19 @@ from typing import NamedTuple, NotRequired, TypedDict, cast
 
 from safetensors.torch import save
 
-from fedatoms.experiment import fields as experiments
-from fedatoms.experiment.build import configure, simulation
-from fedatoms.runs.checkpoints import Loaded, load_checkpoint, save_checkpoint
-from fedatoms.runs.tensorboard import check_tensorboard, tensorboard
-from fedatoms.experiment.fields import HOW_LONG, HOW_NOT_WHAT, LOCAL, Experiment, run_name, trajectory
 from fedatoms.core.files import replace_file, write_file
-from fedatoms.runs.lock import WAY_OUT, locked
-from fedatoms.runs.provenance import provenance
+from fedatoms.core.trees import restrict
 from fedatoms.engine.evaluate import Progress, Score, personal_score, rounds
+from fedatoms.engine.loop import Watch
 from fedatoms.engine.round import begin, last_pass
 from fedatoms.engine.spec import Record, Simulation, State
-from fedatoms.engine.loop import Watch
-from fedatoms.core.trees import restrict
+from fedatoms.experiment import fields as experiments
+from fedatoms.experiment.build import configure, simulation
+from fedatoms.experiment.fields import HOW_LONG, HOW_NOT_WHAT, LOCAL, Experiment, run_name, trajectory
+from fedatoms.runs.checkpoints import Loaded, load_checkpoint, save_checkpoint
+from fedatoms.runs.lock import WAY_OUT, locked
+from fedatoms.runs.provenance import provenance
+from fedatoms.runs.tensorboard import check_tensorboard, tensorboard
 
 _ON_FLOWER = Record._field_defaults
 WINDOW = 100  # the headline is the mean of the evaluations in the last so many rounds

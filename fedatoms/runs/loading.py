@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from torch import nn
 
+from fedatoms.core.files import read_tensors
+from fedatoms.core.lookup import one_line
+from fedatoms.core.trees import Params
 from fedatoms.experiment.build import network_of
 from fedatoms.experiment.fields import load_run
-from fedatoms.core.files import read_tensors
+from fedatoms.nn.layers import with_params
 from fedatoms.runs.lock import writer
-from fedatoms.core.lookup import one_line
-from fedatoms.engine.loop import with_params
-from fedatoms.core.trees import Params
 
 
 class ImagesOf(NamedTuple):

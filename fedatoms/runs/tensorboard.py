@@ -3,9 +3,9 @@
 import importlib.util
 from pathlib import Path
 
-from fedatoms.experiment.fields import Experiment
 from fedatoms.engine.evaluate import Progress
 from fedatoms.engine.loop import Watch
+from fedatoms.experiment.fields import Experiment
 
 
 def check_tensorboard(experiment: Experiment) -> None:

@@ -8,13 +8,12 @@ from torch import Tensor, nn
 
 from fedatoms.core.trees import Params
 from fedatoms.engine.evaluate import score
-from fedatoms.engine.loop import with_params
 from fedatoms.engine.round import advance, begin
 from fedatoms.engine.spec import Simulation, State
 from fedatoms.experiment.build import configure, simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.atoms import fuse
-from fedatoms.nn.layers import Conv
+from fedatoms.nn.layers import Conv, with_params
 
 
 def prepared(experiment: Experiment) -> Simulation:

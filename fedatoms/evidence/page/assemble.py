@@ -11,12 +11,12 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from fedatoms.core.files import replace_file
+from fedatoms.core.options import GROUPS
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page import explanations, figures, measures, run_figures, sections
 from fedatoms.evidence.page.export import to_csv
 from fedatoms.evidence.results.find import Found, find
 from fedatoms.evidence.results.groups import group, match
-from fedatoms.nn.atoms import GROUPS
 
 # What draws: plotly.js-cartesian-dist-min 4.1.1, packed with `gzip -9n`; a third of Plotly, and all that we need.
 PLOTLY = "plotly-cartesian.min.js.gz"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from fedatoms.core.options import GROUPS
 from fedatoms.evidence.claims.base import Claim
 from fedatoms.evidence.claims.tables import NEAR
 from fedatoms.evidence.page.table import Cell, change, number, spread, table, text
@@ -28,7 +29,6 @@ from fedatoms.evidence.results.groups import (
     row_name,
 )
 from fedatoms.evidence.results.names import labels, setting
-from fedatoms.nn.atoms import GROUPS
 from fedatoms.runs.execute import WINDOW
 
 LAST = f"the last {WINDOW} rounds, or all if there are fewer"
