@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from fedatoms.nn.atoms import AtomConv2d, decompose, fuse, is_decomposed
     from fedatoms.nn.groups import groups
     from fedatoms.nn.hadamard import factorise, personal_factors
-    from fedatoms.runs.execute import Result, run
+    from fedatoms.runs.execute import run
     from fedatoms.runs.loading import load_model
+    from fedatoms.runs.results import Result
 
 _HOMES = {
     "fedatoms.algorithms": ("ALGORITHMS", "Algorithm", "algorithm"),
@@ -48,7 +49,8 @@ _HOMES = {
     "fedatoms.engine.client_round": ("Training",),
     "fedatoms.adapt.fit": ("inputs_of", "load_personal", "personal_model", "personalise", "save_personal"),
     "fedatoms.experiment.presets": ("preset",),
-    "fedatoms.runs.execute": ("Result", "run"),
+    "fedatoms.runs.execute": ("run",),
+    "fedatoms.runs.results": ("Result",),
     "fedatoms.engine.spec": ("Simulation",),
     "fedatoms.engine.loop": ("Trained", "train"),
 }

@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 from deployed_app import SMALL, is_the_simulators, node_configs, write_app
 
 from fedatoms.flower.deploy import Deployment, DeploymentError, deployed
-from fedatoms.runs.execute import read_rounds
+from fedatoms.runs.results import read_rounds
 
 LONG = 600.0  # seconds
 CASES = {

@@ -13,7 +13,7 @@ from fedatoms.evidence.paper.studies import SAMPLED, quick, study
 from fedatoms.evidence.results.find import Found, find
 from fedatoms.evidence.results.groups import Group, group
 from fedatoms.evidence.results.spending import last_of, share, spent
-from fedatoms.experiment.fields import to_json
+from fedatoms.experiment.files import to_json
 from fedatoms.experiment.presets import PRESETS
 
 RUNS = Path(__file__).parent.parent / "paper-results"

@@ -300,8 +300,8 @@ def test_a_method_that_needs_no_new_mechanism_is_short(name: str) -> None:
         ({"personal": "ditto", "personal_strength": -1.0}, "pull=-1.0"),
         ({"personal": "fedper", "beta": "1/2", "slow_local": "keep"}, "would keep two"),
         ({"personal": "fedper", "clients": 100, "classes_per_client": 5, "score": "server"}, "test set lacks"),
-        ({"personal": "fedper", "clients": 100, "classes_per_client": 5}, "test set lacks.*own-test classes"),
-        ({"personal": "fedper", "last_epochs": -1}, "--last-epochs -1"),
+        ({"personal": "fedper", "clients": 100, "classes_per_client": 5}, "test set lacks.*own_test=classes"),
+        ({"personal": "fedper", "last_epochs": -1}, "last_epochs=-1"),
         ({"personal": "lg-fedavg", "model": "resnet18-gn-small"}, "two linear layers"),
     ],
 )  # fmt: skip

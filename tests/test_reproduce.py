@@ -30,10 +30,13 @@ from fedatoms.evidence.reproduce.terminal_tables import Sheet, sheets
 from fedatoms.evidence.results.find import find
 from fedatoms.evidence.results.groups import group, groups_of
 from fedatoms.evidence.results.spending import spent
-from fedatoms.experiment.fields import Experiment, check, identity
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
 from fedatoms.experiment.presets import preset
 from fedatoms.runs import compare
-from fedatoms.runs.execute import Result
+from fedatoms.runs.execute import Known
+from fedatoms.runs.results import Result
 
 RESULTS = Path(__file__).parent.parent / "paper-results"
 ALL = list(studies().values())
@@ -210,12 +213,12 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
     assert main(["reproduce", "iid", *TINY, "--out", "whole"]) == 0
     whole = shown(capsys.readouterr().out)
 
-    def stopped(experiment: Experiment, watch: Watch) -> Result:
+    def stopped(experiment: Experiment, watch: Watch, known: Known) -> Result:
         def stop(progress: object) -> None:
             if experiment.parametrisation == "atoms":
                 raise KeyboardInterrupt
 
-        return compare.finish(experiment, stop)
+        return compare.finish(experiment, stop, known)
 
     with monkeypatch.context() as patch:
         patch.setattr(work, "finish", stopped)
@@ -229,10 +232,10 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
 def test_a_run_that_fails_is_named_and_the_others_are_done(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(experiment: Experiment, watch: Watch) -> Result:
+    def fails(experiment: Experiment, watch: Watch, known: Known) -> Result:
         if experiment.parametrisation == "plain":
             raise FloatingPointError("loss is nan")
-        return compare.finish(experiment, watch)
+        return compare.finish(experiment, watch, known)
 
     monkeypatch.setattr(work, "finish", fails)
     assert main(["reproduce", "iid", *TINY]) == 1
@@ -244,7 +247,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_done(
 def test_if_all_fail_their_reasons_are_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(experiment: Experiment, watch: Watch) -> Result:
+    def fails(experiment: Experiment, watch: Watch, known: Known) -> Result:
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(work, "finish", fails)
@@ -260,7 +263,7 @@ def test_a_job_leaves_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None
             self.itself = self
 
     made = list[weakref.ref[Large]]()
-    monkeypatch.setattr(work, "finish", lambda experiment, watch: made.append(weakref.ref(Large())))
+    monkeypatch.setattr(work, "finish", lambda *given: made.append(weakref.ref(Large())))
     for _ in work.here(jobs(chosen(["iid"]), Reproduce(only=TINY[-1])), lambda job, share: None):
         assert made[-1]() is None
 

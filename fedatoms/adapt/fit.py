@@ -24,11 +24,15 @@ from fedatoms.engine.client_round import Training
 from fedatoms.engine.round import begin, last_pass, own_at_the_end
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import assemble
-from fedatoms.experiment.fields import Experiment, identity, load_run
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import load_run
+from fedatoms.experiment.identity import identity
 from fedatoms.nn.atoms import fuse
 from fedatoms.nn.layers import with_params
 from fedatoms.personal.base import Part, Personal, Phase, groups
-from fedatoms.runs.loading import ImagesOf, anew, fill, images_of, load_model
+from fedatoms.runs.loading import ImagesOf, fill, how_to_rewrite, images_of, load_model
+from fedatoms.runs.personal_models import FOLDER, personal_file
+from fedatoms.runs.remote import LOAD_PERSONAL, is_remote
 
 PARTS = ("atoms", "head")
 _KEY = "fedatoms"  # one key of metadata: the order of several is random
@@ -133,14 +137,14 @@ def personal_model(folder: Path | str, client: int) -> nn.Module:
     model, experiment = load_model(folder), load_run(folder)
     if experiment.personal == "none":
         raise ValueError(
-            f"{folder} has no clients' own models: its method is not personalised. Run one with --personal "
-            "local-atoms, or fit a client's part with `fedatoms personalize`."
+            f"{folder} has no clients' own models: its method is not personalised. Run one with "
+            "personal=local-atoms, or fit a client's part with `fedatoms personalize`."
         )
     if not 0 <= client < experiment.clients:
         raise ValueError(f"client={client} is not a client of {folder}. Use 0 to {experiment.clients - 1}.")
-    path = folder / "personal" / f"{client:06d}.safetensors"
     _check_clients(folder, experiment)
-    return fuse(with_own(model, path, experiment, images_of(folder), anew(folder))).eval()
+    path = personal_file(folder, client)
+    return fuse(with_own(model, path, experiment, images_of(folder), how_to_rewrite(folder))).eval()
 
 
 def with_own(model: nn.Module, path: Path, experiment: Experiment, images: ImagesOf, remedy: str) -> nn.Module:
@@ -264,18 +268,19 @@ def _misfit(model: nn.Module, own: Params) -> str:
 
 
 def _check_clients(folder: Path, experiment: Experiment) -> None:
-    if (folder / "nodes").is_dir():
+    if is_remote(folder):
         raise ValueError(
             f"{folder} is a run on nodes, which hold their own parts. Load a node's personal.safetensors there with "
-            "fedatoms.flower.trained(task, folder, own=file)."
+            f"{LOAD_PERSONAL}."
         )
-    found = {path.name for path in (folder / "personal").glob("*.safetensors")}
-    wanted = {f"{client:06d}.safetensors" for client in range(experiment.clients)}
+    found = {path.name for path in (folder / FOLDER).glob("*.safetensors")}
+    wanted = {personal_file(folder, client).name for client in range(experiment.clients)}
     if found != wanted:
         lists = {"missing": wanted - found, "extra": found - wanted}
-        said = "; ".join(f"{what}: {some(sorted(names))}" for what, names in lists.items() if names)
+        wrong = "; ".join(f"{what}: {some(sorted(names))}" for what, names in lists.items() if names)
         raise ValueError(
-            f"{folder / 'personal'} has not one file for each of {experiment.clients} clients ({said}). {anew(folder)}"
+            f"{folder / FOLDER} has not one file for each of {experiment.clients} clients ({wrong}). "
+            f"{how_to_rewrite(folder)}"
         )
 
 

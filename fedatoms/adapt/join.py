@@ -17,7 +17,9 @@ from fedatoms.engine.evaluate import Score, score
 from fedatoms.engine.round import begin
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import configure, device_of, training_of
-from fedatoms.experiment.fields import Experiment, check, load_run
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import load_run
 from fedatoms.nn.groups import groups
 from fedatoms.runs.loading import images_of
 

@@ -140,7 +140,7 @@ def check_own_tests(data: Federation) -> None:
         if lacking:
             raise ValueError(
                 f"client {client} trains on class {min(lacking)}, which its part of the test set lacks: its own model "
-                "cannot be scored fairly. Use --own-test classes."
+                "cannot be scored fairly. Use own_test=classes."
             )
 
 

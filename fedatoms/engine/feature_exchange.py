@@ -1,17 +1,16 @@
 """What a collaboration adds to a round: clients describe their features, and the server gives them new own parts."""
 
-from collections import Counter
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from fedatoms.core import trees
+from fedatoms.core import ledger, trees
+from fedatoms.core.ledger import Bytes
 from fedatoms.core.options import Group
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import normalise
-from fedatoms.engine.exchange import bytes_of
-from fedatoms.engine.spec import Bytes, Simulation, State, head_of
+from fedatoms.engine.spec import Simulation, State, head_of
 from fedatoms.personal.base import Told
 
 Uploads = Mapping[int, Told]  # of each client that reported
@@ -75,11 +74,9 @@ def told_by(sim: Simulation, state: State, before: Mapping[int, Params], after: 
 
 def bytes_up(sim: Simulation, told: Uploads) -> Bytes:
     """Counts what clients upload to a collaboration."""
-    count: Counter[Group] = Counter()
-    for own, before, after in told.values():
-        count.update(bytes_of({"own": own}, sim.labels))
-        count[_GROUP] += trees.nbytes(before) + trees.nbytes(after)
-    return dict(count)
+    own = (ledger.bytes_of({"own": each.own}, sim.labels) for each in told.values())
+    features = sum(trees.nbytes(each.before) + trees.nbytes(each.after) for each in told.values())
+    return ledger.add(*own, {_GROUP: features}) if told else {}
 
 
 def bytes_down(sim: Simulation, state: State, chosen: list[int], told: Uploads) -> Bytes:
@@ -87,10 +84,8 @@ def bytes_down(sim: Simulation, state: State, chosen: list[int], told: Uploads) 
     method = sim.personal.collaboration
     if method is None:
         return {}
-    count: Counter[Group] = Counter({_GROUP: len(chosen) * trees.nbytes(method.sends(state.common))})
-    for own, _, _ in told.values():
-        count.update(bytes_of({"own": own}, sim.labels))
-    return dict(count)
+    common: Bytes = {_GROUP: len(chosen) * trees.nbytes(method.sends(state.common))}
+    return ledger.add(common, *(ledger.bytes_of({"own": each.own}, sim.labels) for each in told.values()))
 
 
 def _of_client(sim: Simulation, params: Params, client: int) -> tuple[Tensor, Tensor]:

@@ -1,53 +1,54 @@
 """Groups that are never trained: they become constants of the network, which no algorithm, server or message sees."""
 
 import copy
+from collections.abc import Collection
 from dataclasses import replace
 
 from torch import nn
 
-from fedatoms.core.lookup import unknown
-from fedatoms.core.options import GROUPS
+from fedatoms.core.options import TRAINED_GROUPS, Group, one_of
 from fedatoms.engine.spec import Simulation
 
-TRAINED = [group for group in GROUPS if group != "statistics"]
 
-
-def hold_fixed(sim: Simulation, fixed: str) -> Simulation:
-    """Returns the simulation with some groups, separated by commas, as they are at the start.
+def hold_fixed(sim: Simulation, fixed: Collection[Group]) -> Simulation:
+    """Returns the simulation in which some groups stay as they are at the start.
 
     >>> from fedatoms.data.federation import federation
     >>> from torch import zeros
     >>> samples = zeros(2, 1, 3, 3), zeros(2).long()
     >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2))
-    >>> hold_fixed(Simulation(net, federation([samples], test=samples)), "rest").labels
+    >>> hold_fixed(Simulation(net, federation([samples], test=samples)), ["rest"]).labels
     {'2.weight': 'head', '2.bias': 'head'}
     """
-    held = replace(sim, model=_frozen(sim, _wanted(sim, fixed)))
+    _check_present(sim, fixed)
+    held = replace(sim, model=_frozen(sim, fixed))
     before = _trains_own(sim)
     try:
         after = _trains_own(held)
     except ValueError:  # the part is gone
         after = []
     if after != before:
-        raise ValueError(f"--fixed {fixed} holds what --personal trains on each client. Leave one of them out.")
+        raise ValueError(f"fixed={_said(fixed)} holds what `personal` trains on each client. Leave one of them out.")
     return held
 
 
-def _wanted(sim: Simulation, fixed: str) -> list[str]:
-    wanted, labels = [part.strip() for part in fixed.split(",")], {sim.labels[name] for name in sim.network.parameters}
-    present = [group for group in TRAINED if group in labels]
-    for name in wanted:
-        if name not in TRAINED:
-            raise unknown(name, TRAINED, "group in --fixed")
+def _check_present(sim: Simulation, fixed: Collection[Group]) -> None:
+    labels = {sim.labels[name] for name in sim.network.parameters}
+    present = [group for group in TRAINED_GROUPS if group in labels]
+    for name in fixed:
+        one_of(TRAINED_GROUPS, name, "group in fixed")
         if name not in present:
-            more = ", or --parametrisation atoms" if name in ("atoms", "coefficients") else ""
-            raise ValueError(f"--fixed {name}: the network has no {name}. Use one of {', '.join(present)}{more}.")
-    if set(wanted) == set(present):
-        raise ValueError(f"--fixed {fixed} leaves nothing to train. Leave out one of {', '.join(present)}.")
-    return wanted
+            more = ", or parametrisation=atoms" if name in ("atoms", "coefficients") else ""
+            raise ValueError(f"fixed={name}: the network has no {name}. Use one of {', '.join(present)}{more}.")
+    if set(fixed) == set(present):
+        raise ValueError(f"fixed={_said(fixed)} leaves nothing to train. Leave out one of {', '.join(present)}.")
 
 
-def _frozen(sim: Simulation, wanted: list[str]) -> nn.Module:
+def _said(groups: Collection[Group]) -> str:
+    return ",".join(groups)
+
+
+def _frozen(sim: Simulation, wanted: Collection[Group]) -> nn.Module:
     model = copy.deepcopy(sim.model)
     for name, parameter in model.named_parameters():
         if sim.labels.get(name) in wanted:

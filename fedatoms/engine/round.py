@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fedatoms.algorithms.base import Server
-from fedatoms.core import trees
+from fedatoms.core import ledger, trees
 from fedatoms.core.files import Stored
+from fedatoms.core.ledger import Bytes
 from fedatoms.core.options import Group
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import normalise
@@ -19,9 +20,7 @@ from fedatoms.engine import feature_exchange
 from fedatoms.engine import server as server_side
 from fedatoms.engine.client_round import Job, Reply, Traces, check_finite, traces_of
 from fedatoms.engine.client_states import Client, Clients, flatten
-from fedatoms.engine.exchange import bytes_of
 from fedatoms.engine.spec import (
-    Bytes,
     Record,
     Simulation,
     State,
@@ -69,8 +68,8 @@ def advance(sim: Simulation, state: State) -> tuple[State, Record]:
     told = feature_exchange.told_by(sim, now, before, got.after)
     new = settle(sim, now, present, got.total)._replace(last_sum=got.last_sum)
     new = feature_exchange.settle(sim, new, told)
-    up = _add(got.up, feature_exchange.bytes_up(sim, told))
-    down = _add(_bytes_down(sim, state, chosen), feature_exchange.bytes_down(sim, state, chosen, told))
+    up = ledger.add(got.up, feature_exchange.bytes_up(sim, told))
+    down = ledger.add(_bytes_down(sim, state, chosen), feature_exchange.bytes_down(sim, state, chosen, told))
     trace = server_side.trace_of(new.server)
     look_ahead(sim, state.round + 1)
     # But for a collaboration, nothing above waits for a GPU: it works on while the host does its part of the round.
@@ -256,7 +255,7 @@ def _job(sim: Simulation, state: State, client: int, phase: Phase, place: int) -
 
 def _collect(sim: Simulation, state: State, got: _Collected, block: list[int], reply: Reply, view: View) -> _Collected:
     total = server_side.gather(got.total, reply.upload, weights_of(sim, block))
-    up = {group: got.up.get(group, 0) + count for group, count in bytes_of(reply.upload, sim.labels).items()}
+    up = ledger.add(got.up, ledger.bytes_of(reply.upload, sim.labels))
     before = [_row(sim, state, client) for client in block]
     after = [_kept(sim, state, old, reply, i, view) for i, old in enumerate(before)]
     rows = {
@@ -297,12 +296,6 @@ def _last(sim: Simulation, row: Client, name: str) -> Tensor:
 
 def _bytes_down(sim: Simulation, state: State, chosen: list[int]) -> Bytes:
     """Counts what is sent to all sampled clients, those included that fail to report."""
-    count: Bytes = {}
-    for lost, clients in Counter(lost_by(sim, state, client) for client in chosen).items():
-        for group, size in bytes_of(message_to(sim, state, lost), sim.labels).items():
-            count[group] = count.get(group, 0) + size * clients
-    return count
-
-
-def _add(one: Bytes, other: Bytes) -> Bytes:
-    return {group: one.get(group, 0) + other.get(group, 0) for group in one | other}
+    alike = Counter(lost_by(sim, state, client) for client in chosen).items()
+    sizes = ((ledger.bytes_of(message_to(sim, state, lost), sim.labels), clients) for lost, clients in alike)
+    return ledger.add(*(ledger.scale(size, clients) for size, clients in sizes))

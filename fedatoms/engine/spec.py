@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedatoms.algorithms.base import Algorithm, Server, nothing
 from fedatoms.algorithms.fedprox import fedprox
+from fedatoms.core.ledger import Bytes
 from fedatoms.core.options import CHOICES, MODELS_SCORED, Group, Map, Place, Precision, Scored, check_range, one_of
 from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Params
@@ -28,7 +29,6 @@ from fedatoms.nn.groups import groups, heads
 from fedatoms.nn.pure import Network, network, why_not_vectorised
 from fedatoms.personal.base import Personal, Phase
 
-Bytes = dict[Group, int]
 Predict = Callable[[Params, Tensor], Tensor]
 Made = Literal["network", "pool", "map_clients", "predict"]  # what a simulation makes when it is first used
 _AHEAD = 32  # clients whose batches are drawn before their round
@@ -177,8 +177,7 @@ class Record(NamedTuple):
     up: Bytes
     down: Bytes
     seconds: float
-    refused: Mapping[int, str] = {}  # on Flower, of those that failed: clients whose answers were not averaged, and why
-    beside: Mapping[str, int] = {}  # on Flower: bytes of arrays that crossed but are in no average
+    extra: Mapping[str, Mapping[str, object]] = {}  # further columns of whoever trains the clients
 
 
 def sharing(sim: Simulation, built: Simulation, *made: Made) -> Simulation:

@@ -20,7 +20,7 @@ from fedatoms.engine.evaluate import Score, personal_score
 from fedatoms.engine.round import last_pass, take_part
 from fedatoms.engine.spec import Simulation, State
 from fedatoms.experiment.build import configure
-from fedatoms.experiment.fields import run_name, trajectory
+from fedatoms.experiment.identity import run_name, trajectory
 from fedatoms.flower import wire
 from fedatoms.flower.node import Kept, fits, keep, kept_at
 from fedatoms.flower.private import private, shut, shut_door

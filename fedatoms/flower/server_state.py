@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 import torch
 
+from fedatoms.core import ledger
 from fedatoms.core.files import replace_file
+from fedatoms.core.ledger import Bytes
 from fedatoms.core.trees import Memory
 from fedatoms.engine import server as server_side
-from fedatoms.engine.exchange import bytes_of
 from fedatoms.engine.round import lost_by, message_to, settle
-from fedatoms.engine.spec import Bytes, Simulation, State
+from fedatoms.engine.spec import Simulation, State
 from fedatoms.flower.membership import Holder
 from fedatoms.flower.wire import Answer, Lacks, Order
 
@@ -57,11 +58,7 @@ def mend(books: Books, client: int, lacks: Lacks) -> Books:
 
 def bytes_in(sim: Simulation, messages: list[Memory]) -> Bytes:
     """Counts the bytes of messages by group."""
-    count: Bytes = {}
-    for message in messages:
-        for group, size in bytes_of(message, sim.labels).items():
-            count[group] = count.get(group, 0) + size
-    return count
+    return ledger.add(*(ledger.bytes_of(message, sim.labels) for message in messages))
 
 
 def save_books(folder: Path, books: Books) -> None:

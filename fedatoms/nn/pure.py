@@ -219,7 +219,7 @@ def _rows(seen: list[Tensor], layer: str) -> Tensor:
     if len(seen) != 1:
         raise ValueError(
             f"layer '{layer}' is called {len(seen)} times for a batch, so what goes into it is not one row of features "
-            f"per sample. Name another with --head."
+            f"per sample. Name another with `head`."
         )
     return seen[0].flatten(1)
 

@@ -61,8 +61,8 @@ def load_checkpoint(folder: Path, sim: Simulation, *, trajectory: str, set_aside
             loaded.notes.append(f"going on from checkpoint {path.stem} instead")
         return loaded
     tried = "; ".join(notes)
-    anew = f"Start anew: delete {folder.parent}, or give another --name."
-    raise ValueError(f"{folder} holds no checkpoint that can be read: {tried}. {anew}")
+    again = f"Start again: delete {folder.parent}, or use another `name`."
+    raise ValueError(f"{folder} holds no checkpoint that can be read: {tried}. {again}")
 
 
 def _save(folder: Path, state: State, trajectory: str, seconds: float) -> None:
@@ -92,7 +92,7 @@ def _load(path: Path, sim: Simulation, trajectory: str, notes: list[str]) -> Loa
         raise ValueError("its manifest does not match its checksum")
     if manifest["trajectory"] != trajectory:
         raise _OtherExperiment(
-            f"{path} belongs to another experiment than experiment.json says. Restore that file, or use a new --name."
+            f"{path} belongs to another experiment than experiment.json says. Restore that file, or use another `name`."
         )
     data = path.with_suffix(".safetensors").read_bytes()
     if zlib.crc32(data) != manifest["checksum"]:
@@ -114,9 +114,7 @@ def _load(path: Path, sim: Simulation, trajectory: str, notes: list[str]) -> Loa
         clients=_in_place(fresh.clients, rows),
     )
     if manifest["threads"] != torch.get_num_threads():
-        notes.append(
-            f"the run used {manifest['threads']} threads: for the same bits add --threads {manifest['threads']}"
-        )
+        notes.append(f"the run used {manifest['threads']} threads: for the same bits use threads={manifest['threads']}")
     return Loaded(state, manifest["seconds"], notes)
 
 

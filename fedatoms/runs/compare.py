@@ -4,13 +4,17 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
+from functools import partial
 from typing import NamedTuple
 
+from fedatoms.core import ledger
 from fedatoms.engine.loop import Watch
-from fedatoms.experiment.fields import HOW_NOT_WHAT, Experiment, identity, load_run, run_name, to_json
-from fedatoms.runs.execute import Result, Summary, accuracy_curves, read_result, read_rounds, resume, run
+from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
+from fedatoms.experiment.files import load_run, to_json
+from fedatoms.experiment.identity import identity, run_folder, run_name
+from fedatoms.runs.execute import Known, resume, run
 from fedatoms.runs.lock import check_free
+from fedatoms.runs.results import Result, Summary, accuracy_curves, read_result, read_rounds
 
 Watching = Callable[[str, int], AbstractContextManager[Watch]]  # label, rounds
 
@@ -57,7 +61,7 @@ def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[R
         known.add(identity(experiment))
     for experiment in experiments:
         if existing(experiment) is None:
-            check_free(folder_of(experiment))  # not after hours that the ones before it took
+            check_free(run_folder(experiment))  # not after hours that the ones before it took
     results = []
     for number, experiment in enumerate(experiments, 1):
         found = existing(experiment)
@@ -69,37 +73,39 @@ def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[R
     return results
 
 
-def finish(experiment: Experiment, watch: Watch) -> Result:
-    """Runs an experiment; goes on where it stopped if its folder holds a part of it."""
-    folder = folder_of(experiment)
-    seen = _version(folder / "result.json")
+def finish(experiment: Experiment, watch: Watch, known: Known | None = None) -> Result:
+    """Returns the result of an experiment: one that is known, or that of running it or what is left of it.
 
-    def finished_meanwhile() -> Result | None:
-        return None if _version(folder / "result.json") == seen else existing(experiment)
-
-    if not (folder / "experiment.json").exists():
-        return run(experiment, watch=watch, unless=finished_meanwhile)
-    if identity(load_run(folder)) != identity(experiment):
-        raise ValueError(f"{folder} holds another experiment (resumed for more rounds?). Move it, or use --out.")
-    return resume(folder, {}, watch=watch, unless=finished_meanwhile)
-
-
-def folder_of(experiment: Experiment) -> Path:
-    """Returns the folder of an experiment's run.
-
-    >>> folder_of(Experiment(name="mine")).as_posix()
-    'runs/mine'
+    ``known`` looks for a result, by default in the run's folder: at once, and again when nobody else writes the folder.
     """
-    return Path(experiment.out) / run_name(experiment)
+    look, folder = known or partial(existing, experiment), run_folder(experiment)
+    if (found := look()) is not None:
+        return found
+    if not (folder / "experiment.json").exists():
+        return run(experiment, watch=watch, known=look)
+    if identity(load_run(folder)) != identity(experiment):
+        raise ValueError(
+            f"{folder} holds another experiment (resumed for more rounds?). Move it, or use another `out`."
+        )
+    return resume(folder, {}, watch=watch, known=look)
 
 
 def existing(experiment: Experiment) -> Result | None:
     """Returns the result of an experiment if there is one in its folder."""
-    folder = folder_of(experiment)
+    folder = run_folder(experiment)
     if not (folder / "result.json").exists():
         return None
     found = read_result(folder)
     return found if identity(found.experiment) == identity(experiment) else None
+
+
+def spread_of(values: Sequence[float]) -> Spread:
+    """Returns the mean over seeds, and their standard deviation if there are several.
+
+    >>> spread_of([50.0]), spread_of([50.0, 52.0]).mean
+    (Spread(mean=50.0, deviation=None), 51.0)
+    """
+    return Spread(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
 def compare(results: Sequence[Result]) -> list[Line]:
@@ -132,15 +138,10 @@ def labels(experiments: Sequence[Experiment]) -> list[str]:
     >>> labels([Experiment(), Experiment(fixed="head")]), labels([Experiment(fixed="head")])
     (['fixed=none', 'fixed=head'], ['fedavg plain fixed=head'])
     """
-    names = [field.name for field in dataclasses.fields(Experiment) if field.name not in HOW_NOT_WHAT | {"seed"}]
+    names = [field.name for field in dataclasses.fields(Experiment) if field.name not in EXECUTION_FIELDS | {"seed"}]
     fields = [to_json(one) for one in experiments]
     varied = [name for name in names if len({str(one[name]) for one in fields}) > 1]
     return [" ".join(_show(name, one[name]) for name in varied or _named(one)) for one in fields]
-
-
-def _version(path: Path) -> tuple[int, int] | None:
-    """Tells a file from the one that replaces it."""
-    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
 
 
 def _named(fields: Mapping[str, object]) -> list[str]:
@@ -160,8 +161,8 @@ def _line(label: str, group: list[Result], target: float) -> Line:
         label=label,
         accuracy={name: _accuracy([result.accuracy[name] for result in group]) for name in group[0].accuracy},
         personal=_personal([result.personal or {} for result in group]),
-        bytes_up=statistics.mean(sum(result.bytes_up.values()) for result in group),
-        bytes_down=statistics.mean(sum(result.bytes_down.values()) for result in group),
+        bytes_up=statistics.mean(ledger.total(result.bytes_up) for result in group),
+        bytes_down=statistics.mean(ledger.total(result.bytes_down) for result in group),
         seconds=statistics.mean(result.seconds for result in group),
         target=target,
         rounds_to_target=statistics.mean(reached),
@@ -172,12 +173,8 @@ def _line(label: str, group: list[Result], target: float) -> Line:
 
 def _accuracy(summaries: list[Summary]) -> Accuracy:
     headlines, finals, bests = zip(*summaries, strict=True)
-    return Accuracy(*_spread(headlines), statistics.mean(finals), statistics.mean(bests))
+    return Accuracy(*spread_of(headlines), statistics.mean(finals), statistics.mean(bests))
 
 
 def _personal(found: list[dict[str, float]]) -> dict[str, Spread]:
-    return {name: _spread([one[name] for one in found]) for name in found[0]}
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
+    return {name: spread_of([one[name] for one in found]) for name in found[0]}

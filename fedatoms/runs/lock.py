@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 FILE = "lock"
-WAY_OUT = "Wait for it, end it, or use another --out."
+WAY_OUT = "Wait for it, end it, or use another `out`."
 PATIENCE = 1.0  # seconds until a lock counts as another's: who only looks (``writer``) holds it for an instant
 _HELD = set[int]()  # open files of this process, which a child that it forks must not keep locked
 
@@ -122,7 +122,7 @@ def _take(path: Path) -> int | None:
         os.close(file)
         raise ValueError(
             f"{path.parent} cannot be locked ({error.strerror}): its file system has no locks, which keep a second "
-            f"process from writing the same run. Use another --out, on a disk of this machine for example."
+            f"process from writing the same run. Use another `out`, on a disk of this machine for example."
         ) from None
     os.close(file)
     return None

@@ -12,10 +12,10 @@ import torch
 from fedatoms.core.version import __version__
 
 
-def provenance(device: str) -> dict[str, object]:
+def provenance_of(device: str) -> dict[str, object]:
     """Describes this machine and this code.
 
-    >>> provenance("cpu")["fedatoms"] == __version__
+    >>> provenance_of("cpu")["fedatoms"] == __version__
     True
     """
     return {

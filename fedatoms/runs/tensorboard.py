@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+from fedatoms.core import ledger
 from fedatoms.engine.evaluate import Progress
 from fedatoms.engine.loop import Watch
 from fedatoms.experiment.fields import Experiment
@@ -11,7 +12,7 @@ from fedatoms.experiment.fields import Experiment
 def check_tensorboard(experiment: Experiment) -> None:
     """Refuses an experiment that asks for events where TensorBoard is not installed."""
     if experiment.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ValueError("--tensorboard needs tensorboard. Type: pip install tensorboard")
+        raise ValueError("`tensorboard` needs the package tensorboard. Type: pip install tensorboard")
 
 
 def tensorboard(experiment: Experiment, folder: Path, first: int) -> Watch | None:
@@ -25,8 +26,8 @@ def tensorboard(experiment: Experiment, folder: Path, first: int) -> Watch | Non
     def watch(progress: Progress) -> None:
         t, record = progress.state.round, progress.record
         writer.add_scalar("loss/train", record.loss, t)
-        writer.add_scalar("bytes/up", sum(record.up.values()), t)
-        writer.add_scalar("bytes/down", sum(record.down.values()), t)
+        writer.add_scalar("bytes/up", ledger.total(record.up), t)
+        writer.add_scalar("bytes/down", ledger.total(record.down), t)
         for name, score in progress.scores.items():
             writer.add_scalar(f"accuracy/{name}", score.accuracy, t)
             writer.add_scalar(f"loss/{name}", score.loss, t)

@@ -15,8 +15,8 @@ from fedatoms.evidence.explain.scores import judge_of
 from fedatoms.evidence.explain.twin import check_twin, plain_accuracies
 from fedatoms.evidence.explain.values import Explain, Explanation, Round
 from fedatoms.evidence.explain.variance import variance_of
-from fedatoms.experiment.fields import load_run
-from fedatoms.runs.provenance import provenance
+from fedatoms.experiment.files import load_run
+from fedatoms.runs.provenance import provenance_of
 
 Tell = Callable[[str, int, int], None]  # what goes on, parts done, of so many
 
@@ -48,7 +48,7 @@ def explain(
             rounds=_measured(opened, layers, settings, tell),
             plain=plain_accuracies(plain, settings.rounds, partial(tell, "the plain run")) if plain else None,
             fork=fork(sim, start, layers, rounds, partial(tell, "with and without latent clients")) if rounds else None,
-            provenance=provenance(sim.device),
+            provenance=provenance_of(sim.device),
         )
 
 

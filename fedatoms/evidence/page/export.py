@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fedatoms.evidence.paper.tables import cells_of
 from fedatoms.evidence.results.find import Run
 from fedatoms.evidence.results.groups import column_name, is_stand_in, row_name
-from fedatoms.runs.execute import described
+from fedatoms.experiment.files import without_paths
 
 
 def to_csv(runs: Sequence[Run]) -> str:
@@ -35,7 +35,7 @@ def _line(run: Run) -> dict[str, object]:
     return {
         "folder": run.name,
         "quick": "yes" if is_stand_in(result.experiment) else "",
-        **described(result.experiment),
+        **without_paths(result.experiment),
         **{f"{model} {name}": value for model, summary in accuracy.items() for name, value in summary.items()},
         **_named("personal", result.personal or {}),
         **_named("bytes up", result.bytes_up),

@@ -14,8 +14,8 @@ from fedatoms.evidence.results.groups import Group, marked, places
 from fedatoms.evidence.results.names import setting, told_apart
 from fedatoms.experiment.build import split_of
 from fedatoms.experiment.fields import Experiment
-from fedatoms.runs.execute import accuracy_curves
 from fedatoms.runs.plots import COLOURS
+from fedatoms.runs.results import accuracy_curves
 
 Json = dict[str, object]
 PLAIN_DASHES: tuple[str, ...] = ("dash", "dot")

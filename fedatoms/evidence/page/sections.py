@@ -29,7 +29,7 @@ from fedatoms.evidence.results.groups import (
     row_name,
 )
 from fedatoms.evidence.results.names import labels, setting
-from fedatoms.runs.execute import WINDOW
+from fedatoms.runs.results import WINDOW
 
 LAST = f"the last {WINDOW} rounds, or all if there are fewer"
 MISSING = "number quiet missing"  # page.css hides such rows on demand

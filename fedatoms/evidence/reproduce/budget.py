@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from fedatoms.evidence.reproduce.plan import Job, Reproduce
 from fedatoms.experiment.build import device_of
-from fedatoms.experiment.fields import OF_ATOMS, Experiment, identity
-from fedatoms.runs.compare import folder_of
-from fedatoms.runs.execute import Result
-from fedatoms.runs.provenance import provenance
+from fedatoms.experiment.fields import ATOM_FIELDS, Experiment
+from fedatoms.experiment.identity import identity, run_folder
+from fedatoms.runs.provenance import provenance_of
+from fedatoms.runs.results import Result
 
 A_MINUTE = 60.0  # seconds: more than a measure takes that trains no network, on any machine
 LAST = 5  # runs that an estimate is the median of: the newest, as code becomes faster
@@ -91,7 +91,7 @@ def informed(limit: Limit, settings: Reproduce, jobs: Iterable[Job], results: It
     """Adds what is known of how long jobs take, if there is a limit."""
     if limit.end == math.inf:
         return limit
-    device = str(provenance(device_of(Experiment(device=settings.device)))["device"])
+    device = str(provenance_of(device_of(Experiment(device=settings.device)))["device"])
     return limit._replace(known=took(results, device), device=device, begun=begun(jobs))
 
 
@@ -152,11 +152,11 @@ def _pair_of(job: Job) -> Hashable:
 def _pair(one: Experiment) -> str:
     """Names a run without its seed, and without its decomposition if it may have a partner that differs in it alone."""
     alone = one.personal != "none" or one.parametrisation not in _OTHER
-    return identity(one, without=("seed",) if alone else ("seed", *OF_ATOMS))
+    return identity(one, without=("seed",) if alone else ("seed", *ATOM_FIELDS))
 
 
 def _rounds_done(one: Experiment) -> int:
-    manifests = (folder_of(one) / "checkpoint").glob("*.json")
+    manifests = (run_folder(one) / "checkpoint").glob("*.json")
     return max((int(path.stem) for path in manifests if path.stem.isdecimal()), default=0)
 
 

@@ -14,7 +14,9 @@ from fedatoms.evidence.page.measures import Measured
 from fedatoms.evidence.paper.studies import Study, distinct, quick, studies
 from fedatoms.evidence.results.find import Found
 from fedatoms.experiment.build import device_of
-from fedatoms.experiment.fields import Experiment, check, identity
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
 
 MEASURED, MEASURED_QUICKLY = 100, 15  # rounds of its experiments that a measure counts as in the time that is left
 

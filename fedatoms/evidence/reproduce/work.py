@@ -19,8 +19,10 @@ from fedatoms.evidence.measures.files import write_measure
 from fedatoms.evidence.reproduce.budget import NO_LIMIT, Limit, next_of, took
 from fedatoms.evidence.reproduce.plan import Job, missing
 from fedatoms.evidence.results.find import find
-from fedatoms.runs.compare import existing, finish, folder_of
+from fedatoms.experiment.identity import run_folder
+from fedatoms.runs.compare import existing, finish
 from fedatoms.runs.lock import locked
+from fedatoms.runs.results import Result
 
 Tick = Callable[[float], None]  # the share of a job that is done
 Tell = Callable[[Job, float], None]
@@ -45,9 +47,7 @@ def perform(job: Job, tick: Tick = lambda share: None) -> Done:
             with locked(job.folder):
                 _measure(job, tick)
         else:
-            (experiment,) = job.experiments
-            if not is_done(job):
-                finish(experiment, lambda progress: tick(_share(progress, experiment.rounds)))
+            _train(job, tick)
     except FAILURES as error:
         return Done(job, one_line(error))
     return Done(job)
@@ -95,7 +95,7 @@ def on_ray(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
 
 def is_done(job: Job) -> bool:
     """Looks again, since another process may have done a job after the jobs were listed."""
-    folder = job.folder if job.measure else folder_of(job.experiments[0])
+    folder = job.folder if job.measure else run_folder(job.experiments[0])
     return folder.is_dir() and not missing([job], find([folder]))
 
 
@@ -111,6 +111,16 @@ def share_of_node(job: Job, cluster: Mapping[str, float]) -> dict[str, float]:
             f"--device {device}: the Ray cluster has no GPU. Use --device cpu, or add a node that has one."
         )
     return {"num_cpus": 1, "num_gpus": int(device != "cpu" and bool(cluster.get("GPU")))}
+
+
+def _train(job: Job, tick: Tick) -> None:
+    (one,) = job.experiments
+    finish(one, lambda progress: tick(_share(progress, one.rounds)), partial(_whole_result, job))
+
+
+def _whole_result(job: Job) -> Result | None:
+    """Returns the result of a run unless ``find`` calls it damaged: then it is run again."""
+    return existing(job.experiments[0]) if is_done(job) else None
 
 
 def _measure(job: Job, tick: Tick) -> None:

@@ -16,10 +16,11 @@ from fedatoms.evidence.page.explanations import Explained, drawn
 from fedatoms.evidence.page.measures import Measured
 from fedatoms.evidence.page.plotly import draw
 from fedatoms.evidence.results.names import natural
-from fedatoms.experiment.fields import check, identity
-from fedatoms.runs.execute import Result, Row, accuracy_curves, read_result, read_rounds, summarise
-from fedatoms.runs.loading import resuming
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.identity import identity
+from fedatoms.runs.loading import how_to_resume
 from fedatoms.runs.lock import writer
+from fedatoms.runs.results import Result, Row, accuracy_curves, read_result, read_rounds, summarise
 
 BROKEN = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError, RecursionError)
 T = TypeVar("T")
@@ -222,7 +223,7 @@ def _unfinished(folders: Sequence[Path]) -> list[Note]:
 
 def _how_far(folder: Path) -> str:
     by = writer(folder)
-    return f"running ({by})" if by else f"not finished: go on with {resuming(folder)}"
+    return f"running ({by})" if by else f"not finished: go on with {how_to_resume(folder)}"
 
 
 def _reason(error: Exception) -> str:

@@ -9,9 +9,10 @@ from fedatoms.evidence.paper.studies import quick, studies, study
 from fedatoms.evidence.paper.tables import ATOMS, Cell, Compared, Pair, cells_of
 from fedatoms.evidence.results.find import Run
 from fedatoms.evidence.results.names import atoms_of, setting
-from fedatoms.experiment.fields import Experiment, identity
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
 from fedatoms.runs.compare import Spread
-from fedatoms.runs.execute import Result
+from fedatoms.runs.results import Result
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedatoms.experiment.fields import HOW_NOT_WHAT, Experiment, period_of
+from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
+from fedatoms.experiment.parse import period_of
 
 _METHOD = {"algorithm", "parametrisation", "atoms", "fixed", "personal"}  # named always
-_NO_MATTER = {"seed", *HOW_NOT_WHAT}
+_NO_MATTER = {"seed", *EXECUTION_FIELDS}
 _ONLY_WITH_ATOMS = {"init", "atoms_lr", "atoms_decay", "where"}
 _SETTING = {"dataset", "holdout", "partition", "clients", "classes_per_client", "distinct", "dirichlet", "unbalanced"}
 _NAMED = [field.name for field in dataclasses.fields(Experiment) if field.name not in _METHOD | _NO_MATTER | _SETTING]
