@@ -423,7 +423,7 @@ def test_a_count_of_numpy_is_a_count() -> None:
 
 
 def test_where_that_is_no_function_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"where='0' is no function. Use where=lambda name, module: name == '0'"):
+    with pytest.raises(TypeError, match=r"where='0' is not a function. Use where=lambda name, module: name == '0'"):
         decompose(net(), where="0")  # type: ignore[arg-type]
 
 

@@ -183,7 +183,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(damage: str
     said: list[str] = []
     resume(tmp_path / "run", {}, say=said.append)
     assert said[0].startswith("checkpoint 000004 is damaged (") and said[1:] == [
-        "going on from checkpoint 000002 instead"
+        "continuing from checkpoint 000002 instead"
     ]
     run(replace(experiment, name="whole"))
     assert result_without_time(tmp_path / "run") == result_without_time(tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""The ledger of what crosses the network: bytes by group, counted from the messages themselves, added and scaled."""
+"""The ledger of bytes: counted by group from the messages that cross the network, then added and scaled."""
 
 from collections.abc import Mapping
 from typing import TypeVar

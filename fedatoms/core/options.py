@@ -48,7 +48,7 @@ Choice = TypeVar("Choice", bound=str)
 
 
 class Range(NamedTuple):
-    """An interval of numbers, what to use instead of a number outside it, and why if that is not plain."""
+    """An interval of numbers, what to use instead of a number outside it, and the reason if it is not obvious."""
 
     low: float
     high: float
@@ -57,7 +57,7 @@ class Range(NamedTuple):
     why: str = ""
 
     def holds(self, value: float) -> bool:
-        """Says whether a number lies in the interval; nan lies in none.
+        """Returns whether a number lies in the interval; nan lies in none.
 
         >>> [SHARE.holds(value) for value in (0, 0.5, 1, math.nan)]
         [True, True, False, False]
@@ -67,7 +67,7 @@ class Range(NamedTuple):
 
     @property
     def broken(self) -> str:
-        """Says what is wrong with a number outside the interval.
+        """Describes a number outside the interval.
 
         >>> SHARE.broken, COUNT.broken, POSITIVE.broken, NOT_NEGATIVE.broken
         ('not in [0, 1)', 'less than 1', 'not a positive number', 'negative or not finite')
@@ -97,7 +97,7 @@ RANGES: dict[str, Range] = {
     "dirichlet": POSITIVE._replace(use="for example 0.3 or 0.6", why="it is the concentration of a Dirichlet law"),
     "epochs": COUNT._replace(use="epochs=5", why="a client that is chosen must train"),
     "eval_every": COUNT,
-    "failures": SHARE,  # 1 is none of it: nobody would ever report
+    "failures": SHARE,  # without 1: nobody would ever report
     "fraction": Range(0, 1, "(]", "for example 0.1 to sample a tenth of the clients"),
     "gamma": Range(0, 1, "[]", "gamma=0.4", "0 is the least rank, 1 the largest that adds no parameters"),
     "holdout": SHARE._replace(use="for example 0.1, or 0 for the test set"),

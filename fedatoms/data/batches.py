@@ -1,4 +1,4 @@
-"""Batches are a function of (seed, client, round): a plan says which samples and how, ``fetch`` makes them inputs."""
+"""Batches as a function of (seed, client, round): a plan names the samples, ``fetch`` turns them into inputs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,10 +14,9 @@ from fedatoms.data.datasets import Recipe
 
 
 class Plan(NamedTuple):
-    """What one client sees in one round, S steps of B samples; a client axis, if any, leads.
+    """The batches of one client in one round, S steps of B samples; a client axis, if any, leads.
 
-    Padding repeats the first sample of its batch as it is, or in a step of nothing else the client's first, and is
-    never counted.
+    Padding repeats the first sample of its batch, or the client's first in a step that is all padding; it never counts.
     """
 
     rows: Tensor  # int64 (S, B): indices into the pool
@@ -53,11 +52,11 @@ def plan(
     missing = -len(part) % batch_size
     rows = pad_tensor(part[order], (0, missing)).view(-1, batch_size)
     real = pad_tensor(torch.ones_like(order, dtype=torch.bool), (0, missing)).view(-1, batch_size)
-    return _repeat_the_first(Plan(rows, real, *_draw_augmentation(rows.shape, recipe, draws), key))
+    return _pad_with_first(Plan(rows, real, *_draw_augmentation(rows.shape, recipe, draws), key))
 
 
 def pad_steps(plans: Sequence[Plan], steps: int = 0) -> Plan:
-    """Stacks the plans of several clients along a leading axis; shorter ones get steps in which nothing is real.
+    """Stacks the plans of several clients along a leading axis; shorter ones get steps of padding.
 
     >>> settings = dict(batch_size=2, epochs=1, recipe=None, seed=0, client=0, round=0)
     >>> pad_steps([plan(torch.arange(2), **settings), plan(torch.arange(5), **settings)]).real.sum(dim=-1).tolist()
@@ -141,8 +140,8 @@ def _draw_augmentation(shape: Sequence[int], recipe: Recipe | None, draws: torch
     return flip, shift
 
 
-def _repeat_the_first(one: Plan) -> Plan:
-    """Fills a batch up with its own first sample: what a network does with padding, it does with a row that counts."""
+def _pad_with_first(one: Plan) -> Plan:
+    """Pads a batch with its own first sample, on which a network does nothing that it does not do anyway."""
     rows, flip = (torch.where(one.real, leaf, leaf[:, :1]) for leaf in (one.rows, one.flip))
     return one._replace(rows=rows, flip=flip, shift=torch.where(one.real[..., None], one.shift, one.shift[:, :1]))
 
@@ -160,4 +159,4 @@ def _check_plan(part: Tensor, batch_size: int, epochs: int) -> None:
     check_range("batch_size", batch_size)
     check_range("epochs", epochs)
     if len(part) == 0:
-        raise ValueError("the client has no samples, and nothing to plan. Leave it out of the federation.")
+        raise ValueError("the client has no samples to train on. Leave it out of the federation.")

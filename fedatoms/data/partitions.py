@@ -1,4 +1,4 @@
-"""Splits a data set over clients: evenly, by shards of single classes, or by Dirichlet draws of the class mix."""
+"""Splits a data set over clients: evenly, by shards of one class each, or by class mixes from a Dirichlet law."""
 
 import math
 from typing import NamedTuple

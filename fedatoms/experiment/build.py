@@ -26,7 +26,7 @@ from fedatoms.nn.hadamard import factorise
 from fedatoms.nn.models import build, check_input
 from fedatoms.personal import personal
 
-THREADS = torch.get_num_threads()  # torch's choice, or what the program asked for before
+THREADS = torch.get_num_threads()  # torch's choice, or the program's own from before the import
 
 
 def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation:
@@ -73,7 +73,7 @@ def assemble(experiment: Experiment, model: nn.Module, data: Federation, folder:
 
 
 def training_of(experiment: Experiment) -> Training:
-    """Takes the local optimiser out of an experiment.
+    """Returns the local optimiser of an experiment.
 
     >>> training_of(Experiment(lr=0.5)).lr
     0.5
@@ -151,7 +151,7 @@ def split_of(experiment: Experiment, images: Images) -> Split:
 
 
 def exchange_of(experiment: Experiment) -> Exchange:
-    """Makes the exchange: all groups every round, or fast and slow ones.
+    """Returns the exchange: all groups in every round, or fast and slow ones.
 
     >>> sorted(exchange_of(Experiment(beta="1/2")).schedule(1))
     ['atoms', 'head']
@@ -174,15 +174,15 @@ def device_of(experiment: Experiment) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        reason = shorten(str(error).strip().splitlines()[0], 120, placeholder=" ...")  # some list all they know
+        reason = shorten(str(error).strip().splitlines()[0], 120, placeholder=" ...")  # some list all devices
         raise ValueError(f"device={name} cannot be used here ({reason}). Use device=cpu.") from error
     return name
 
 
 def configure(experiment: Experiment) -> None:
-    """Sets torch up for an experiment: threads, precision, determinism. They belong to the whole process."""
-    few = 1 if experiment.dataset == "digits" else THREADS  # 8x8 pixels: a second thread would only wait
-    torch.set_num_threads(experiment.threads or few)
+    """Sets torch's threads, precision and determinism for an experiment; they hold for the whole process."""
+    default = 1 if experiment.dataset == "digits" else THREADS  # 8x8 pixels are too few for a second thread
+    torch.set_num_threads(experiment.threads or default)
     torch.set_float32_matmul_precision("highest" if experiment.precision == "float32" else "high")
     torch.backends.cudnn.allow_tf32 = experiment.precision != "float32"
     torch.backends.cudnn.benchmark = not experiment.deterministic  # a step has the same shapes each time

@@ -21,11 +21,11 @@ class Experiment:
     data_dir: str = "data"
     """Folder that holds the data set's official files (digits needs none)."""
     augment: str = "feddc"
-    """Normalisation and augmentation of which codebase: feddc, fedrep, or none (normalise only)."""
+    """Normalisation and augmentation as in the code of feddc or fedrep, or none (normalise only)."""
     holdout: float = 0.0
-    """Share of the training images to hold out and score instead of the test set, to choose settings by; 0: none."""
+    """Share of the training images to hold out and score instead of the test set, for choosing settings; 0: none."""
     partition: str = "shards"
-    """How data are spread over clients: iid, shards (a few classes each) or dirichlet."""
+    """How data are split over clients: iid, shards (a few classes each) or dirichlet."""
     clients: int = 20
     """Number of clients."""
     classes_per_client: int = 2
@@ -113,7 +113,7 @@ class Experiment:
     block: int = 0
     """Clients trained at once when vectorised; 0 takes as many as fit into a GPU's free memory."""
     precision: str = "tf32"
-    """Products on a GPU: float32, tf32 (float32 with shorter factors) or bf16; a CPU uses float32 but for bf16."""
+    """Products on a GPU: float32, tf32 (float32 with shorter factors) or bf16; a CPU takes tf32 for float32."""
     client_state: str = "device"
     """Where clients' states are kept: device, host or disk."""
     eval_every: int = 1

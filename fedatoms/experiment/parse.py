@@ -56,7 +56,7 @@ def fixed_groups(experiment: Experiment) -> tuple[Group, ...]:
 
 
 def made_by_caller(experiment: Experiment) -> bool:
-    """Says whether data and network come from the caller's code: an experiment alone cannot rebuild them.
+    """Returns whether data and network come from the caller's code: an experiment alone cannot rebuild them.
 
     >>> made_by_caller(Experiment()), made_by_caller(Experiment(dataset="own"))
     (False, True)

@@ -90,7 +90,7 @@ class AtomConv(MadeWeight):
         return convolve(self, x, self.filter())
 
     def factors(self) -> tuple[nn.Parameter, ...]:
-        """Returns what the filter is made of.
+        """Returns the factors of the filter.
 
         >>> [tuple(factor.shape) for factor in decompose(nn.Conv2d(3, 8, 5)).factors()]
         [(9, 5, 5), (8, 3, 9)]
@@ -202,7 +202,7 @@ def fuse(model: nn.Module) -> nn.Module:
 
 
 def is_decomposed(model: nn.Module) -> bool:
-    """Says whether ``model`` has a decomposed convolution.
+    """Returns whether ``model`` has a decomposed convolution.
 
     >>> is_decomposed(nn.Conv2d(3, 8, 3)), is_decomposed(decompose(nn.Conv2d(3, 8, 3)))
     (False, True)
@@ -222,7 +222,7 @@ def _check_arguments(atoms: object, init: str) -> None:
 def _chosen(model: nn.Module, where: Where) -> list[str]:
     """Names the convolutions to replace; only exact types, since a subclass may have a forward pass of its own."""
     if not callable(where):
-        raise TypeError(f"where={where!r} is no function. Use where=lambda name, module: name == {str(where)!r}")
+        raise TypeError(f"where={where!r} is not a function. Use where=lambda name, module: name == {str(where)!r}")
     present = {name: module for name, module in model.named_modules() if type(module) in get_args(Conv)}
     chosen = [name for name, module in present.items() if where(name, module)]
     require_own_weights(model, chosen)

@@ -84,7 +84,7 @@ class HadamardLinear(MadeWeight):
         return functional.linear(x, self.filter(), self.bias)
 
     def factors(self) -> tuple[nn.Parameter, ...]:
-        """Returns what the weight is made of."""
+        """Returns the factors of the weight."""
         return *self.first.parameters(), *self.second.parameters()
 
     def fused(self, weight: nn.Parameter) -> nn.Module:
@@ -123,7 +123,7 @@ class HadamardConv(MadeWeight):
         return convolve(self, x, self.filter())
 
     def factors(self) -> tuple[nn.Parameter, ...]:
-        """Returns what the filter is made of."""
+        """Returns the factors of the filter."""
         return *self.first.parameters(), *self.second.parameters()
 
     def fused(self, weight: nn.Parameter) -> nn.Module:

@@ -152,7 +152,7 @@ class CNN(nn.Sequential):
     """A chain of layers whose last one is the classifier."""
 
     def features(self, x: Tensor) -> Tensor:
-        """Returns what the classifier sees.
+        """Returns the inputs of the classifier.
 
         >>> lenet().features(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 192])

@@ -1,4 +1,4 @@
-"""A user's model as a pure function of its parameters: dropout takes its randomness, BatchNorm its padding, by hand."""
+"""A model as pure functions of its parameters: dropout gets its randomness, and BatchNorm its padding, as inputs."""
 
 import copy
 import math
@@ -17,7 +17,7 @@ _GOLDEN = -7046029254386353131  # 2^64 / golden ratio as a signed integer, the i
 
 
 class Network(NamedTuple):
-    """A model taken apart: its tensors, and the functions that run it on any others."""
+    """A model split into its tensors and the functions that run it on any tensors."""
 
     parameters: Params  # trainable ones
     statistics: Params  # floating-point buffers of the state dict
@@ -34,11 +34,11 @@ class Network(NamedTuple):
 
 
 def network(model: nn.Module) -> Network:
-    """Takes a model apart; the model itself is not touched.
+    """Splits a model into tensors and functions; the model itself stays as it is.
 
     ``train(params, x, real, key)`` returns logits and the new buffers; ``real`` marks the rows that are not padding
-    (None: all of them), ``key`` seeds dropout. ``study`` and ``features`` are ``train`` and ``predict`` that also, or
-    only, return what goes into a layer, a row per sample.
+    (None: all of them), ``key`` seeds dropout. ``study`` is ``train`` that also returns the inputs of a layer, a row
+    per sample; ``features`` is ``predict`` that returns only those.
 
     >>> net = network(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
     >>> sorted(net.statistics), sorted(net.constants)
@@ -179,7 +179,7 @@ class MaskedBatchNorm(nn.Module):
 
 
 def why_not_vectorised(model: nn.Module) -> str | None:
-    """Says why a model cannot be vectorised over clients, or None.
+    """Returns why a model cannot be vectorised over clients; None if it can.
 
     >>> why_not_vectorised(nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5)))
     >>> why_not_vectorised(nn.Sequential(nn.AlphaDropout(0.5)))
@@ -206,7 +206,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @contextmanager
 def _inputs_of(model: nn.Module, layer: str) -> Iterator[list[Tensor]]:
-    """Collects what goes into a layer, in whatever transform the model runs."""
+    """Collects the inputs of a layer, under any transform that the model runs in."""
     seen: list[Tensor] = []
     handle = model.get_submodule(layer).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     try:
@@ -218,8 +218,8 @@ def _inputs_of(model: nn.Module, layer: str) -> Iterator[list[Tensor]]:
 def _rows(seen: list[Tensor], layer: str) -> Tensor:
     if len(seen) != 1:
         raise ValueError(
-            f"layer '{layer}' is called {len(seen)} times for a batch, so what goes into it is not one row of features "
-            f"per sample. Name another with `head`."
+            f"layer '{layer}' is called {len(seen)} times for a batch, so its inputs are not one row of features per "
+            f"sample. Name another with `head`."
         )
     return seen[0].flatten(1)
 

@@ -20,7 +20,7 @@ KEPT = 2  # the last checkpoint, and one to fall back to
 
 
 class Loaded(NamedTuple):
-    """A state read from a checkpoint, the seconds spent until then, and what was wrong with newer ones."""
+    """A state read from a checkpoint, the seconds spent until then, and notes on damaged newer ones."""
 
     state: State
     seconds: float
@@ -33,18 +33,18 @@ def save_checkpoint(folder: Path, state: State, *, trajectory: str, seconds: flo
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _save(folder, state, trajectory, seconds)
-    finally:  # also when the disk is full: what no whole checkpoint needs would keep it so
+    finally:  # also when the disk is full: files that no whole checkpoint needs take up space
         _tidy(folder, live)
 
 
 def load_checkpoint(folder: Path, sim: Simulation, *, trajectory: str, set_aside: bool = True) -> Loaded:
-    """Reads the newest checkpoint that is whole, and says what was wrong with newer ones; without any, begins anew.
+    """Reads the newest checkpoint that is whole, with notes on damaged ones; without any, begins at round 0.
 
-    ``set_aside`` renames damaged ones, out of the way of new ones: only for who holds the lock.
+    ``set_aside`` renames damaged ones, out of the way of new ones: only for the holder of the lock.
     """
     notes: list[str] = []
     if not [*folder.glob("*.json"), *folder.glob("*.damaged")]:
-        return Loaded(begin(sim), 0.0, notes)  # stopped before the first one
+        return Loaded(begin(sim), 0.0, notes)  # the run stopped before its first checkpoint
     damaged: list[Path] = []
     for path in sorted(folder.glob("*.json"), reverse=True):
         try:
@@ -58,7 +58,7 @@ def load_checkpoint(folder: Path, sim: Simulation, *, trajectory: str, set_aside
         for each in damaged:
             if set_aside:  # now that an older one is whole
                 each.replace(each.with_suffix(".damaged"))
-            loaded.notes.append(f"going on from checkpoint {path.stem} instead")
+            loaded.notes.append(f"continuing from checkpoint {path.stem} instead")
         return loaded
     tried = "; ".join(notes)
     again = f"Start again: delete {folder.parent}, or use another `name`."
@@ -92,7 +92,7 @@ def _load(path: Path, sim: Simulation, trajectory: str, notes: list[str]) -> Loa
         raise ValueError("its manifest does not match its checksum")
     if manifest["trajectory"] != trajectory:
         raise _OtherExperiment(
-            f"{path} belongs to another experiment than experiment.json says. Restore that file, or use another `name`."
+            f"{path} belongs to another experiment than experiment.json. Restore that file, or use another `name`."
         )
     data = path.with_suffix(".safetensors").read_bytes()
     if zlib.crc32(data) != manifest["checksum"]:
@@ -182,4 +182,4 @@ def _client_files(manifests: list[Path]) -> Iterator[str]:
         try:
             yield from (name for name, _ in json.loads(path.read_text())["clients"].values())
         except (ValueError, KeyError):
-            continue  # a damaged one keeps nothing
+            continue  # a damaged manifest keeps no file

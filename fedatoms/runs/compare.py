@@ -1,4 +1,4 @@
-"""Comparisons: a grid of experiments and seeds, run only where a result is missing, and what they say side by side."""
+"""Comparisons: a grid of experiments and seeds, run only where a result is missing, then shown side by side."""
 
 import dataclasses
 import statistics
@@ -55,13 +55,11 @@ def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[R
     known: set[str] = set()
     for experiment in experiments:
         if identity(experiment) in known:
-            raise ValueError(
-                f"{run_name(experiment)} comes twice: its values differ in nothing that matters. Leave one out."
-            )
+            raise ValueError(f"{run_name(experiment)} comes twice: both compute the same. Leave one out.")
         known.add(identity(experiment))
     for experiment in experiments:
         if existing(experiment) is None:
-            check_free(run_folder(experiment))  # not after hours that the ones before it took
+            check_free(run_folder(experiment))  # now, not after the hours that the ones before it take
     results = []
     for number, experiment in enumerate(experiments, 1):
         found = existing(experiment)
@@ -119,13 +117,13 @@ def compare(results: Sequence[Result]) -> list[Line]:
 
 
 def curve(result: Result) -> list[tuple[int, float]]:
-    """Returns (rounds done, accuracy) of the last model that is scored: of all clients if that is kept."""
+    """Returns (rounds done, accuracy) of the last scored model: that of all clients if it is scored."""
     curves = accuracy_curves(read_rounds(result.folder))
     return [(t + 1, accuracy) for t, accuracy in list(curves.values())[-1]]
 
 
 def scored_on(lines: Sequence[Line]) -> str:
-    """Names the images that the runs of a comparison were scored on: test, held-out, or both."""
+    """Returns which images the runs of a comparison were scored on: test, held-out, or both."""
     found = {"held-out" if line.results[0].experiment.holdout else "test" for line in lines}
     return " or ".join(sorted(found, reverse=True))
 

@@ -43,12 +43,13 @@ RESUMABLE = EXECUTION_FIELDS.union(LENGTH_FIELDS)  # what a resumed run may chan
 
 
 class Engine(NamedTuple):
-    """Who trains: by default this process, all clients. The others end a run and name the way out of a mistake."""
+    """How a run is carried out: by default, this process trains all clients."""
 
     simulation: Callable[[Experiment, Path], Simulation] = simulation
     rounds: Callable[[Simulation, State, int, int], Iterator[Progress]] = rounds
     personal: Callable[[Experiment, Simulation, State, Path], dict[str, float]] = finish_personal
     extra: Callable[[list[Row]], Mapping[str, object]] = lambda rows: {}  # further keys of the result
+    # what to do about a folder that holds a run already, or that another process writes
     if_exists: str = "Continue it with `fedatoms run --resume {folder}`, or use another `name`."
     if_locked: str = WAY_OUT
 

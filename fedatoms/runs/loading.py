@@ -25,7 +25,7 @@ MODEL = "model.safetensors"
 
 
 class ImagesOf(NamedTuple):
-    """What a run's model takes and gives: its number of classes, and the shape (C, H, W) of an image."""
+    """The images of a run's model: the number of classes, and their shape (C, H, W)."""
 
     classes: int
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ def trained(folder: Path, network: Callable[[ImagesOf], nn.Module]) -> nn.Module
 def fill(
     network: nn.Module, params: Params, path: Path, remedy: str, names: Collection[str] | None = None
 ) -> nn.Module:
-    """Puts the tensors of a run's file into its network: all of them, or the part that has ``names``, and no others."""
+    """Returns a run's network with the tensors of a file: exactly all of them, or exactly those in ``names``."""
     try:
         return with_params(network, params, names)
     except ValueError as error:
@@ -70,7 +70,7 @@ def write_model(folder: Path, sim: Simulation, state: State) -> str:
 
 
 def images_of(folder: Path | str) -> ImagesOf:
-    """Reads which images a finished run's model is for."""
+    """Reads which images a finished run's model takes."""
     return _read(Path(folder)).images
 
 

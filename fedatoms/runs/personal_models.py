@@ -1,4 +1,4 @@
-"""How a run of a personalised method ends: clients' own models are trained once more, scored and written."""
+"""The end of a run of a personalised method: clients' own models are trained once more, scored and written."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Curves of runs as pictures."""
+"""Plots of the accuracy of runs over rounds."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a run leaves to read: a line for each round, and the result that sums them up."""
+"""The records of a run: a line for each round in rounds.jsonl, and their summary in result.json."""
 
 import json
 import statistics
@@ -88,7 +88,7 @@ def accuracy_curves(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
 def result_of(
     experiment: Experiment, folder: Path, *, seconds: float, parameters: int, provenance: dict[str, object]
 ) -> Result:
-    """Sums the rounds of a run up."""
+    """Summarises the rounds of a run."""
     rows = read_rounds(folder)
     return Result(
         experiment=experiment,
@@ -147,7 +147,7 @@ def keep_rounds(folder: Path, count: int) -> None:
 
 
 def write_json(path: Path, values: Mapping[str, object]) -> None:
-    """Writes values as a JSON file for people to read, too."""
+    """Writes values as an indented JSON file."""
     replace_file(path, (json.dumps(values, indent=2) + "\n").encode())
 
 

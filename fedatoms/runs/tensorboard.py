@@ -1,4 +1,4 @@
-"""TensorBoard events of a run."""
+"""TensorBoard events: a progress callback that writes them."""
 
 import importlib.util
 from pathlib import Path
@@ -16,7 +16,7 @@ def check_tensorboard(experiment: Experiment) -> None:
 
 
 def tensorboard(experiment: Experiment, folder: Path, first: int) -> Watch | None:
-    """Returns a watcher that writes TensorBoard events from round ``first`` on, if the experiment asks for them."""
+    """Returns a progress callback that writes TensorBoard events from round ``first`` on; None if not asked for."""
     if not experiment.tensorboard:
         return None
     from torch.utils.tensorboard import SummaryWriter
