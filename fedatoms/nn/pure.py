@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedatoms.core.trees import Params
+from fedatoms.core.trees import Params, restrict
 from fedatoms.nn.layers import swap
 
 _GOLDEN = -7046029254386353131  # 2^64 / golden ratio as a signed integer, the increment of splitmix64
@@ -46,28 +46,15 @@ def network(model: nn.Module) -> Network:
     >>> net.features("0", {**net.parameters, **net.statistics, **net.constants}, torch.ones(1, 2))
     tensor([[1., 1.]])
     """
-    tensors = {name: leaf.detach().clone() for name, leaf in _tensors(model).items()}
-    trainable = {name for name, leaf in model.named_parameters() if leaf.requires_grad}
-    if not trainable:
-        raise ValueError(
-            f"{type(model).__name__} has nothing to train: no parameter requires a gradient. Unfreeze some."
-        )
-    saved = model.state_dict().keys()
-    buffers = {name for name, leaf in model.named_buffers() if leaf.is_floating_point() and name in saved}
-    training, scoring = _with_addressed_dropout(copy.deepcopy(model)).train(), copy.deepcopy(model).eval()
-    masked = _with_masked_norm(copy.deepcopy(training))
-    mutable = [name for name, _ in model.named_buffers()]
-    drops = {f"{name}.key": place for place, (name, layer) in enumerate(training.named_modules()) if _drops(layer)}
-    masks = [f"{name}.real" for name, layer in masked.named_modules() if isinstance(layer, MaskedBatchNorm)]
+    parameters, statistics, constants = _roles(model)
+    training = _with_addressed_dropout(copy.deepcopy(model)).train()
+    masked, scoring = _with_masked_norm(copy.deepcopy(training)), copy.deepcopy(model).eval()
     tied = len(list(model.named_parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
+    inputs = _inputs(model, training, masked)
 
     def train(params: Params, x: Tensor, real: Tensor | None, key: Tensor) -> tuple[Tensor, Params]:
-        state = {**params, **{name: params[name].clone() for name in mutable}}
-        state |= {name: key + place * 1_000_003 for name, place in drops.items()}
-        if real is not None:
-            state |= dict.fromkeys(masks, real)
-        module = training if real is None else masked
-        logits: Tensor = functional_call(module, state, (x,), tie_weights=tied)
+        state, mutable = inputs(params, real, key)
+        logits: Tensor = functional_call(training if real is None else masked, state, (x,), tie_weights=tied)
         return logits, {name: state[name] for name in mutable}
 
     def predict(params: Params, x: Tensor) -> Tensor:
@@ -84,15 +71,7 @@ def network(model: nn.Module) -> Network:
             predict(params, x)
         return _rows(seen, layer)
 
-    return Network(
-        {name: leaf for name, leaf in tensors.items() if name in trainable},
-        {name: leaf for name, leaf in tensors.items() if name in buffers},
-        {name: leaf for name, leaf in tensors.items() if name not in trainable | buffers},
-        train,
-        predict,
-        study,
-        features,
-    )
+    return Network(parameters, statistics, constants, train, predict, study, features)
 
 
 def uniform(key: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
@@ -202,6 +181,40 @@ _DROPOUTS: dict[type[nn.Module], bool] = {
     nn.Dropout3d: True,
 }
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def _roles(model: nn.Module) -> tuple[Params, Params, Params]:
+    """Splits copies of a model's tensors into those that are trained, averaged statistics, and constants."""
+    tensors = {name: leaf.detach().clone() for name, leaf in _tensors(model).items()}
+    trainable = {name for name, leaf in model.named_parameters() if leaf.requires_grad}
+    if not trainable:
+        raise ValueError(
+            f"{type(model).__name__} has nothing to train: no parameter requires a gradient. Unfreeze some."
+        )
+    saved = model.state_dict().keys()
+    buffers = {name for name, leaf in model.named_buffers() if leaf.is_floating_point() and name in saved}
+    constants = tensors.keys() - trainable - buffers
+    parameters, statistics, rest = (restrict(tensors, names) for names in (trainable, buffers, constants))
+    return parameters, statistics, rest
+
+
+def _inputs(
+    model: nn.Module, training: nn.Module, masked: nn.Module
+) -> Callable[[Params, Tensor | None, Tensor], tuple[Params, list[str]]]:
+    """Returns the function that adds dropout's keys and BatchNorm's masks to a model's tensors, and names its buffers.
+
+    Buffers are cloned, since training changes them.
+    """
+    mutable = [name for name, _ in model.named_buffers()]
+    drops = {f"{name}.key": place for place, (name, layer) in enumerate(training.named_modules()) if _drops(layer)}
+    masks = [f"{name}.real" for name, layer in masked.named_modules() if isinstance(layer, MaskedBatchNorm)]
+
+    def inputs(params: Params, real: Tensor | None, key: Tensor) -> tuple[Params, list[str]]:
+        state = {**params, **{name: params[name].clone() for name in mutable}}
+        state |= {name: key + place * 1_000_003 for name, place in drops.items()}
+        return state | (dict.fromkeys(masks, real) if real is not None else {}), mutable
+
+    return inputs
 
 
 @contextmanager

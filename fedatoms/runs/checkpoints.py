@@ -2,15 +2,16 @@
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, cast
 
 import torch
 from safetensors.torch import load, save
 
 from fedatoms.algorithms.base import Server
 from fedatoms.core.files import Stored, read_file, replace_file, write_file
+from fedatoms.core.options import Group
 from fedatoms.core.trees import Memory, Params, misfit
 from fedatoms.engine.client_states import Client, Clients, flatten, unflatten
 from fedatoms.engine.round import begin, misfit_of
@@ -86,24 +87,23 @@ class _OtherExperiment(ValueError):
     pass
 
 
+class _Manifest(TypedDict):
+    round: int
+    trajectory: str
+    seconds: float
+    threads: int
+    checksum: int
+    versions: dict[Group, int]
+    held: dict[str, dict[Group, int]]
+    clients: dict[str, tuple[str, int]]  # file and checksum
+
+
 def _load(path: Path, sim: Simulation, trajectory: str, notes: list[str]) -> Loaded:
-    manifest = json.loads(path.read_text())
-    if manifest.pop("seal") != _seal(manifest):
-        raise ValueError("its manifest does not match its checksum")
-    if manifest["trajectory"] != trajectory:
-        raise _OtherExperiment(
-            f"{path} belongs to another experiment than experiment.json. Restore that file, or use another `name`."
-        )
+    manifest = _read_manifest(path, trajectory)
     data = path.with_suffix(".safetensors").read_bytes()
     if zlib.crc32(data) != manifest["checksum"]:
         raise ValueError("its tensors do not match their checksum")
-    fresh = begin(sim)
-    rows = {
-        int(client): Stored(path.parent / "clients" / name, crc) for client, (name, crc) in manifest["clients"].items()
-    }
-    for row in rows.values():
-        if zlib.crc32(row.path.read_bytes()) != row.checksum:
-            raise ValueError(f"{row.path.name} does not match its checksum")
+    fresh, rows = begin(sim), _stored_clients(path.parent / "clients", manifest)
     state = _unflatten({name: leaf.to(sim.device) for name, leaf in load(data).items()}, fresh)
     for row in rows.values():
         _check_fit(misfit_of(sim, unflatten(read_file(row))), f"{row.path.name}: its tensors")
@@ -118,7 +118,26 @@ def _load(path: Path, sim: Simulation, trajectory: str, notes: list[str]) -> Loa
     return Loaded(state, manifest["seconds"], notes)
 
 
-def _seal(manifest: dict[str, object]) -> int:
+def _read_manifest(path: Path, trajectory: str) -> _Manifest:
+    manifest = json.loads(path.read_text())
+    if manifest.pop("seal") != _seal(manifest):
+        raise ValueError("its manifest does not match its checksum")
+    if manifest["trajectory"] != trajectory:
+        raise _OtherExperiment(
+            f"{path} belongs to another experiment than experiment.json. Restore that file, or use another `name`."
+        )
+    return cast(_Manifest, manifest)
+
+
+def _stored_clients(folder: Path, manifest: _Manifest) -> dict[int, Stored]:
+    rows = {int(client): Stored(folder / name, crc) for client, (name, crc) in manifest["clients"].items()}
+    for row in rows.values():
+        if zlib.crc32(row.path.read_bytes()) != row.checksum:
+            raise ValueError(f"{row.path.name} does not match its checksum")
+    return rows
+
+
+def _seal(manifest: Mapping[str, object]) -> int:
     return zlib.crc32(json.dumps(manifest, sort_keys=True, default=str).encode())
 
 

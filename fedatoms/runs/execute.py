@@ -75,7 +75,7 @@ def run(
             raise ValueError(f"{folder} already holds a run. {engine.if_exists.format(folder=folder)}")
         configure(experiment)
         write_json(folder / "experiment.json", to_json(experiment))
-        return _finish(experiment, sim, Loaded(begin(sim), 0.0, []), folder, watch, engine)
+        return _finish(_Run(experiment, sim, folder, engine, watch), Loaded(begin(sim), 0.0, []))
 
 
 def resume(
@@ -97,7 +97,7 @@ def resume(
         if (found := known()) is not None:
             return found
         configure(new)
-        return _finish(new, sim, _last_checkpoint(new, sim, folder, say), folder, watch, engine)
+        return _finish(_Run(new, sim, folder, engine, watch), _last_checkpoint(new, sim, folder, say))
 
 
 def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
@@ -136,15 +136,38 @@ def _check_rounds(new: Experiment, folder: Path, done: int, has_result: bool) ->
         raise ValueError(f"{folder / ROUNDS} lacks some of the {done} rounds of the checkpoint. Restore that file.")
 
 
-def _finish(
-    experiment: Experiment, sim: Simulation, loaded: Loaded, folder: Path, watch: Watch | None, engine: Engine
-) -> Result:
+class _Run(NamedTuple):
+    experiment: Experiment
+    sim: Simulation
+    folder: Path
+    engine: Engine
+    watch: Watch | None
+
+
+def _finish(run: _Run, loaded: Loaded) -> Result:
     """Runs the rounds that are left, then writes the model and the result."""
-    state, before, began, source = loaded.state, loaded.seconds, time.perf_counter(), provenance_of(sim.device)
+    began, source = time.perf_counter() - loaded.seconds, provenance_of(run.sim.device)
+    experiment, sim, folder, engine, _ = run
+    state = _train(run, loaded.state, began)
+    personal = engine.personal(experiment, sim, state, folder) if experiment.personal != "none" else None
+    result = result_of(
+        experiment,
+        folder,
+        seconds=time.perf_counter() - began,
+        parameters=sum(leaf.numel() for leaf in sim.network.parameters.values()),
+        provenance=source,
+    )
+    extra, checksum = engine.extra(read_rounds(folder)), write_model(folder, sim, state)
+    return write_result(replace(result, personal=personal, extra=extra, model_sha256=checksum))
+
+
+def _train(run: _Run, state: State, began: float) -> State:
+    """Runs the rounds that are left, with a line for each; saves checkpoints, also at the end and on Ctrl-C."""
+    experiment, sim, folder, engine, watch = run
     watchers = [each for each in (watch, tensorboard(experiment, folder, state.round)) if each is not None]
 
     def save_state() -> None:
-        spent = before + time.perf_counter() - began
+        spent = time.perf_counter() - began
         save_checkpoint(folder / "checkpoint", state, trajectory=trajectory(experiment), seconds=spent)
 
     try:
@@ -162,14 +185,4 @@ def _finish(
         save_state()
         raise
     save_state()
-    personal = engine.personal(experiment, sim, state, folder) if experiment.personal != "none" else None
-    result = result_of(
-        experiment,
-        folder,
-        seconds=before + time.perf_counter() - began,
-        parameters=sum(leaf.numel() for leaf in sim.network.parameters.values()),
-        provenance=source,
-    )
-    extra = engine.extra(read_rounds(folder))
-    checksum = write_model(folder, sim, state)
-    return write_result(replace(result, personal=personal, extra=extra, model_sha256=checksum))
+    return state
