@@ -36,7 +36,7 @@ from fedatoms.evidence.explain.variance import parts_of, variance_of
 from fedatoms.evidence.explain.words import findings
 from fedatoms.experiment.build import simulation
 from fedatoms.experiment.fields import Experiment
-from fedatoms.nn.layers import with_params
+from fedatoms.nn.pure import with_params
 from fedatoms.personal import personal
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.lock import locked

@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save_file
 from fedatoms.flower import trained
 from fedatoms.flower.node import Kept, keep, kept_at
 from fedatoms.flower.strategy import TooFew
-from fedatoms.nn.layers import with_params
+from fedatoms.nn.pure import with_params
 from fedatoms.runs.results import read_result
 
 WHO = 1

@@ -19,7 +19,7 @@ from fedatoms.core.files import write_file
 from fedatoms.evidence.results.find import find
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import ABSENT_IN_OLDER_FILES, from_json, load_run, to_json
-from fedatoms.nn.layers import with_params
+from fedatoms.nn.pure import with_params
 from fedatoms.personal import METHODS
 from fedatoms.runs import execute as running
 from fedatoms.runs.execute import resume, run
@@ -131,7 +131,7 @@ def test_a_changed_number_is_noticed_by_the_checksum(folder: Path) -> None:
         lambda: fedatoms.personalise(folder, (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.arange(2))),
     ):
         line = mistake(call)
-        assert "has the checksum" in line and f"Write both anew with `fedatoms run --resume {folder}`." in line
+        assert "has the checksum" in line and f"Write both again with `fedatoms run --resume {folder}`." in line
     shutil.rmtree(folder / "checkpoint")
     assert f"fedatoms run {folder / 'experiment.json'} --name again" in mistake(lambda: fedatoms.load_model(folder))
 

@@ -28,7 +28,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
 from fedatoms.experiment.identity import identity
 from fedatoms.nn.atoms import fuse
-from fedatoms.nn.layers import with_params
+from fedatoms.nn.pure import with_params
 from fedatoms.personal.base import Part, Personal, Phase, groups
 from fedatoms.runs.loading import ImagesOf, fill, how_to_rewrite, images_of, load_model
 from fedatoms.runs.personal_models import FOLDER, personal_file
@@ -185,7 +185,7 @@ def inputs_of(folder: Path | str, x: Tensor | npt.NDArray[np.generic]) -> Tensor
 
 
 def base_of(model: Model) -> Base:
-    """Returns a global model with what its run, if any, says about it.
+    """Returns a global model with the settings of its run, if any.
 
     >>> base_of(nn.Linear(1, 1)).recipe is None
     True

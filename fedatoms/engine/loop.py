@@ -9,7 +9,7 @@ from fedatoms.core.options import Scored
 from fedatoms.engine.evaluate import Progress, Score, rounds
 from fedatoms.engine.round import begin
 from fedatoms.engine.spec import Record, Simulation, State
-from fedatoms.nn.layers import with_params
+from fedatoms.nn.pure import with_params
 
 Watch = Callable[[Progress], None]
 

@@ -45,7 +45,7 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
 
 
 def assemble(experiment: Experiment, model: nn.Module, data: Federation, folder: Path | None = None) -> Simulation:
-    """Puts a network and data together as an experiment says; its mistakes are found here, before a file is written."""
+    """Builds the simulation of an experiment from a network and data; its mistakes come before any file."""
     _check_threads(experiment)
     sim = Simulation(
         model=model,
@@ -141,7 +141,7 @@ def data_of(experiment: Experiment, images: Images) -> Federation:
 
 
 def split_of(experiment: Experiment, images: Images) -> Split:
-    """Says which samples each client holds."""
+    """Assigns the samples of a data set to clients."""
     labels, clients, seed = (images.y, images.test_y), experiment.clients, experiment.seed
     if experiment.partition == "iid":
         return iid(*labels, clients, seed)

@@ -1,15 +1,12 @@
-"""Layers of a network: replacing them, filling them with other tensors, and what factored layers share."""
+"""Layers of a network: replacing them, and what factored layers share."""
 
-import copy
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-from fedatoms.core.trees import Params, misfit
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -29,34 +26,6 @@ def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
             owner, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(owner), attribute, new[module])
     return new.get(model, model)
-
-
-def with_params(model: nn.Module, params: Params, names: Collection[str] | None = None) -> nn.Module:
-    """Returns a copy of a model with other tensors: exactly all of them, or exactly those in ``names``.
-
-    A tied tensor is named once. Buffers that a state dict leaves out stay the model's own.
-
-    >>> from torch import zeros
-    >>> with_params(nn.Linear(1, 1), {"weight": zeros(1, 1), "bias": zeros(1)}).bias.item()
-    0.0
-    >>> with_params(nn.Linear(1, 1), {"bias": zeros(1)})
-    Traceback (most recent call last):
-    ...
-    ValueError: the tensors do not fit the model (missing: weight)
-    >>> with_params(nn.Linear(1, 1), {"bias": zeros(1)}, names={"bias"}).bias.item()
-    0.0
-    """
-    new = copy.deepcopy(model)
-    saved, parameters, buffers = new.state_dict().keys(), dict(new.named_parameters()), dict(new.named_buffers())
-    unsaved = buffers.keys() - saved
-    held = {name: leaf for name, leaf in {**parameters, **buffers}.items() if name not in unsaved}
-    given = {name: leaf for name, leaf in params.items() if name not in unsaved}
-    if wrong := misfit(given, held if names is None else {name: held[name] for name in sorted(names)}):
-        raise ValueError(f"the tensors do not fit the model ({wrong})")
-    with torch.no_grad():
-        for name, leaf in given.items():
-            held[name].copy_(leaf)
-    return new
 
 
 @runtime_checkable

@@ -1,6 +1,6 @@
 """The paper's networks, each a factory of (classes, channels) in one readable table, and networks of your own.
 
-All return logits; the images are 32x32 where nothing else is said.
+All return logits, for images of 32x32 pixels unless stated otherwise.
 """
 
 import copy

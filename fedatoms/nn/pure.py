@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedatoms.core.trees import Params, restrict
+from fedatoms.core.trees import Params, misfit, restrict
 from fedatoms.nn.layers import swap
 
 _GOLDEN = -7046029254386353131  # 2^64 / golden ratio as a signed integer, the increment of splitmix64
@@ -46,7 +46,9 @@ def network(model: nn.Module) -> Network:
     >>> net.features("0", {**net.parameters, **net.statistics, **net.constants}, torch.ones(1, 2))
     tensor([[1., 1.]])
     """
-    parameters, statistics, constants = _roles(model)
+    tensors = {name: leaf.detach().clone() for name, leaf in _tensors(model).items()}
+    trained, averaged = tensor_names(model)
+    rest = tensors.keys() - trained - averaged
     training = _with_addressed_dropout(copy.deepcopy(model)).train()
     masked, scoring = _with_masked_norm(copy.deepcopy(training)), copy.deepcopy(model).eval()
     tied = len(list(model.named_parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
@@ -71,7 +73,52 @@ def network(model: nn.Module) -> Network:
             predict(params, x)
         return _rows(seen, layer)
 
+    parameters, statistics, constants = (restrict(tensors, names) for names in (trained, averaged, rest))
     return Network(parameters, statistics, constants, train, predict, study, features)
+
+
+def tensor_names(model: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
+    """Returns the names of a model's trainable parameters, and of its statistics.
+
+    >>> parameters, statistics = tensor_names(nn.BatchNorm1d(3, affine=True))
+    >>> sorted(parameters), sorted(statistics)
+    (['bias', 'weight'], ['running_mean', 'running_var'])
+    """
+    trainable = frozenset(name for name, leaf in model.named_parameters() if leaf.requires_grad)
+    if not trainable:
+        raise ValueError(
+            f"{type(model).__name__} has nothing to train: no parameter requires a gradient. Unfreeze some."
+        )
+    saved = model.state_dict().keys()
+    return trainable, frozenset(n for n, leaf in model.named_buffers() if leaf.is_floating_point() and n in saved)
+
+
+def with_params(model: nn.Module, params: Params, names: Collection[str] | None = None) -> nn.Module:
+    """Returns a copy of a model with other tensors: exactly all of them, or exactly those in ``names``.
+
+    A tied tensor is named once. Buffers that a state dict leaves out stay the model's own.
+
+    >>> from torch import zeros
+    >>> with_params(nn.Linear(1, 1), {"weight": zeros(1, 1), "bias": zeros(1)}).bias.item()
+    0.0
+    >>> with_params(nn.Linear(1, 1), {"bias": zeros(1)})
+    Traceback (most recent call last):
+    ...
+    ValueError: the tensors do not fit the model (missing: weight)
+    >>> with_params(nn.Linear(1, 1), {"bias": zeros(1)}, names={"bias"}).bias.item()
+    0.0
+    """
+    new = copy.deepcopy(model)
+    saved, parameters, buffers = new.state_dict().keys(), dict(new.named_parameters()), dict(new.named_buffers())
+    unsaved = buffers.keys() - saved
+    held = {name: leaf for name, leaf in {**parameters, **buffers}.items() if name not in unsaved}
+    given = {name: leaf for name, leaf in params.items() if name not in unsaved}
+    if wrong := misfit(given, held if names is None else {name: held[name] for name in sorted(names)}):
+        raise ValueError(f"the tensors do not fit the model ({wrong})")
+    with torch.no_grad():
+        for name, leaf in given.items():
+            held[name].copy_(leaf)
+    return new
 
 
 def uniform(key: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
@@ -181,21 +228,6 @@ _DROPOUTS: dict[type[nn.Module], bool] = {
     nn.Dropout3d: True,
 }
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
-
-def _roles(model: nn.Module) -> tuple[Params, Params, Params]:
-    """Splits copies of a model's tensors into those that are trained, averaged statistics, and constants."""
-    tensors = {name: leaf.detach().clone() for name, leaf in _tensors(model).items()}
-    trainable = {name for name, leaf in model.named_parameters() if leaf.requires_grad}
-    if not trainable:
-        raise ValueError(
-            f"{type(model).__name__} has nothing to train: no parameter requires a gradient. Unfreeze some."
-        )
-    saved = model.state_dict().keys()
-    buffers = {name for name, leaf in model.named_buffers() if leaf.is_floating_point() and name in saved}
-    constants = tensors.keys() - trainable - buffers
-    parameters, statistics, rest = (restrict(tensors, names) for names in (trainable, buffers, constants))
-    return parameters, statistics, rest
 
 
 def _inputs(

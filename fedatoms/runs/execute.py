@@ -87,7 +87,7 @@ def resume(
     engine: Engine | None = None,
     known: Known = lambda: None,
 ) -> Result:
-    """Continues a run from its last checkpoint, for more rounds or on another device if ``changes`` says so."""
+    """Continues a run from its last checkpoint; ``changes`` may ask for more rounds or another device."""
     if engine is None and is_remote(folder):
         raise ValueError(f"{folder} is a run on nodes, which hold its clients' states. Continue it with {RESUME}.")
     engine = engine or Engine()
@@ -101,7 +101,7 @@ def resume(
 
 
 def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
-    """Returns the experiment of a run that goes on; what shapes its parameters may not change."""
+    """Returns the experiment of a resumed run; what shapes its parameters may not change."""
     old = load_run(folder)
     new = replace(old, **{**changes, "name": folder.name, "out": str(folder.parent)})  # type: ignore[arg-type]
     check(new)

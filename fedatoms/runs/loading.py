@@ -17,7 +17,7 @@ from fedatoms.engine.spec import Simulation, State
 from fedatoms.experiment.build import network_of
 from fedatoms.experiment.files import load_run
 from fedatoms.experiment.parse import made_by_caller
-from fedatoms.nn.layers import with_params
+from fedatoms.nn.pure import with_params
 from fedatoms.runs.lock import writer
 from fedatoms.runs.remote import LOAD, RESUME, is_remote
 
@@ -78,14 +78,14 @@ def how_to_rewrite(folder: Path, what: str = "it") -> str:
     """Returns the remedy for a file of a run that is damaged or missing.
 
     >>> how_to_rewrite(Path("runs/mine"))
-    'Write it anew with `fedatoms run --resume runs/mine`.'
+    'Write it again with `fedatoms run --resume runs/mine`.'
     """
     if by := writer(folder):
         return f"It is running ({by}): wait for it."
     how, checkpoints = how_to_resume(folder), (folder / "checkpoint").glob("*.json")
     if not is_remote(folder) and (folder / "result.json").exists() and not any(checkpoints):
         how = f"`fedatoms run {folder / 'experiment.json'} --name again`, as there is no checkpoint"
-    return f"Write {what} anew with {how}."
+    return f"Write {what} again with {how}."
 
 
 def how_to_resume(folder: Path) -> str:

@@ -9,7 +9,7 @@ LOAD_PERSONAL = "fedatoms.flower.trained(task, folder, own=file)"
 
 
 def is_remote(folder: Path) -> bool:
-    """Says whether the clients of a run train elsewhere.
+    """Returns whether the clients of a run train elsewhere.
 
     >>> is_remote(Path("runs/mine"))
     False

@@ -13,7 +13,8 @@ from fedatoms.engine.spec import Simulation, State
 from fedatoms.experiment.build import configure, simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.atoms import fuse
-from fedatoms.nn.layers import Conv, with_params
+from fedatoms.nn.layers import Conv
+from fedatoms.nn.pure import with_params
 
 
 def prepared(experiment: Experiment) -> Simulation:
