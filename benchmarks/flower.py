@@ -17,7 +17,7 @@ from fedatoms import Experiment
 from fedatoms.engine.loop import begin
 from fedatoms.engine.remote import take_part
 from fedatoms.engine.runtime import prepare
-from fedatoms.experiment.fields import trajectory
+from fedatoms.experiment.identity import trajectory
 from fedatoms.flower import Own, Task, wire
 from fedatoms.flower.checks import check_answer
 from fedatoms.flower.commands import Value
@@ -27,7 +27,7 @@ from fedatoms.flower.node import Kept, keep, kept_at
 from fedatoms.flower.server_state import ServerState, order_for, take_in
 from fedatoms.flower.task import server_simulation
 from fedatoms.nn.models import build
-from fedatoms.runs.execute import read_rounds
+from fedatoms.runs.results import read_rounds
 
 NODES, ROUNDS = 2, 3
 TASK = """

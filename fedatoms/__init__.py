@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from fedatoms.engine.spec import Simulation
     from fedatoms.experiment.fields import Experiment
     from fedatoms.experiment.presets import preset
-    from fedatoms.nn.atoms import AtomConv2d, decompose, fuse, groups, is_decomposed
+    from fedatoms.nn.atoms import AtomConv2d, decompose, fuse, is_decomposed
+    from fedatoms.nn.groups import groups
     from fedatoms.nn.hadamard import factorise, personal_factors
-    from fedatoms.runs.execute import Result, run
+    from fedatoms.runs.execute import run
     from fedatoms.runs.loading import load_model
+    from fedatoms.runs.results import Result
 
 _HOMES = {
     "fedatoms.algorithms": ("ALGORITHMS", "Algorithm", "algorithm"),
@@ -38,7 +40,8 @@ _HOMES = {
     "fedatoms.algorithms.fedprox": ("fedprox",),
     "fedatoms.algorithms.scaffold": ("scaffold",),
     "fedatoms.data.federation": ("Federation", "federation"),
-    "fedatoms.nn.atoms": ("AtomConv2d", "decompose", "fuse", "groups", "is_decomposed"),
+    "fedatoms.nn.atoms": ("AtomConv2d", "decompose", "fuse", "is_decomposed"),
+    "fedatoms.nn.groups": ("groups",),
     "fedatoms.engine.exchange": ("Exchange", "every_round", "fast_slow"),
     "fedatoms.experiment.fields": ("Experiment",),
     "fedatoms.nn.hadamard": ("factorise", "personal_factors"),
@@ -46,7 +49,8 @@ _HOMES = {
     "fedatoms.engine.client_round": ("Training",),
     "fedatoms.adapt.fit": ("inputs_of", "load_personal", "personal_model", "personalise", "save_personal"),
     "fedatoms.experiment.presets": ("preset",),
-    "fedatoms.runs.execute": ("Result", "run"),
+    "fedatoms.runs.execute": ("run",),
+    "fedatoms.runs.results": ("Result",),
     "fedatoms.engine.spec": ("Simulation",),
     "fedatoms.engine.loop": ("Trained", "train"),
 }

@@ -16,8 +16,8 @@ from fedatoms.evidence.results.groups import group, key_of, on_common_seeds
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1
 from fedatoms.runs.compare import compare
-from fedatoms.runs.execute import Result, accuracy_curves, read_result, read_rounds
 from fedatoms.runs.plots import accuracy_plot
+from fedatoms.runs.results import Result, accuracy_curves, read_result, read_rounds
 
 ROOT, MAKER = Path(__file__).parent, "paper-results/table.py"
 NAMES = dict(zip(ALGORITHMS, ("FedAvg", "FedProx", "SCAFFOLD", "FedDyn", "FedDC"), strict=True))

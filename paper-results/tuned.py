@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from fedatoms.bench.report import fill, table
 from fedatoms.evidence.results.find import find
-from fedatoms.experiment.fields import Experiment, identity
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
 from fedatoms.experiment.presets import PRESETS
 
 ROOT, MAKER = Path(__file__).parent, "paper-results/tuned.py"

@@ -13,7 +13,8 @@ from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
-from fedatoms.nn.atoms import Conv, decompose
+from fedatoms.nn.atoms import decompose
+from fedatoms.nn.layers import Conv
 
 settings.register_profile("fedatoms", deadline=None, derandomize=True)
 settings.load_profile("fedatoms")

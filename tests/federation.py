@@ -15,7 +15,7 @@ from deployed_app import SMALL, is_the_simulators, node_configs, write_app
 from faults import end_node, hold_node, kill_part, kill_server_app, let_node_go, start_node
 
 from fedatoms.flower.deploy import Deployment, DeploymentError, deployed
-from fedatoms.runs.execute import read_rounds
+from fedatoms.runs.results import read_rounds
 
 LONG = 600.0  # seconds
 CASES = {

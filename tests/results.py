@@ -26,9 +26,10 @@ from fedatoms.evidence.page.assemble import report
 from fedatoms.evidence.paper.studies import quick
 from fedatoms.evidence.results.find import find
 from fedatoms.evidence.results.groups import _stand_ins
-from fedatoms.experiment.fields import Experiment, to_json
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import to_json
 from fedatoms.experiment.presets import PRESETS
-from fedatoms.runs.execute import summarise
+from fedatoms.runs.results import summarise
 
 
 def a_run(

@@ -16,11 +16,12 @@ from fedatoms.algorithms.feddyn import feddyn
 from fedatoms.algorithms.fedopt import fedavgm
 from fedatoms.algorithms.fedprox import fedprox
 from fedatoms.algorithms.scaffold import scaffold
+from fedatoms.core.options import Map
 from fedatoms.engine.client_round import Training, displacement
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import select
 from fedatoms.engine.runtime import layout_of, prepare
-from fedatoms.engine.spec import Map, Simulation, batches_of
+from fedatoms.engine.spec import Simulation, batches_of
 
 TRAINING = Training(epochs=2, batch_size=5, lr=0.05, lr_decay=0.9, weight_decay=1e-2)
 Vector = list[Tensor]

@@ -13,8 +13,9 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from fedatoms.core.randomness import generator
-from fedatoms.nn.atoms import Conv, decompose
+from fedatoms.nn.atoms import decompose
 from fedatoms.nn.bases import dct, fourier_bessel
+from fedatoms.nn.layers import Conv
 
 
 @settings(max_examples=50, deadline=None)

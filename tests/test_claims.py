@@ -13,7 +13,7 @@ from fedatoms.evidence.results.communication import cost_to_reach, headline_by_s
 from fedatoms.evidence.results.find import Found, find
 from fedatoms.evidence.results.groups import Group, group
 from fedatoms.evidence.results.run_figures import figures
-from fedatoms.experiment.fields import to_json
+from fedatoms.experiment.files import to_json
 from fedatoms.experiment.presets import PRESETS
 
 RUNS = Path(__file__).parent.parent / "paper-results"

@@ -18,11 +18,13 @@ import pytest
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.cli import grid, main
 from fedatoms.data.datasets import DATASETS, Images
-from fedatoms.experiment.fields import LISTS, Experiment, check, identity
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import LIST_FIELDS, Experiment
+from fedatoms.experiment.identity import identity
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.nn.models import MODELS
 from fedatoms.personal import METHODS
-from fedatoms.runs.execute import read_result
+from fedatoms.runs.results import read_result
 
 QUICK = [
     "--clients",
@@ -237,7 +239,7 @@ def test_run_resume_and_saved_experiments(capsys: pytest.CaptureFixture[str]) ->
     assert main(["run", "--resume", "runs/first", "--name", "other"]) == 0  # a run keeps its folder
     capsys.readouterr()
     assert "--resume runs/first" in mistake(["run", "runs/first"], capsys)
-    assert "--epochs cannot change" in mistake(["run", "--resume", "runs/first", "--epochs", "2"], capsys)
+    assert "`--epochs` cannot change" in mistake(["run", "--resume", "runs/first", "--epochs", "2"], capsys)
     assert "already holds a run" in mistake(["run", *QUICK, "--name", "first"], capsys)
 
 
@@ -327,13 +329,15 @@ def test_the_grid_is_the_product_of_its_axes() -> None:
 
 
 def test_a_field_of_words_with_commas_is_one_value_of_the_grid() -> None:
-    for name in LISTS:
+    for name in LIST_FIELDS:
         for words in ([f"--{name}", "atoms,head"], [f"--{name}=atoms,head"]):
             assert grid([*words, "--seeds", "0,1"])[1] == [[f"--{name}", "atoms,head", "--seed", s] for s in "01"]
     body = ast.parse(inspect.getsource(Experiment)).body[0].body  # type: ignore[attr-defined]
     pairs = [pair for pair in pairwise(body) if isinstance(pair[0], ast.AnnAssign)]
     said = {ast.unparse(field.target): ast.unparse([field, text]) for field, text in pairs}
-    assert {name for name, text in said.items() if re.search(r"[a-z],[a-z]", text)} == LISTS  # as its help shows it
+    assert {
+        name for name, text in said.items() if re.search(r"[a-z],[a-z]", text)
+    } == LIST_FIELDS  # as its help shows it
 
 
 def test_a_comparison_holds_two_groups_fixed_at_once(capsys: pytest.CaptureFixture[str]) -> None:

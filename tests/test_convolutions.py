@@ -265,7 +265,7 @@ def test_a_round_of_products_is_a_round(atoms: int | None, fixed: str, monkeypat
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     net, clients = wide_net(), clients_of((3, 5, 4))
     sim = Simulation(net if atoms is None else decompose(net, atoms), clients)
-    sim = hold_fixed(sim, fixed) if fixed else sim
+    sim = hold_fixed(sim, [fixed]) if fixed else sim
     called: set[str] = set()
     for name in ("pooled", "composed"):
         real = getattr(rewrite, name)

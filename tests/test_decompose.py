@@ -16,8 +16,11 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional
 from torch.nn.utils import prune
 
+from fedatoms.core.options import GROUPS, Init
 from fedatoms.core.randomness import generator
-from fedatoms.nn.atoms import GROUPS, AtomConv, Conv, Init, decompose, fuse, groups, is_decomposed
+from fedatoms.nn.atoms import AtomConv, decompose, fuse, is_decomposed
+from fedatoms.nn.groups import groups
+from fedatoms.nn.layers import Conv
 
 few = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 2**32)
@@ -421,7 +424,7 @@ def test_a_count_of_numpy_is_a_count() -> None:
 
 
 def test_where_that_is_no_function_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"where='0' is no function. Use where=lambda name, module: name == '0'"):
+    with pytest.raises(TypeError, match=r"where='0' is not a function. Use where=lambda name, module: name == '0'"):
         decompose(net(), where="0")  # type: ignore[arg-type]
 
 

@@ -26,11 +26,11 @@ from fedatoms.evidence.paper.tables import cells as paper_cells
 from fedatoms.evidence.results.cells import Ours, gain_of, match, ours_of
 from fedatoms.evidence.results.find import find
 from fedatoms.evidence.results.groups import group
-from fedatoms.experiment.fields import identity
+from fedatoms.experiment.identity import identity
 from fedatoms.experiment.presets import ALGORITHMS as TABLE1_ALGORITHMS
 from fedatoms.experiment.presets import PRESETS, TABLE2_ROWS
 from fedatoms.personal import METHODS
-from fedatoms.runs.execute import Result, read_result, read_rounds, summarise
+from fedatoms.runs.results import Result, read_result, read_rounds, summarise
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "paper-results"

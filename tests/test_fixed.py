@@ -25,7 +25,10 @@ from fedatoms.evidence.explain.replay import replay
 from fedatoms.evidence.explain.study import explain
 from fedatoms.evidence.explain.values import Explain
 from fedatoms.experiment.build import simulation
-from fedatoms.experiment.fields import Experiment, from_json, identity, to_json, trajectory
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import from_json, to_json
+from fedatoms.experiment.identity import identity, trajectory
+from fedatoms.experiment.parse import fixed_groups
 from fedatoms.personal import METHODS, personal
 from fedatoms.runs.execute import resume, run
 
@@ -47,18 +50,18 @@ def free(name: str = "fedavg", **changes: object) -> Simulation:
     return replace(sim, **changes)
 
 
-def names_of(sim: Simulation, fixed: str) -> set[str]:
-    return {name for name, group in layout_of(sim).labels.items() if group in fixed.split(",")}
+def names_of(sim: Simulation, *fixed: str) -> set[str]:
+    return {name for name, group in layout_of(sim).labels.items() if group in fixed}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("fixed", ["atoms", "coefficients", "head", "atoms,rest"])
+@pytest.mark.parametrize("fixed", [("atoms",), ("coefficients",), ("head",), ("atoms", "rest")], ids=",".join)
 @pytest.mark.parametrize("map", ["one_by_one", "vectorised"])
 def test_what_is_fixed_stays_to_the_bit_on_server_and_clients_and_all_else_moves(
-    name: str, fixed: str, map: str
+    name: str, fixed: tuple[str, ...], map: str
 ) -> None:
     sim = hold_fixed(free(name, map=map), fixed)
-    names, before, state = names_of(free(), fixed), begin(prepare(sim)).server.params, play(sim, 2)
+    names, before, state = names_of(free(), *fixed), begin(prepare(sim)).server.params, play(sim, 2)
     done = replay(prepare(sim), state)
     for params in (state.server.params, state.selected, done.after.server.params, *done.models):
         assert {leaf for leaf in before if torch.equal(params[leaf], before[leaf])} == names | {
@@ -71,7 +74,7 @@ def test_what_is_fixed_stays_to_the_bit_on_server_and_clients_and_all_else_moves
 @pytest.mark.parametrize("fixed", ["atoms", "head"])
 def test_vectorised_equals_one_by_one(name: str, exchange: str, fixed: str) -> None:
     loop, fast = (
-        play(hold_fixed(free(name, exchange=EXCHANGES[exchange], map=map), fixed), 3)
+        play(hold_fixed(free(name, exchange=EXCHANGES[exchange], map=map), [fixed]), 3)
         for map in ("one_by_one", "vectorised")
     )
     assert difference(loop.server.params, fast.server.params) < 1e-10
@@ -85,7 +88,7 @@ def test_vectorised_equals_one_by_one(name: str, exchange: str, fixed: str) -> N
 def test_the_compiled_map_equals_one_by_one(name: str, fixed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler, on a CPU."""
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
-    loop = hold_fixed(free(name), fixed)
+    loop = hold_fixed(free(name), [fixed])
     fast = replace(loop)
     fast = prepare(fast)._replace(map_clients=cuda_graph.compiled(2))
     assert difference(*(play(sim, 3).server.params for sim in (loop, fast))) < 1e-10
@@ -93,7 +96,7 @@ def test_the_compiled_map_equals_one_by_one(name: str, fixed: str, monkeypatch: 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_is_fixed_costs_nothing_and_is_in_no_memory(name: str) -> None:
-    sim = hold_fixed(free(name), "atoms")
+    sim = hold_fixed(free(name), ["atoms"])
     state, record = advance(prepare(sim), begin(prepare(sim)))
     names = names_of(free(), "atoms")
     assert "atoms" not in record.up and "atoms" not in record.down
@@ -103,7 +106,7 @@ def test_what_is_fixed_costs_nothing_and_is_in_no_memory(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_with_fixed_atoms_the_mean_model_has_the_mean_of_the_clients_filters(name: str) -> None:
-    sim = hold_fixed(free(name), "atoms")
+    sim = hold_fixed(free(name), ["atoms"])
     done = replay(prepare(sim), play(sim, 1))
     plain = mean_of_filters(done, layers_of(sim.model))
     for layer in layers_of(sim.model):
@@ -117,10 +120,10 @@ def test_with_fixed_atoms_the_mean_model_has_the_mean_of_the_clients_filters(nam
 def test_personalised_methods_leave_what_is_fixed_alone_too(method: str) -> None:
     sim = free(personal=personal(method, None), score=("server",))
     if "local-atoms" in method:
-        with pytest.raises(ValueError, match="--fixed atoms holds what --personal trains"):
-            hold_fixed(sim, "atoms")
+        with pytest.raises(ValueError, match="fixed=atoms holds what `personal` trains"):
+            hold_fixed(sim, ["atoms"])
         return
-    held, names = hold_fixed(sim, "atoms"), names_of(sim, "atoms")
+    held, names = hold_fixed(sim, ["atoms"]), names_of(sim, "atoms")
     before, state = begin(prepare(held)), play(held, 2)
     _, last = last_pass(prepare(held), state, epochs=1)
     assert all(torch.equal(before.server.params[leaf], last.server.params[leaf]) for leaf in names)
@@ -129,12 +132,13 @@ def test_personalised_methods_leave_what_is_fixed_alone_too(method: str) -> None
 
 def test_the_network_that_is_given_stays_as_it_is() -> None:
     sim = free()
-    hold_fixed(sim, "atoms, head")
+    hold_fixed(sim, ["atoms", "head"])
     assert all(leaf.requires_grad for leaf in sim.model.parameters())
 
 
 def test_spaces_and_order_do_not_matter() -> None:
-    assert identical(*(play(hold_fixed(free(), fixed), 1).server.params for fixed in ("atoms,head", "head, atoms")))
+    groups = [fixed_groups(Experiment(fixed=text)) for text in ("atoms,head", "head, atoms")]
+    assert identical(*(play(hold_fixed(free(), fixed), 1).server.params for fixed in groups))
 
 
 def test_results_and_checkpoints_that_are_older_than_the_field_keep_their_hashes() -> None:

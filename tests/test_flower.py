@@ -33,13 +33,15 @@ from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import prepare
 from fedatoms.experiment.build import simulation
-from fedatoms.experiment.fields import Experiment, trajectory
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import trajectory
 from fedatoms.flower import FedAtoms, Own, Task, built_in, client_app, server_app, wire
 from fedatoms.flower.server_state import ServerState
 from fedatoms.flower.task import Settings, server_simulation
 from fedatoms.nn.models import build
 from fedatoms.personal import METHODS
-from fedatoms.runs.execute import read_result, read_rounds, run
+from fedatoms.runs.execute import run
+from fedatoms.runs.results import read_result, read_rounds
 
 DIGITS = Experiment(
     partition="dirichlet", unbalanced=0.3, own_test="classes", clients=3, fraction=1.0, epochs=1, batch_size=30,
@@ -145,7 +147,7 @@ def test_bytes_that_cross_for_scores_are_counted_apart_and_trouble_no_ledger(tmp
     assert len(crossed) == 3 * experiment.clients  # after rounds 1 and 2, and after the last pass
     once = sum(crossed[: experiment.clients])
     assert [row.get("beside") for row in rows] == [None, {"scores": once}, {"scores": once}]
-    assert read_result(tmp_path / "runs" / "it").bytes_beside == {"scores": sum(crossed)}
+    assert read_result(tmp_path / "runs" / "it").extra["bytes_beside"] == {"scores": sum(crossed)}
 
 
 def test_a_personalised_run_ends_with_the_simulator_s_numbers(tmp_path: Path) -> None:

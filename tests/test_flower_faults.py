@@ -32,7 +32,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from torch import Tensor
 
 from fedatoms.flower import Own, wire
-from fedatoms.runs.execute import read_result, read_rounds
+from fedatoms.runs.results import read_result, read_rounds
 
 WHEN, WHO = 2, 2  # the round in which something goes wrong, and with which client
 
@@ -232,7 +232,7 @@ def test_refused_answers_are_counted_apart_from_absent_ones_with_their_nodes_and
     assert (rows[WHEN]["clients"], rows[WHEN]["failed"], rows[WHEN]["refused"]) == (2, 2, {str(WHO): why})
     came = [wire.size_of(each.reply.content).arrays for each in grid.log if each.round == WHEN and each.reply]
     assert sum(rows[WHEN]["up"].values()) + rows[WHEN]["beside"]["refused"] == sum(came)
-    assert read_result(tmp_path / "runs" / "it").bytes_beside == rows[WHEN]["beside"]
+    assert read_result(tmp_path / "runs" / "it").extra["bytes_beside"] == rows[WHEN]["beside"]
     assert caplog.messages[-1].endswith(f"1 of client {WHO}, the last in round {WHEN + 1}, {why}")
 
 

@@ -18,7 +18,7 @@ from flwr.app import Message
 from fedatoms.flower import Own
 from fedatoms.flower.node import Kept, keep, kept_at
 from fedatoms.flower.task import configured, node_simulation, server_simulation
-from fedatoms.runs.execute import read_rounds
+from fedatoms.runs.results import read_rounds
 
 WHO = 2  # the client whose node is set up wrongly
 

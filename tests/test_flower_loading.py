@@ -30,7 +30,7 @@ from fedatoms.flower import trained
 from fedatoms.flower.node import Kept, keep, kept_at
 from fedatoms.flower.strategy import TooFew
 from fedatoms.nn.pure import with_params
-from fedatoms.runs.execute import read_result
+from fedatoms.runs.results import read_result
 
 WHO = 1
 

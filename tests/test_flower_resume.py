@@ -40,8 +40,9 @@ from fedatoms.flower import client_app, server_app, wire
 from fedatoms.flower.node import keep, kept_at
 from fedatoms.flower.server_state import ServerState, save_state
 from fedatoms.flower.strategy import NotFinite, TooFew
-from fedatoms.runs.execute import read_result, read_rounds, resume
+from fedatoms.runs.execute import resume
 from fedatoms.runs.lock import locked
+from fedatoms.runs.results import read_result, read_rounds
 
 WHO = 2  # the client whose node forgets
 Whole = Callable[[Experiment], dict[str, Tensor]]

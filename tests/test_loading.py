@@ -17,11 +17,13 @@ import fedatoms
 from fedatoms.cli import main
 from fedatoms.core.files import write_file
 from fedatoms.evidence.results.find import find
-from fedatoms.experiment.fields import ADDED, Experiment, from_json, load_run, to_json
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import ABSENT_IN_OLDER_FILES, from_json, load_run, to_json
 from fedatoms.nn.pure import with_params
 from fedatoms.personal import METHODS
 from fedatoms.runs import execute as running
-from fedatoms.runs.execute import read_result, resume, run
+from fedatoms.runs.execute import resume, run
+from fedatoms.runs.results import read_result
 
 TINY = Experiment(
     clients=5, rounds=2, epochs=1, batch_size=50, threads=1, checkpoint_every=1, parametrisation="atoms",
@@ -129,7 +131,7 @@ def test_a_changed_number_is_noticed_by_the_checksum(folder: Path) -> None:
         lambda: fedatoms.personalise(folder, (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.arange(2))),
     ):
         line = mistake(call)
-        assert "has the checksum" in line and f"Write both anew with `fedatoms run --resume {folder}`." in line
+        assert "has the checksum" in line and f"Write both again with `fedatoms run --resume {folder}`." in line
     shutil.rmtree(folder / "checkpoint")
     assert f"fedatoms run {folder / 'experiment.json'} --name again" in mistake(lambda: fedatoms.load_model(folder))
 
@@ -140,7 +142,7 @@ def test_a_run_that_was_killed_between_its_model_and_its_result_says_how_to_go_o
     def killed(result: object) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(running, "_write", killed)
+    monkeypatch.setattr(running, "write_result", killed)
     with pytest.raises(SystemExit):
         resume(folder, {"rounds": 3})
     monkeypatch.undo()
@@ -193,7 +195,7 @@ def test_one_lost_field_is_named_and_fields_that_came_later_may_lack() -> None:
     fields = to_json(Experiment())
     line = mistake(lambda: from_json({name: value for name, value in fields.items() if name != "model"}))
     assert line == "it lacks the field model"
-    first = {name: value for name, value in fields.items() if name not in ADDED}
+    first = {name: value for name, value in fields.items() if name not in ABSENT_IN_OLDER_FILES}
     assert from_json(first) == from_json(fields)
 
 

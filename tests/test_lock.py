@@ -25,12 +25,14 @@ from fedatoms.evidence.paper.studies import quick
 from fedatoms.evidence.reproduce import work
 from fedatoms.evidence.reproduce.plan import Job, Reproduce, chosen, jobs
 from fedatoms.evidence.results.find import find
-from fedatoms.experiment.fields import Experiment, load_run, to_json
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import load_run, to_json
+from fedatoms.experiment.identity import run_folder
 from fedatoms.runs import compare, execute, lock
-from fedatoms.runs.compare import folder_of
-from fedatoms.runs.execute import read_rounds, resume, run
+from fedatoms.runs.execute import resume, run
 from fedatoms.runs.loading import load_model
 from fedatoms.runs.lock import check_free, locked, writer
+from fedatoms.runs.results import read_rounds
 
 ONE = "^fedavg-cifar10-5 --partition iid"
 HOLD = """
@@ -43,7 +45,7 @@ with locked(Path(sys.argv[1])):
 """
 RUN = """
 import json, sys
-from fedatoms.experiment.fields import from_json
+from fedatoms.experiment.files import from_json
 from fedatoms.runs.execute import run
 
 def wait(progress):
@@ -137,8 +139,8 @@ def second_writers(experiment: Experiment) -> dict[str, tuple[list[str], int]]:
     changed = {name: value for name, value in to_json(experiment).items() if value != before[name]}
     flags = [word for name, value in changed.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     return {
-        "resume": (["run", "--resume", str(folder_of(experiment))], 2),
-        "more rounds": (["run", "--resume", str(folder_of(experiment)), "--rounds", "9"], 2),
+        "resume": (["run", "--resume", str(run_folder(experiment))], 2),
+        "more rounds": (["run", "--resume", str(run_folder(experiment)), "--rounds", "9"], 2),
         "run": (["run", "saved.json"], 2),
         "compare": (["compare", *flags, "--seeds", "1,0"], 2),  # seed 1 is free, and is not begun
         "reproduce": (["reproduce", "iid", "--quick", "--only", ONE, "--out", experiment.out], 1),
@@ -148,14 +150,14 @@ def second_writers(experiment: Experiment) -> dict[str, tuple[list[str], int]]:
 def test_a_second_writer_is_refused_in_a_line_and_the_first_one_ends_as_if_alone(
     experiment: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = folder_of(experiment)
+    folder = run_folder(experiment)
     with process(RUN, text_of(experiment)) as first:
         before = files_in(tmp_path / "runs")
         for name, (words, status) in second_writers(experiment).items():
             assert main(words) == status, name
             line = capsys.readouterr().err
             assert told(folder, first) in line and line.count("\n") == 1, name
-            assert "Wait for it, end it, or use another --out." in line, name
+            assert "Wait for it, end it, or use another `" in line, name
             assert files_in(tmp_path / "runs") == before, name
         assert before[f"{tmp_path / folder}/lock"][1]
     assert first.returncode == 0
@@ -164,7 +166,7 @@ def test_a_second_writer_is_refused_in_a_line_and_the_first_one_ends_as_if_alone
 
 
 def test_the_run_of_a_process_that_was_killed_goes_on(experiment: Experiment, tmp_path: Path) -> None:
-    folder = folder_of(experiment)
+    folder = run_folder(experiment)
     with process(RUN, text_of(experiment)) as first:
         first.kill()
     assert (folder / "lock").exists() and writer(folder) is None
@@ -186,7 +188,7 @@ def test_of_two_runs_of_one_name_that_begin_together_one_is_refused(
 
     monkeypatch.setattr(execute, "configure", late)
     run(experiment)
-    assert outcome(folder_of(experiment)) == undisturbed(experiment, tmp_path / "alone")
+    assert outcome(run_folder(experiment)) == undisturbed(experiment, tmp_path / "alone")
 
 
 def test_what_another_process_has_finished_meanwhile_is_not_run_again(
@@ -293,7 +295,7 @@ def test_a_file_system_without_locks_is_refused_with_a_line_and_read_all_the_sam
         patched.setattr(fcntl, "flock", none)
         assert main(["run", "saved.json", "--out", "deep/runs"]) == 2
         line = capsys.readouterr().err
-        assert "its file system has no locks" in line and "Use another --out" in line and line.count("\n") == 1
+        assert "its file system has no locks" in line and "Use another `--out`" in line and line.count("\n") == 1
         assert not Path("deep").exists()
     folder = run(experiment).folder
     before = files_in(folder)

@@ -40,7 +40,8 @@ from fedatoms.evidence.measures.values import checked
 from fedatoms.evidence.measures.variance import Repeats, Variance, along, other_draws, repeated, spread
 from fedatoms.evidence.page.measures import draw
 from fedatoms.evidence.results.measures import summarise
-from fedatoms.experiment.fields import Experiment, identity
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
 from fedatoms.nn.atoms import fuse
 
 SMALL = Experiment(clients=10, fraction=0.2, epochs=1, batch_size=50, beta="1/1")  # as files write it

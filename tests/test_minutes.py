@@ -23,16 +23,17 @@ from fedatoms.evidence.reproduce import work
 from fedatoms.evidence.reproduce.budget import Limit, Took, begun, by_worth, estimate, next_of, took
 from fedatoms.evidence.reproduce.plan import Job, Reproduce, chosen, jobs
 from fedatoms.evidence.results.find import find
-from fedatoms.experiment.fields import Experiment, run_name
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import run_name
 from fedatoms.experiment.presets import PRESETS
-from fedatoms.runs.execute import read_rounds
-from fedatoms.runs.provenance import provenance
+from fedatoms.runs.provenance import provenance_of
+from fedatoms.runs.results import read_rounds
 
 ROUNDS = 4
 PAIR = ["--quick", "--only", "^fedavg-(atoms25-)?cifar10-5 --partition iid"]
 EVERYTHING = jobs(chosen(["all"]), Reproduce(seeds="2,0"))
 SOME = st.lists(st.sampled_from(EVERYTHING), unique_by=lambda job: job.name, max_size=30)
-HERE = str(provenance("cpu")["device"])
+HERE = str(provenance_of("cpu")["device"])
 
 
 def least(experiment: Experiment) -> Experiment:

@@ -26,9 +26,13 @@ from fedatoms.evidence.paper.bounds import (
 )
 from fedatoms.evidence.paper.readings import READINGS, Reading, reading
 from fedatoms.evidence.paper.tables import CIFAR, COLUMNS, Cell, cells, cells_of, pairs
-from fedatoms.experiment.fields import Experiment, check, identity, scored_models
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
+from fedatoms.experiment.parse import scored_models
 from fedatoms.experiment.presets import PRESETS
-from fedatoms.nn.atoms import decompose, groups
+from fedatoms.nn.atoms import decompose
+from fedatoms.nn.groups import groups
 from fedatoms.nn.models import build
 
 CARDS = Path(__file__).parent.parent / "docs" / "methods"

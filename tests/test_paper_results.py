@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedatoms.experiment.fields import Experiment, identity
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
 from fedatoms.experiment.presets import PRESETS
-from fedatoms.runs.execute import read_result
+from fedatoms.runs.results import read_result
 
 ROOT = Path(__file__).parent.parent / "paper-results"
 FOLDERS = sorted(path.parent for path in ROOT.rglob("result.json"))

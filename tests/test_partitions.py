@@ -226,7 +226,7 @@ Y = torch.arange(10).repeat(4)
         (lambda: shards(Y + 1, Y, 10, 1, 0), r"training labels 1, 2, 3, 4, 5, \.\.\. are not 0..9.*Renumber"),
         (lambda: shards(Y[Y != 3], Y, 9, 1, 0), r"are not 0..8"),
         (lambda: dirichlet(Y, Y + 3, 5, 1.0, 0), r"test labels 10, 11, 12 are not among .* 0..9.*Leave"),
-        (lambda: dirichlet(Y, Y, 5, 0.0, 0), r"alpha=0.0 is not a positive number.*Use alpha=0.3"),
+        (lambda: dirichlet(Y, Y, 5, 0.0, 0), r"alpha=0.0 is not a positive number.*Use for example 0.3"),
         (lambda: dirichlet(Y, Y, 5, math.nan, 0), r"alpha=nan"),
         (lambda: dirichlet(Y, Y, 5, 1.0, 0, unbalanced=-1.0), r"unbalanced=-1.0 is negative.*Use 0"),
     ],

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedatoms.algorithms import algorithm
 from fedatoms.core import trees
+from fedatoms.core.options import Group
 from fedatoms.data.batches import fetch
 from fedatoms.data.federation import Federation
 from fedatoms.engine import evaluate
@@ -27,7 +28,7 @@ from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation, batches_of
 from fedatoms.experiment.build import simulation as build_simulation
 from fedatoms.experiment.fields import Experiment
-from fedatoms.nn.atoms import Group, decompose
+from fedatoms.nn.atoms import decompose
 from fedatoms.nn.hadamard import factorise, personal_factors
 from fedatoms.nn.models import build
 from fedatoms.personal import METHODS, Personal, Phase, personal
@@ -317,8 +318,8 @@ def test_a_method_that_needs_no_new_mechanism_is_short(name: str) -> None:
         ({"personal": "ditto", "personal_strength": -1.0}, "pull=-1.0"),
         ({"personal": "fedper", "beta": "1/2", "slow_local": "keep"}, "would keep two"),
         ({"personal": "fedper", "clients": 100, "classes_per_client": 5, "score": "server"}, "test set lacks"),
-        ({"personal": "fedper", "clients": 100, "classes_per_client": 5}, "test set lacks.*own-test classes"),
-        ({"personal": "fedper", "last_epochs": -1}, "--last-epochs -1"),
+        ({"personal": "fedper", "clients": 100, "classes_per_client": 5}, "test set lacks.*own_test=classes"),
+        ({"personal": "fedper", "last_epochs": -1}, "last_epochs=-1"),
         ({"personal": "lg-fedavg", "model": "resnet18-gn-small"}, "two linear layers"),
     ],
 )  # fmt: skip

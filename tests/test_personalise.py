@@ -22,8 +22,9 @@ from fedatoms.adapt.fit import fingerprint, inputs_of, load_personal, personal_m
 from fedatoms.adapt.join import Newcomer, join, prepare
 from fedatoms.cli import main
 from fedatoms.data import load
-from fedatoms.data.image_files import FORMATS, Wanted, read_pictures
-from fedatoms.nn.atoms import decompose, groups, is_decomposed
+from fedatoms.data.image_files import FORMATS, Wanted, read_images
+from fedatoms.nn.atoms import decompose, is_decomposed
+from fedatoms.nn.groups import groups
 from fedatoms.nn.models import build
 from fedatoms.nn.pure import with_params
 
@@ -196,7 +197,7 @@ def test_clients_of_a_run_have_their_own_models(here: Path) -> None:
     assert torch.allclose(outputs[1], with_params(shared, own, own).eval()(x), atol=1e-5)
     with pytest.raises(ValueError, match="Use 0 to 4"):
         personal_model("runs/mine", client=5)
-    with pytest.raises(ValueError, match="--personal local-atoms"):
+    with pytest.raises(ValueError, match="personal=local-atoms"):
         personal_model("runs/other", client=0)
     with pytest.raises(ValueError, match="personal_model"):
         load_personal("runs/mine", "runs/mine/personal/000001.safetensors")
@@ -300,7 +301,7 @@ def test_pictures_are_told_by_what_they_hold(kind: str, here: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     Path("pictures/1").mkdir(parents=True)
     image.new("L", (8, 8), 200).save("pictures/1/a.xyz", kind)
-    x = read_pictures(Path("pictures"), Wanted((1, 8, 8), 255, classes=2)).x
+    x = read_images(Path("pictures"), Wanted((1, 8, 8), 255, classes=2)).x
     assert x.shape == (1, 1, 8, 8) and int((x.int() - 200).abs().max()) < 5  # some are lossy
 
 
@@ -334,7 +335,7 @@ def mistake(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ("runs/mine --images ann.npz --out old.safetensors", ["old.safetensors exists", "another --out"]),
         ("runs/mine --images ann.npz --out no/a.safetensors", ["no is not a folder", "--out"]),
         ("runs/mine --images gone.npz", ["gone.npz does not exist", "x and y"]),
-        ("runs/mine --images text.npz", ["text.npz", "no zip file", "numpy.savez"]),
+        ("runs/mine --images text.npz", ["text.npz", "not a zip file", "numpy.savez"]),
         ("runs/mine --images cut.npz", ["cut.npz", "numpy.savez"]),
         ("runs/mine --images objects.npz", ["objects.npz", "holds objects"]),
         ("runs/mine --images no-y.npz", ["no-y.npz", "no array y"]),
@@ -347,7 +348,7 @@ def mistake(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ("runs/mine --images empty.npz", ["empty.npz", "no image"]),
         ("runs/mine --images bright.npz", ["17", "0 to 16"]),
         ("runs/mine --images nan.npz", ["nan", "0 to 1"]),
-        ("runs/mine --images text-x.npz", ["no pixels", "uint8"]),
+        ("runs/mine --images text-x.npz", ["cannot be pixels", "uint8"]),
         ("runs/mine --images single.npz", ["--holdout 0.2", "--holdout 0."]),
         ("runs/mine --images nothing", ["nothing", "no image"]),
         ("runs/mine --images cats", ["1 class folders", "10 classes", "0..9"]),
@@ -410,18 +411,18 @@ def test_colours_keep_their_places(here: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     Path("colours/1").mkdir(parents=True)
     image.new("RGB", (5, 4), (10, 20, 30)).save("colours/1/a.png")
-    x, y, _ = read_pictures(Path("colours"), Wanted((3, 4, 5), 255, classes=2))
+    x, y, _ = read_images(Path("colours"), Wanted((3, 4, 5), 255, classes=2))
     assert x.shape == (1, 3, 4, 5) and x.dtype == torch.uint8 and y.tolist() == [1]
     assert x[0, :, 0, 0].tolist() == [10, 20, 30]
     np.savez("colours.npz", x=x.permute(0, 2, 3, 1).numpy() / 255, y=y.numpy())
-    again = read_pictures(Path("colours.npz"), Wanted((3, 4, 5), 255, classes=2)).x
+    again = read_images(Path("colours.npz"), Wanted((3, 4, 5), 255, classes=2)).x
     assert torch.allclose(again, x.float(), atol=1e-4)
 
 
 def test_pictures_without_folders_of_classes_are_told_where_to_go(tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image").new("L", (8, 8)).save(tmp_path / "a.png")
     with pytest.raises(ValueError, match=r"holds no image in a folder of its class, such as .*0/a\.png, but needs"):
-        read_pictures(tmp_path, Wanted((1, 8, 8), 16, 10))
+        read_images(tmp_path, Wanted((1, 8, 8), 16, 10))
 
 
 def test_inputs_come_as_tensors_or_arrays_with_or_without_a_grey_channel(here: Path) -> None:

@@ -18,7 +18,7 @@ from fedatoms.evidence.paper.tables import pairs
 from fedatoms.evidence.results.find import find
 from fedatoms.evidence.results.groups import group
 from fedatoms.experiment.fields import Experiment
-from fedatoms.runs.execute import read_result
+from fedatoms.runs.results import read_result
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "paper-results"

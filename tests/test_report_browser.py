@@ -12,7 +12,7 @@ from results import a_measure, a_run, an_explanation
 
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.page.assemble import report
-from fedatoms.runs.execute import read_result
+from fedatoms.runs.results import read_result
 
 RUNS = Path(__file__).parent.parent / "paper-results"
 NAME = "<script>document.title='broken'</script>"

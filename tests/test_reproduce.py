@@ -31,10 +31,13 @@ from fedatoms.evidence.results.communication import cost_to_reach
 from fedatoms.evidence.results.find import find
 from fedatoms.evidence.results.groups import group, groups_of
 from fedatoms.evidence.results.run_figures import figures
-from fedatoms.experiment.fields import Experiment, check, identity
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
 from fedatoms.experiment.presets import preset
 from fedatoms.runs import compare
-from fedatoms.runs.execute import Result, Unless
+from fedatoms.runs.execute import Known
+from fedatoms.runs.results import Result
 
 RESULTS = Path(__file__).parent.parent / "paper-results"
 ALL = list(studies().values())
@@ -211,7 +214,7 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
     assert main(["reproduce", "iid", *TINY, "--out", "whole"]) == 0
     whole = shown(capsys.readouterr().out)
 
-    def stopped(experiment: Experiment, watch: Watch, known: Unless) -> Result:
+    def stopped(experiment: Experiment, watch: Watch, known: Known) -> Result:
         def stop(progress: object) -> None:
             if experiment.parametrisation == "atoms":
                 raise KeyboardInterrupt
@@ -230,7 +233,7 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
 def test_a_run_that_fails_is_named_and_the_others_are_done(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(experiment: Experiment, watch: Watch, known: Unless) -> Result:
+    def fails(experiment: Experiment, watch: Watch, known: Known) -> Result:
         if experiment.parametrisation == "plain":
             raise FloatingPointError("loss is nan")
         return compare.finish(experiment, watch, known)
@@ -245,7 +248,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_done(
 def test_if_all_fail_their_reasons_are_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(experiment: Experiment, watch: Watch, known: Unless) -> Result:
+    def fails(experiment: Experiment, watch: Watch, known: Known) -> Result:
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(work, "finish", fails)

@@ -17,9 +17,12 @@ from safetensors.torch import load_file
 import fedatoms
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.engine.loop import Progress
-from fedatoms.experiment.fields import Experiment, from_json, identity, run_name, to_json
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import from_json, to_json
+from fedatoms.experiment.identity import identity, run_name
 from fedatoms.runs.compare import compare, existing, run_missing
-from fedatoms.runs.execute import read_result, read_rounds, resume, run
+from fedatoms.runs.execute import resume, run
+from fedatoms.runs.results import read_result, read_rounds
 
 TINY = Experiment(
     clients=10,
@@ -71,7 +74,7 @@ def test_a_run_leaves_its_files(tmp_path: Path) -> None:
 
 
 def test_the_headline_is_the_mean_of_the_last_hundred_rounds() -> None:
-    from fedatoms.runs.execute import summarise
+    from fedatoms.runs.results import summarise
 
     rows = [{"round": t, "scores": {"all": {"accuracy": float(t)}} if t % 10 == 9 else {}} for t in range(200)]
     summary = summarise(rows)["all"]
@@ -140,7 +143,7 @@ def test_a_run_can_be_resumed_for_more_rounds(tmp_path: Path) -> None:
 
 def test_a_resumed_run_may_not_change_what_it_computes(tmp_path: Path) -> None:
     run(replace(TINY, out=str(tmp_path), name="run", rounds=1))
-    with pytest.raises(ValueError, match="--lr cannot change in a resumed run"):
+    with pytest.raises(ValueError, match="`lr` cannot change in a resumed run"):
         resume(tmp_path / "run", {"lr": 0.5, "rounds": 2})
 
 
@@ -180,7 +183,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(damage: str
     said: list[str] = []
     resume(tmp_path / "run", {}, say=said.append)
     assert said[0].startswith("checkpoint 000004 is damaged (") and said[1:] == [
-        "going on from checkpoint 000002 instead"
+        "continuing from checkpoint 000002 instead"
     ]
     run(replace(experiment, name="whole"))
     assert result_without_time(tmp_path / "run") == result_without_time(tmp_path / "whole")
@@ -295,7 +298,7 @@ def test_kill_minus_nine_at_any_moment_loses_only_rounds_since_the_checkpoint(tm
     experiment = replace(TINY, algorithm="feddc", client_state="disk", rounds=24, checkpoint_every=1, out=str(tmp_path))
     fields = json.dumps(to_json(replace(experiment, name="run")))
     code = (
-        "import json, sys, torch; from pathlib import Path; from fedatoms.experiment.fields import from_json;"
+        "import json, sys, torch; from pathlib import Path; from fedatoms.experiment.files import from_json;"
         "from fedatoms.runs.execute import resume, run; torch.set_num_threads(1);"
         f"e = from_json(json.loads({fields!r})); folder = Path(e.out) / 'run';"
         "resume(folder, {}) if (folder / 'experiment.json').exists() else run(e)"

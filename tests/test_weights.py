@@ -15,12 +15,13 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedatoms.engine.client_round import Training
-from fedatoms.engine.gpu.rewrite import Products
+from fedatoms.engine.gpu.rewrite import BatchedKernels
 from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
-from fedatoms.nn.atoms import AtomConv, Conv, decompose, fuse
+from fedatoms.nn.atoms import AtomConv, decompose, fuse
 from fedatoms.nn.hadamard import HadamardConv, HadamardLinear, factorise
+from fedatoms.nn.layers import Conv
 
 Make = Callable[[nn.Module], nn.Module]
 MAKERS: dict[str, tuple[Make, nn.Module]] = {
@@ -139,7 +140,7 @@ def test_networks_that_ask_for_a_weight_train_in_both_maps(model: Callable[[], n
 def test_a_weight_that_is_read_does_not_keep_filters_from_the_products() -> None:
     """Filters are recognised by how they were made, and one that is read by the way is made the same."""
     layer, x = decompose(nn.Conv2d(16, 16, 3, padding=1).double(), 4), torch.randn(2, 16, 6, 6).double()
-    with Products() as products:
+    with BatchedKernels() as products:
         found = layer(x.to(layer.weight.dtype))
         by_hand = functional.conv2d(x, layer.weight, layer.bias, padding=1)
     assert len(products._made) == 2

@@ -1,1 +1,1 @@
-"""Personal models for clients that come later: fitted to their data, saved and loaded; imports runs and below."""
+"""Personal models for clients that join after training: fitted, saved and loaded; imports runs and below."""

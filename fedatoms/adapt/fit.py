@@ -1,11 +1,11 @@
-"""A part of a trained model for one client alone: fitted to its data, kept in a small file, put back into a network."""
+"""Personal parameters of one client: fitted to its data, saved in a small file, loaded back into the model."""
 
 import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedatoms.core.files import read_tensors, replace_file
-from fedatoms.core.lookup import some, unknown
+from fedatoms.core.lookup import some
+from fedatoms.core.options import Group, check_range, listed
 from fedatoms.core.trees import Params, misfit, restrict
 from fedatoms.data.batches import normalise
 from fedatoms.data.datasets import Recipe, recipe_of
@@ -25,19 +26,23 @@ from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import assemble
-from fedatoms.experiment.fields import Experiment, identity, load_run
-from fedatoms.nn.atoms import Group, fuse
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import load_run
+from fedatoms.experiment.identity import identity
+from fedatoms.nn.atoms import fuse
 from fedatoms.nn.pure import with_params
 from fedatoms.personal.base import Part, Personal, Phase, groups
-from fedatoms.runs.loading import ImagesOf, anew, fill, images_of, load_model
+from fedatoms.runs.loading import ImagesOf, fill, how_to_rewrite, images_of, load_model
+from fedatoms.runs.personal_models import FOLDER, personal_file
+from fedatoms.runs.remote import LOAD_PERSONAL, is_remote
 
-PARTS = ("atoms", "head")
-_KEY = "fedatoms"  # one key of metadata: the order of several is random
+PARTS: tuple[Group, ...] = ("atoms", "head")
+_KEY = "fedatoms"  # one key of metadata, since safetensors writes several in random order
 Model = nn.Module | Path | str  # a trained network, or the folder of a finished run
 
 
 class Base(NamedTuple):
-    """A global model, and what is known of it if it is a run's: its head, images and experiment."""
+    """A global model; if it is a run's, also its head, its recipe and shape of images, and its experiment."""
 
     model: nn.Module
     head: str | None = None
@@ -62,10 +67,10 @@ def personalise(
     seed: int = 0,
     device: str = "cpu",
 ) -> Params:
-    """Fits a part of a trained model to one client's data, all else fixed, and returns the tensors of that part.
+    """Fits a part of a trained model to one client's data, keeps all else fixed, and returns the tensors of that part.
 
-    ``model`` is a network, or the folder of a run: then ``data`` are raw pixels as in the run's data set and go through
-    its recipe. ``part`` is "atoms", "head" or "atoms,head". The model itself is not changed.
+    ``model`` is a network, or the folder of a run: then ``data`` are raw pixels as in the run's data set, and its
+    recipe turns them into inputs. ``part`` is "atoms", "head" or "atoms,head". The model itself is not changed.
 
     >>> from fedatoms.nn.atoms import decompose
     >>> net = decompose(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), atoms=4)
@@ -73,8 +78,7 @@ def personalise(
     >>> {name: tuple(leaf.shape) for name, leaf in own.items()}
     {'0.atoms': (4, 3, 3)}
     """
-    if not 0 < lr < float("inf"):
-        raise ValueError(f"lr={lr} is not a positive number. Use for example 0.01.")
+    check_range("lr", lr)
     base = base_of(model)
     base = base._replace(recipe=recipe or base.recipe, head=head or base.head)
     client = federation([data], test=data)
@@ -88,7 +92,7 @@ def personalise(
 
 
 def save_personal(path: Path | str, own: Params, *, of: Model) -> Path:
-    """Writes a client's own tensors to a safetensors file that names the model they belong to; returns its path.
+    """Writes a client's personal parameters to a safetensors file that names their model; returns its path.
 
     >>> import tempfile
     >>> from fedatoms.nn.atoms import decompose
@@ -99,7 +103,7 @@ def save_personal(path: Path | str, own: Params, *, of: Model) -> Path:
     Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1))
     """
     path, base = Path(path), base_of(of)
-    wrong = _misfit(base.model, own) if own else "there is nothing in it"
+    wrong = _misfit(base.model, own) if own else "it is empty"
     if wrong:
         raise ValueError(f"own is not a part of the model ({wrong}). Pass what personalise(model, data) returned.")
     about = {"frozen": fingerprint(base.model, own), "experiment": base.experiment}
@@ -110,10 +114,10 @@ def save_personal(path: Path | str, own: Params, *, of: Model) -> Path:
 
 
 def load_personal(model: Model, path: Path | str) -> nn.Module:
-    """Returns one plain network for inference: the model with a client's own tensors in it, atoms multiplied back.
+    """Returns one plain network for inference: the model with a client's personal parameters, its filters fused.
 
     ``model`` is the network or the folder of the run that the file was made with; any other is refused. The network
-    takes inputs as the model does: ``inputs_of`` makes them of a run's raw pixels.
+    takes the same inputs as the model: ``inputs_of`` makes them from raw pixels.
     """
     base, (own, about) = base_of(model), _read(Path(path))
     wrong = _misfit(base.model, own)
@@ -129,29 +133,29 @@ def load_personal(model: Model, path: Path | str) -> nn.Module:
 
 
 def personal_model(folder: Path | str, client: int) -> nn.Module:
-    """Returns the own model of a client that took part in a run with a personalised method, as one plain network."""
+    """Returns the personal model of a client of a run with a personalised method, as one plain network."""
     folder = Path(folder)
     model, experiment = load_model(folder), load_run(folder)
     if experiment.personal == "none":
         raise ValueError(
-            f"{folder} has no clients' own models: its method is not personalised. Run one with --personal "
-            "local-atoms, or fit a client's part with `fedatoms personalize`."
+            f"{folder} has no clients' own models: its method is not personalised. Run one with "
+            "personal=local-atoms, or fit a client's part with `fedatoms personalize`."
         )
     if not 0 <= client < experiment.clients:
         raise ValueError(f"client={client} is not a client of {folder}. Use 0 to {experiment.clients - 1}.")
-    path = folder / "personal" / f"{client:06d}.safetensors"
     _check_clients(folder, experiment)
-    return fuse(with_own(model, path, experiment, images_of(folder), anew(folder))).eval()
+    path = personal_file(folder, client)
+    return fuse(with_own(model, path, experiment, images_of(folder), how_to_rewrite(folder))).eval()
 
 
 def with_own(model: nn.Module, path: Path, experiment: Experiment, images: ImagesOf, remedy: str) -> nn.Module:
-    """Puts a client's own part, as a run of a personalised method wrote it, into the run's model."""
+    """Returns a run's model with the personal parameters of a client, from the file that the run wrote."""
     own = read_tensors(path, remedy).tree
     return fill(model, own, path, remedy, own_part(experiment, model, images))
 
 
 def own_part(experiment: Experiment, model: nn.Module, images: ImagesOf) -> frozenset[str]:
-    """Names what each client has of its own at the end of a run: the method's own part, or what a last pass trains.
+    """Names the personal parameters of each client at the end of a run: the method's, or those of a last pass.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2))
     >>> sorted(own_part(Experiment(personal="fedper"), net, ImagesOf(2, (1, 3, 3))))
@@ -184,7 +188,7 @@ def inputs_of(folder: Path | str, x: Tensor | npt.NDArray[np.generic]) -> Tensor
 
 
 def base_of(model: Model) -> Base:
-    """Finds what is known of a global model.
+    """Returns a global model with the settings of its run, if any.
 
     >>> base_of(nn.Linear(1, 1)).recipe is None
     True
@@ -199,7 +203,7 @@ def base_of(model: Model) -> Base:
 def simulation_of(
     base: Base, client: Federation, part: str, training: Training, *, seed: int = 0, device: str = "cpu"
 ) -> Simulation:
-    """Makes a federation of one client, whose own part is all that moves."""
+    """Returns the simulation of one client, which trains its personal parameters and nothing else."""
     sim = Simulation(
         base.model,
         client._replace(recipe=base.recipe),
@@ -211,12 +215,17 @@ def simulation_of(
         map="one_by_one",  # on a GPU too: compiling a step pays for many clients, not for one
         head=base.head,
     )
-    layout_of(sim)  # its errors belong here: nothing is trained yet
+    check_has_part(sim)
     return sim
 
 
+def check_has_part(sim: Simulation) -> None:
+    """Refuses a model without the part that is to be fitted, before anything is trained."""
+    layout_of(sim)
+
+
 def fit(sim: Simulation) -> Params:
-    """Trains the part of a simulation's only client and returns it, on the host."""
+    """Trains the personal parameters of a simulation's only client and returns them, on the host."""
     runtime = prepare(sim)
     try:
         last, state = last_pass(runtime, begin(runtime), sim.training.epochs)
@@ -231,20 +240,16 @@ def fit(sim: Simulation) -> Params:
 
 
 def part_of(part: str) -> Part:
-    """Reads a part from its name.
+    """Returns the part of a model that a text names, for example "atoms,head".
 
     >>> sorted(part_of("head")(nn.Linear(1, 1), {"weight": "head", "bias": "head"}))
     ['bias', 'weight']
     """
-    wanted = [name.strip() for name in part.split(",")]
-    for name in wanted:
-        if name not in PARTS:
-            raise unknown(name, PARTS, "part")
-    return groups(*cast(list[Group], wanted))
+    return groups(*listed(PARTS, part, "part", "part"))
 
 
 def fingerprint(model: nn.Module, own: Collection[str]) -> str:
-    """Hashes all of a model's tensors but a client's own: these belong to whatever else has the same hash.
+    """Hashes all of a model's tensors except personal ones, which fit any model with the same hash.
 
     >>> net = nn.Linear(1, 1)
     >>> fingerprint(net, {"bias"}) == fingerprint(with_params(net, {"bias": torch.ones(1)}, {"bias"}), {"bias"})
@@ -262,23 +267,24 @@ def fingerprint(model: nn.Module, own: Collection[str]) -> str:
 
 
 def _misfit(model: nn.Module, own: Params) -> str:
-    """Says which of a client's own tensors the model does not have, or has in another shape or type."""
+    """Describes the personal parameters that the model lacks, or has in another shape or type."""
     return misfit(own, restrict(dict(model.state_dict()), own))
 
 
 def _check_clients(folder: Path, experiment: Experiment) -> None:
-    if (folder / "nodes").is_dir():
+    if is_remote(folder):
         raise ValueError(
             f"{folder} is a run on nodes, which hold their own parts. Load a node's personal.safetensors there with "
-            "fedatoms.flower.trained(task, folder, own=file)."
+            f"{LOAD_PERSONAL}."
         )
-    found = {path.name for path in (folder / "personal").glob("*.safetensors")}
-    wanted = {f"{client:06d}.safetensors" for client in range(experiment.clients)}
+    found = {path.name for path in (folder / FOLDER).glob("*.safetensors")}
+    wanted = {personal_file(folder, client).name for client in range(experiment.clients)}
     if found != wanted:
         lists = {"missing": wanted - found, "extra": found - wanted}
-        said = "; ".join(f"{what}: {some(sorted(names))}" for what, names in lists.items() if names)
+        wrong = "; ".join(f"{what}: {some(sorted(names))}" for what, names in lists.items() if names)
         raise ValueError(
-            f"{folder / 'personal'} has not one file for each of {experiment.clients} clients ({said}). {anew(folder)}"
+            f"{folder / FOLDER} has not one file for each of {experiment.clients} clients ({wrong}). "
+            f"{how_to_rewrite(folder)}"
         )
 
 
@@ -296,4 +302,4 @@ def _read(path: Path) -> tuple[Params, dict[str, str]]:
         known = json.loads(about)
         return own, {name: str(known[name]) for name in ("frozen", "experiment")}
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path} is damaged: its metadata say {about[:40]!r}. Make it with save_personal.") from None
+        raise ValueError(f"{path} is damaged: its metadata are {about[:40]!r}. Make it with save_personal.") from None

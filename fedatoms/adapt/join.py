@@ -1,4 +1,4 @@
-"""A client that joins after training: its pictures and a run's folder in, its own part in a file and two scores out."""
+"""A client that joins after training: its images and a run's folder in, its personal parameters and scores out."""
 
 import os
 import time
@@ -11,7 +11,7 @@ import torch
 from fedatoms.adapt.fit import Base, base_of, fit, part_of, save_personal, simulation_of
 from fedatoms.data.datasets import Images
 from fedatoms.data.federation import hold_out, partition
-from fedatoms.data.image_files import Wanted, read_pictures
+from fedatoms.data.image_files import Wanted, read_images
 from fedatoms.data.partitions import Split
 from fedatoms.engine.evaluate import Score, score
 from fedatoms.engine.loop import begin
@@ -19,23 +19,25 @@ from fedatoms.engine.runtime import layout_of
 from fedatoms.engine.runtime import prepare as prepare_runtime
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import configure, device_of, training_of
-from fedatoms.experiment.fields import Experiment, check, load_run
-from fedatoms.nn.atoms import groups
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import load_run
+from fedatoms.nn.groups import groups
 from fedatoms.runs.loading import images_of
 
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A client that joins after training; what is not given is as in the run."""
+    """A client that joins after training; settings that are not given are the run's."""
 
     images: str = ""
-    """Its pictures: an npz file with arrays x and y, or a folder with one folder of image files per class."""
+    """Its images: an npz file with arrays x and y, or a folder with one folder of image files per class."""
     out: str = ""
-    """File for its own part, for example ann.safetensors."""
+    """File for its personal parameters, for example ann.safetensors."""
     part: str = "atoms"
-    """What is its own: atoms, head, or atoms,head."""
+    """Its personal parameters: atoms, head, or atoms,head."""
     epochs: int = 10
-    """Passes over its pictures."""
+    """Epochs over its images."""
     lr: float | None = None
     """Learning rate; None takes that of the run's last round."""
     momentum: float | None = None
@@ -43,26 +45,26 @@ class Newcomer:
     batch_size: int | None = None
     """Samples in a batch; None takes the run's."""
     holdout: float = 0.2
-    """Share of the pictures that is not fitted but scored; 0 fits all and scores none."""
+    """Share of the images that is held out and scored; 0 fits all and scores none."""
     seed: int = 0
-    """Seed of what is held out and of the batches."""
+    """Seed of the held-out images and of the batches."""
     device: str = "auto"
     """Where to train: cpu, cuda, cuda:1, ...; auto takes a GPU if there is one."""
 
 
 class Ready(NamedTuple):
-    """What is checked and can be fitted."""
+    """A newcomer that has passed all checks and can be fitted."""
 
     run: Path
     out: Path
     sim: Simulation
-    numbers: int  # to fit
+    numbers: int  # parameters to fit
     held_out: bool
     labels_from: str
 
 
 class Joined(NamedTuple):
-    """A client's own part in its file, and what it is worth on pictures that it was not fitted to (if any)."""
+    """A client's personal parameters in their file, and scores on the held-out images, if any."""
 
     ready: Ready
     scores: dict[str, Score]  # of the global and of the personal model
@@ -71,9 +73,9 @@ class Joined(NamedTuple):
 
 
 def prepare(run: Path, newcomer: Newcomer) -> Ready:
-    """Builds what can be fitted, or says in one line why that cannot be; writes nothing."""
+    """Builds the simulation of a newcomer, or refuses it in one line; writes nothing."""
     base = base_of(run)
-    part_of(newcomer.part)(base.model, groups(base.model, base.head))  # a model without that part is said first
+    part_of(newcomer.part)(base.model, groups(base.model, base.head))  # refuses a model without that part first
     out = _check_files(newcomer)
     asked = _as_experiment(newcomer, load_run(run))
     check(asked)
@@ -89,7 +91,7 @@ def prepare(run: Path, newcomer: Newcomer) -> Ready:
 
 
 def join(ready: Ready) -> Joined:
-    """Fits a client's own part, scores it where something was held out, and writes its file."""
+    """Fits the personal parameters, scores them if images were held out, and writes their file."""
     began, sim = time.perf_counter(), ready.sim
     own, runtime = fit(sim), prepare_runtime(sim)
     before = begin(runtime).server.params
@@ -100,10 +102,10 @@ def join(ready: Ready) -> Joined:
 
 
 def _images(newcomer: Newcomer, run: Path, base: Base) -> tuple[Images, str]:
-    """Reads a newcomer's pictures, with the held-out ones as test set, and says where their labels are from."""
+    """Reads a newcomer's images, with the held-out ones as test set, and where their labels come from."""
     (classes, shape), recipe, share = images_of(run), base.recipe, newcomer.holdout
     assert recipe is not None
-    x, y, labels_from = read_pictures(Path(newcomer.images), Wanted(shape, recipe.scale, classes))
+    x, y, labels_from = read_images(Path(newcomer.images), Wanted(shape, recipe.scale, classes))
     if share and int(torch.bincount(y).max()) < 2:
         raise ValueError(
             f"--holdout {share}: no class of {newcomer.images} has two images, so none can be held out. "
@@ -116,7 +118,7 @@ def _check_files(newcomer: Newcomer) -> Path:
     if not newcomer.images:
         raise ValueError("--images is missing. Give an npz file with arrays x and y, or a folder of class folders.")
     if not newcomer.out:
-        raise ValueError("--out is missing. Give a file for the client's own part, for example ann.safetensors.")
+        raise ValueError("--out is missing. Give a file for the personal parameters, for example ann.safetensors.")
     out = Path(newcomer.out)
     if out.suffix != ".safetensors":
         raise ValueError(f"--out {out} does not end in .safetensors. Use for example {out.stem}.safetensors.")
@@ -128,7 +130,7 @@ def _check_files(newcomer: Newcomer) -> Path:
 
 
 def _as_experiment(newcomer: Newcomer, experiment: Experiment) -> Experiment:
-    """Says a newcomer's wishes as an experiment, which has the checks."""
+    """Returns the run's experiment with a newcomer's settings, for its checks and its training."""
     last = experiment.lr * experiment.lr_decay**experiment.rounds
     return replace(
         experiment,

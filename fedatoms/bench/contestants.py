@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from fedatoms.bench.results import Bench
+from fedatoms.core.options import Precision
 from fedatoms.data.batches import Plan, fetch
 from fedatoms.data.datasets import Recipe
 from fedatoms.data.federation import Federation
-from fedatoms.engine.client_round import Precision, Training
+from fedatoms.engine.client_round import Training
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance, select
 from fedatoms.engine.runtime import on_device, prepare

@@ -18,10 +18,10 @@ from fedatoms.bench.contestants import Cell, Contestant, cell_clients, contestan
 from fedatoms.bench.jax_twin import Task
 from fedatoms.bench.limits import Limits, clean, limits, need, timed
 from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, find_row, numbers, paired, parts_of
-from fedatoms.engine.client_round import Precision
+from fedatoms.core.options import GLOBAL_MODELS, Precision
 from fedatoms.engine.loop import begin, rounds
 from fedatoms.engine.runtime import prepare
-from fedatoms.engine.spec import GLOBAL_MODELS, Simulation
+from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import configure, device_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.personal import personal

@@ -10,7 +10,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedatoms.bench.contestants import Cell
-from fedatoms.engine.client_round import Precision, Training
+from fedatoms.core.options import Precision
+from fedatoms.engine.client_round import Training
 from fedatoms.nn.models import build
 
 IMAGE = 3 * 32 * 32 + 8  # bytes of a uint8 image and its int64 label

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple, get_args
 import torch
 
 from fedatoms.core.lookup import unknown
-from fedatoms.engine.client_round import Precision
-from fedatoms.runs.provenance import provenance
+from fedatoms.core.options import Precision
+from fedatoms.runs.provenance import provenance_of
 
 Part = Literal["grid", "jax", "rounds", "algorithms", "personal", "deterministic", "cold"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -151,7 +151,7 @@ def read(path: Path) -> Results:
 def machine(device: str) -> dict[str, object]:
     """Describes machine and code, with what matters on a GPU."""
     cuda = {"driver": _driver(), "cudnn": torch.backends.cudnn.version()} if device.startswith("cuda") else {}
-    return {**provenance(device), **cuda, "triton": version_of("triton"), "jax": version_of("jax")}
+    return {**provenance_of(device), **cuda, "triton": version_of("triton"), "jax": version_of("jax")}
 
 
 def version_of(package: str) -> str | None:

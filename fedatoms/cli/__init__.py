@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from fedatoms.cli import bench, experiments, explain, flower, personalize, report, reproduce
-from fedatoms.cli.args import grid, parse
+from fedatoms.cli.args import grid, parse, with_flags
 from fedatoms.cli.console import say
 from fedatoms.core.lookup import one_line, unknown
 
@@ -80,7 +80,7 @@ def _one_line(error: Exception) -> str:
         return f"no space left{place}. Free some, then use --resume: it goes on from the last whole checkpoint."
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}. Choose another --out or --data-dir, or mend that path."
-    return one_line(error)
+    return with_flags(one_line(error))
 
 
 def _interrupt_by(name: str) -> None:

@@ -1,13 +1,14 @@
 """The words of a command line: flags into settings, grids of them, and mistakes in one line."""
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from fedatoms.experiment.fields import LISTS
+from fedatoms.experiment.fields import LIST_FIELDS, Experiment
 
 Settings = TypeVar("Settings")
 
@@ -48,9 +49,27 @@ def grid(words: Sequence[str]) -> tuple[list[str], list[list[str]]]:
             axes.append([[word.replace("--seeds", "--seed")]])
         elif axes:
             flag = axes[-1][0]
-            values = [word] if flag[0].removeprefix("--") in LISTS else word.split(",")
+            values = [word] if flag[0].removeprefix("--") in LIST_FIELDS else word.split(",")
             axes[-1] = [[*flag, value] for value in values]
     return names, [list(itertools.chain(*point)) for point in itertools.product(*axes)]
+
+
+def with_flags(text: str) -> str:
+    """Turns the arguments of an experiment that an error names into flags; what stands in a call is code, and stays.
+
+    >>> with_flags("batch_size=0 is less than 1. Use another `name`, or decompose(model, where=...).")
+    '--batch-size 0 is less than 1. Use another `--name`, or decompose(model, where=...).'
+    """
+    names = "|".join(field.name for field in dataclasses.fields(Experiment))
+
+    def flag(found: re.Match[str]) -> str:
+        if found["call"]:
+            return found[0]
+        dashed = "--" + (found["given"] or found["quoted"]).replace("_", "-")
+        return f"{dashed} " if found["given"] else f"`{dashed}`"
+
+    pattern = rf"(?P<call>\w\([^()]*\))|(?<![\w.'-])(?P<given>{names})=(?!lambda\b|=)|`(?P<quoted>{names})`"
+    return re.sub(pattern, flag, text)
 
 
 def before_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:

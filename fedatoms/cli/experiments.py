@@ -5,7 +5,9 @@ from pathlib import Path
 
 from fedatoms.cli.args import grid, parse, take
 from fedatoms.cli.console import say, terminal, told_how_to_continue, told_to_repeat
-from fedatoms.experiment.fields import Experiment, load, load_run, run_name
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import load, load_run
+from fedatoms.experiment.identity import run_name
 from fedatoms.experiment.presets import DEMO, PRESETS, preset
 
 PICTURES = (".png", ".pdf", ".svg")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedatoms.evidence.reproduce.budget import Limit
     from fedatoms.evidence.reproduce.plan import Job, Reproduce
     from fedatoms.evidence.results.find import Found
-    from fedatoms.runs.execute import Result
+    from fedatoms.runs.results import Result
 
 
 def command(words: list[str], clock: Callable[[], float] = time.monotonic) -> int:

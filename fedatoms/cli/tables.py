@@ -24,7 +24,7 @@ from fedatoms.engine.loop import Progress as RoundDone
 from fedatoms.engine.loop import Watch
 from fedatoms.evidence.reproduce.terminal_tables import TerminalTable
 from fedatoms.runs.compare import Line, Spread, scored_on
-from fedatoms.runs.execute import WINDOW
+from fedatoms.runs.results import WINDOW
 
 LINES = 10  # lines for a whole run when there is no terminal
 

@@ -1,1 +1,1 @@
-"""State-dict arithmetic, addressed randomness, names in tables, files; imports nothing else of the package."""
+"""State-dict arithmetic, randomness, options, the ledger of bytes, lookup, files; imports nothing of the package."""

@@ -1,4 +1,4 @@
-"""Files that are never changed: written at once, named with a checksum, read as memory maps."""
+"""Files that are written whole or not at all; files of tensors have a checksum and are read as memory maps."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ class Stored(NamedTuple):
 
 
 def write_file(path: Path, tree: Params) -> Stored:
-    """Writes a tree to a new file at once: readers see the whole file or none."""
+    """Writes a tree to a new file in one step: readers see the whole file or none."""
     from safetensors.torch import save
 
     data = save({name: leaf.detach().cpu().contiguous() for name, leaf in tree.items()})
@@ -37,7 +37,7 @@ def read_file(stored: Stored) -> Params:
 
 
 class Written(NamedTuple):
-    """What a file of tensors holds: the tensors, its metadata, and the checksum of all its bytes."""
+    """The content of a file of tensors: the tensors, its metadata, and the checksum of all its bytes."""
 
     tree: Params
     about: dict[str, str]
@@ -45,7 +45,7 @@ class Written(NamedTuple):
 
 
 def read_tensors(path: Path, remedy: str) -> Written:
-    """Reads a safetensors file whole; one that is none, or is cut off, is a mistake of one line with a ``remedy``."""
+    """Reads a safetensors file; another kind of file, or one that is cut off, is an error that ends with ``remedy``."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -59,18 +59,18 @@ def read_tensors(path: Path, remedy: str) -> Written:
 
 
 def strict_json(text: str) -> object:
-    """Reads JSON that is JSON: without NaN and infinity, which Python would let in.
+    """Reads JSON and refuses NaN and infinity, which Python would accept.
 
     >>> strict_json("[NaN]")
     Traceback (most recent call last):
     ...
-    ValueError: it holds NaN, which is no number
+    ValueError: it holds NaN, which JSON does not have
     """
     return json.loads(text, parse_constant=_refuse)
 
 
 def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Puts ``data`` at ``path`` in one step; a failure leaves what was there and no rest."""
+    """Writes ``data`` to ``path`` in one step; on failure the old file stays and the temporary one is removed."""
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")  # another process may write the same file
     try:
         with partial.open("wb") as file:
@@ -85,4 +85,4 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"it holds {constant}, which is no number")
+    raise ValueError(f"it holds {constant}, which JSON does not have")

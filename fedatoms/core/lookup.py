@@ -1,4 +1,4 @@
-"""Finding a name in a table, with the nearest valid one in the error; names and errors on one line."""
+"""Looks names up in tables, with the nearest valid one in the error; names and errors on one line."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ def find(name: str, table: Mapping[str, T], kind: str) -> T:
 
 
 def some(names: Iterable[str], most: int = 3) -> str:
-    """Names the first few, and counts the others.
+    """Lists the first few names, and counts the others.
 
     >>> some(["a", "b", "c", "d", "e"]), some(["a"])
     ('a, b, c and 2 more', 'a')
@@ -42,7 +42,7 @@ def some(names: Iterable[str], most: int = 3) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Returns what an error says, on one line; its kind if it says nothing.
+    """Returns the message of an error on one line; its type if it has none.
 
     >>> one_line(ValueError("no\\n  such thing")), one_line(KeyError())
     ('no such thing', 'KeyError')

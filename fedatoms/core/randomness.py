@@ -1,4 +1,4 @@
-"""Randomness is an address: every draw comes from a generator named by the seed and by what it is for."""
+"""Randomness is an address: every draw comes from a generator named by the seed and the purpose of the draw."""
 
 import hashlib
 

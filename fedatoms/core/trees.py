@@ -76,7 +76,7 @@ def unstack(tree: Mapping[str, Tensor], client: int) -> Params:
 
 
 def move(leaf: Tensor, device: torch.device) -> Tensor:
-    """Copies a tensor to a device; from the host to a GPU without waiting for the work that is under way there.
+    """Copies a tensor to a device; from the host to a GPU without waiting for the kernels that run there.
 
     >>> move(torch.ones(1), torch.device("cpu"))
     tensor([1.])
@@ -96,7 +96,7 @@ def nbytes(tree: Mapping[str, Tensor]) -> int:
 
 
 def misfit(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
-    """Says what a tree lacks, has too much, or in another shape or type than expected; nothing if it fits.
+    """Describes how a tree differs from the expected one: missing, extra or misshapen leaves; empty if it fits.
 
     >>> misfit({"w": torch.ones(1), "v": torch.ones(1)}, {"w": torch.ones(2, 3), "b": torch.ones(2)})
     'missing: b; extra: v; misshapen: w is float32 (1,) instead of float32 (2, 3)'

@@ -1,4 +1,4 @@
-"""Data of a federation: data sets, how they are split over clients, and the batches that each client sees."""
+"""Data sets, how they are split over clients, and the batches of each client; imports core."""
 
 from fedatoms.data.batches import Plan, fetch, normalise, pad_steps, plan
 from fedatoms.data.datasets import DATASETS, Fill, Images, Recipe, Source, load

@@ -1,4 +1,4 @@
-"""Batches are a function of (seed, client, round): a plan says which samples and how, ``fetch`` makes them inputs."""
+"""Batches as a function of (seed, client, round): a plan names the samples, ``fetch`` turns them into inputs."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.nn.functional import pad as pad_tensor
 
 from fedatoms.core import trees
+from fedatoms.core.options import check_range
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Recipe
 
 
 class Plan(NamedTuple):
-    """What one client sees in one round, S steps of B samples; a client axis, if any, leads.
+    """The batches of one client in one round, S steps of B samples; a client axis, if any, leads.
 
-    Padding repeats the first sample of its batch as it is, or in a step of nothing else the client's first, and is
-    never counted.
+    Padding repeats the first sample of its batch, or the client's first in a step that is all padding; it never counts.
     """
 
     rows: Tensor  # int64 (S, B): indices into the pool
@@ -80,11 +80,11 @@ def plan(
     missing = -len(part) % batch_size
     rows = pad_tensor(part[order], (0, missing)).view(-1, batch_size)
     real = pad_tensor(torch.ones_like(order, dtype=torch.bool), (0, missing)).view(-1, batch_size)
-    return _repeat_the_first(Plan(rows, real, *_draw_augmentation(rows.shape, recipe, draws), key))
+    return _pad_with_first(Plan(rows, real, *_draw_augmentation(rows.shape, recipe, draws), key))
 
 
 def pad_steps(plans: Sequence[Plan], steps: int = 0) -> Plan:
-    """Stacks the plans of several clients along a leading axis; shorter ones get steps in which nothing is real.
+    """Stacks the plans of several clients along a leading axis; shorter ones get steps of padding.
 
     >>> settings = dict(batch_size=2, epochs=1, recipe=None, seed=0, client=0, round=0)
     >>> pad_steps([plan(torch.arange(2), **settings), plan(torch.arange(5), **settings)]).real.sum(dim=-1).tolist()
@@ -168,8 +168,8 @@ def _draw_augmentation(shape: Sequence[int], recipe: Recipe | None, draws: torch
     return flip, shift
 
 
-def _repeat_the_first(one: Plan) -> Plan:
-    """Fills a batch up with its own first sample: what a network does with padding, it does with a row that counts."""
+def _pad_with_first(one: Plan) -> Plan:
+    """Pads a batch with its own first sample, on which a network does nothing that it does not do anyway."""
     rows, flip = (torch.where(one.real, leaf, leaf[:, :1]) for leaf in (one.rows, one.flip))
     return one._replace(rows=rows, flip=flip, shift=torch.where(one.real[..., None], one.shift, one.shift[:, :1]))
 
@@ -184,9 +184,8 @@ def _lengthen(one: Plan, steps: int) -> Plan:
 
 
 def _check_plan(part: Tensor, batch_size: int, epochs: int) -> None:
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size} is less than 1. Use batch_size=50 (the paper's choice).")
-    if epochs < 1:
-        raise ValueError(f"epochs={epochs} is less than 1: a client that is chosen must train. Use epochs=5.")
+    if batch_size < 1 or epochs < 1:
+        check_range("batch_size", batch_size)
+        check_range("epochs", epochs)
     if len(part) == 0:
-        raise ValueError("the client has no samples, and nothing to plan. Leave it out of the federation.")
+        raise ValueError("the client has no samples to train on. Leave it out of the federation.")

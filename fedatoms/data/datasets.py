@@ -1,4 +1,4 @@
-"""The data sets, read from their official files into tensors, each with the recipe that feeds it to a model."""
+"""Data sets: read from their official files into tensors, each with the recipe that turns pixels into inputs."""
 
 import gzip
 import math
@@ -47,7 +47,7 @@ class Images(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where a data set comes from: its reader and the files that must lie in one of its folders."""
+    """The source of a data set: its reader, and the files that must lie in one of its folders."""
 
     read: Callable[[Path], tuple[_Part, _Part, int]]  # folder -> training part, test part, number of classes
     folders: tuple[str, ...]
@@ -73,7 +73,7 @@ def load(name: str, data_dir: str | Path = "data", augment: str = "feddc") -> Im
 
 
 def recipe_of(name: str, augment: str = "feddc") -> Recipe:
-    """Returns the recipe that feeds a data set to a model; it needs no file.
+    """Returns the recipe that turns a data set's pixels into inputs; reads no file.
 
     >>> recipe_of("cifar10", augment="none").mean
     (0.491, 0.482, 0.447)
@@ -82,7 +82,7 @@ def recipe_of(name: str, augment: str = "feddc") -> Recipe:
 
 
 def _folder(name: str, source: Source, data_dir: Path) -> Path:
-    """Finds the folder that holds the files, and says what is expected where if one is missing."""
+    """Returns the folder that holds the files; if one is missing, the error names it and where to get it."""
     folders = [data_dir / folder for folder in source.folders] + [data_dir]
     folder = next((folder for folder in folders if any(_find(folder / file) for file in source.files)), folders[0])
     missing = [file for file in source.files if not _find(folder / file)]

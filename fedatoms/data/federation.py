@@ -1,4 +1,4 @@
-"""A federation: one pool of samples, and which of them each client holds."""
+"""The data of a federation: one pool of samples, and which of them each client holds."""
 
 from collections.abc import Sequence, Sized
 from typing import NamedTuple
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedatoms.core.options import check_range
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Images, Recipe
 from fedatoms.data.partitions import Split
@@ -35,17 +36,16 @@ class Federation(NamedTuple):
 
 
 def hold_out(images: Images, share: float, seed: int) -> Images:
-    """Takes a share of each class away from training; it replaces the test set, so that settings can be chosen by it.
+    """Moves a share of each class from the training set to a new test set, on which settings can be chosen.
 
-    A class of two images or more keeps at least one and gives at least one. A share of 0 changes nothing.
+    A class of two images or more keeps at least one and loses at least one. A share of 0 changes nothing.
 
     >>> from fedatoms.data.datasets import load
     >>> digits = hold_out(load("digits"), share=0.1, seed=0)
     >>> len(digits.y), len(digits.test_y)
     (1294, 143)
     """
-    if not 0 <= share < 1:
-        raise ValueError(f"share={share} is not in [0, 1). Use for example 0.1, or 0 for the test set.")
+    check_range("holdout", share, argument="share")
     if share == 0:
         return images
     x, y, held, rng = images.x, images.y, torch.zeros(len(images.y), dtype=torch.bool), generator(seed, "holdout")
@@ -74,7 +74,7 @@ def partition(images: Images, split: Split) -> Federation:
 
 
 def federation(clients: Sequence[Samples], test: Samples) -> Federation:
-    """Makes a federation of your own data: one (x, y) pair or map-style data set per client, and one for testing.
+    """Builds a federation from your own data: one (x, y) pair or map-style data set per client, and one for testing.
 
     Client k's part of the test set is those samples whose labels occur in its own data.
 
@@ -98,7 +98,7 @@ def federation(clients: Sequence[Samples], test: Samples) -> Federation:
 
 
 def pair_up(samples: Samples, name: str) -> tuple[Tensor, Tensor]:
-    """Returns samples as tensors, each with a label, or says what is wrong with those of ``name``.
+    """Returns samples and their labels as tensors; an error names ``name``.
 
     >>> pair_up((torch.zeros(2, 3), torch.zeros(2)), "client 0")
     Traceback (most recent call last):
@@ -121,7 +121,7 @@ def pair_up(samples: Samples, name: str) -> tuple[Tensor, Tensor]:
 
 
 def test_by_classes(data: Federation) -> Federation:
-    """Gives each client all test samples of its classes for its own.
+    """Gives each client all test samples of its classes.
 
     >>> from fedatoms.data.datasets import load
     >>> from fedatoms.data.partitions import shards
@@ -140,7 +140,7 @@ def check_own_tests(data: Federation) -> None:
         if lacking:
             raise ValueError(
                 f"client {client} trains on class {min(lacking)}, which its part of the test set lacks: its own model "
-                "cannot be scored fairly. Use --own-test classes."
+                "cannot be scored fairly. Use own_test=classes."
             )
 
 

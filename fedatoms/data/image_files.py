@@ -1,4 +1,4 @@
-"""A client's own pictures, from an npz file or a folder of image files, as pixels that a data set's recipe takes."""
+"""A client's own images, from an npz file or a folder of image files, as pixels for a data set's recipe."""
 
 import struct
 import zipfile
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedatoms.core.lookup import one_line
 
-# What Pillow decodes by itself. Others it hands on: an EPS file is a program, which Ghostscript would run.
+# Formats that Pillow decodes itself; others it passes on: an EPS file is a program, which Ghostscript would run.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _DAMAGED = (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, struct.error)
 
@@ -21,22 +21,22 @@ _Pixels = npt.NDArray[np.generic]
 
 
 class Wanted(NamedTuple):
-    """The pictures that a model takes: their shape (C, H, W), the value of white, and the number of classes."""
+    """The images that a model takes: their shape (C, H, W), the value of white, and the number of classes."""
 
     shape: tuple[int, ...]
     white: float
     classes: int
 
 
-class Pictures(NamedTuple):
-    """Pictures (n, C, H, W) from black, 0, to white, their labels (n,), and in words where the labels are from."""
+class LabelledImages(NamedTuple):
+    """Images (n, C, H, W) from black, 0, to white, their labels (n,), and a phrase on where the labels come from."""
 
     x: Tensor
     y: Tensor
     labels_from: str
 
 
-def read_pictures(path: Path, wanted: Wanted) -> Pictures:
+def read_images(path: Path, wanted: Wanted) -> LabelledImages:
     """Reads ``x`` and ``y`` of an npz file, or a folder with one folder of image files per class.
 
     Whole numbers in ``x`` are pixels from 0 to white, others go from 0 to 1. Class folders are numbers, or one name for
@@ -49,13 +49,13 @@ def read_pictures(path: Path, wanted: Wanted) -> Pictures:
         where = f" in a folder of its class, such as {path / '0' / 'a.png'}" if path.is_dir() else ""
         raise ValueError(f"{path} holds no image{where}, but needs at least one.")
     x = _channels_first(x, path, wanted)
-    return Pictures(_pixels(x, path, wanted), _labels(y, len(x), path, wanted), labels_from)
+    return LabelledImages(_pixels(x, path, wanted), _labels(y, len(x), path, wanted), labels_from)
 
 
 def _from_npz(path: Path) -> tuple[_Pixels, _Pixels]:
     try:
         if not zipfile.is_zipfile(path):
-            raise ValueError("it is no zip file")
+            raise ValueError("it is not a zip file")
         with np.load(path, allow_pickle=False) as arrays:  # without pickles a file cannot run code
             for name in ("x", "y"):
                 if name not in arrays:
@@ -85,7 +85,7 @@ def _channels_first(x: _Pixels, path: Path, wanted: Wanted) -> _Pixels:
 def _pixels(x: _Pixels, path: Path, wanted: Wanted) -> Tensor:
     whole = x.dtype.kind in "iu"
     if not whole and x.dtype.kind != "f":
-        raise ValueError(f"{path}: x holds {x.dtype}, which are no pixels. Use uint8, or floats from 0 to 1.")
+        raise ValueError(f"{path}: x holds {x.dtype}, which cannot be pixels. Use uint8, or floats from 0 to 1.")
     white = wanted.white if whole else 1.0
     values = x.astype(np.float32)
     wrong = values[~((values >= 0) & (values <= white))]  # nan is neither
@@ -127,8 +127,8 @@ def _from_folder(path: Path, wanted: Wanted) -> tuple[_Pixels, _Pixels, str]:
     ]
     x = [_decode(file, wanted) for file, _ in files]
     y = np.array([label for _, label in files], dtype=np.int64)
-    said = ", ".join(f"{name} = {label}" for name, label in zip(names, labels, strict=True))
-    return np.stack(x) if x else np.zeros(0), y, "folders' numbers" if numbered else f"sorted folders: {said}"
+    numbering = ", ".join(f"{name} = {label}" for name, label in zip(names, labels, strict=True))
+    return np.stack(x) if x else np.zeros(0), y, "folders' numbers" if numbered else f"sorted folders: {numbering}"
 
 
 def _decode(path: Path, wanted: Wanted) -> _Pixels:

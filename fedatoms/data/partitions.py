@@ -1,4 +1,4 @@
-"""Splits a data set over clients: evenly, by shards of single classes, or by Dirichlet draws of the class mix."""
+"""Splits a data set over clients: evenly, by shards of one class each, or by class mixes from a Dirichlet law."""
 
 import math
 from typing import NamedTuple
@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedatoms.core.options import check_range
 from fedatoms.core.randomness import numpy_generator
 
 _Ints = npt.NDArray[np.int64]
@@ -71,14 +72,8 @@ def dirichlet(y: Tensor, test_y: Tensor, clients: int, alpha: float, seed: int, 
     [50, 50, 50, 50]
     """
     _check_clients(clients, len(y))
-    if not 0 < alpha < math.inf:
-        raise ValueError(
-            f"alpha={alpha} is not a positive number: it is Dirichlet's concentration. Use alpha=0.3 or 0.6."
-        )
-    if not 0 <= unbalanced < math.inf:
-        raise ValueError(
-            f"unbalanced={unbalanced} is negative or not finite: it is a deviation. Use 0 for equal sizes."
-        )
+    check_range("dirichlet", alpha, argument="alpha")
+    check_range("unbalanced", unbalanced)
     classes = _count_classes(y, test_y)
     rng = numpy_generator(seed, "partition", "dirichlet")
     sizes = _sizes(len(y), clients, unbalanced, rng)
@@ -91,10 +86,7 @@ def dirichlet(y: Tensor, test_y: Tensor, clients: int, alpha: float, seed: int, 
 
 
 def _check_clients(clients: int, samples: int) -> None:
-    if clients < 1:
-        raise ValueError(
-            f"clients={clients} is less than 1: someone must hold the data. Use clients=100 (the paper's choice)."
-        )
+    check_range("clients", clients)
     if clients > samples:
         raise ValueError(
             f"clients={clients} is more than the {samples} training samples: each client needs at least one. "

@@ -1,4 +1,4 @@
-"""Reads the pickle files of CIFAR without trusting them: a data file can name arrays, never code.
+"""Reads the pickle files of CIFAR without trusting them: a file can hold arrays, never code.
 
 No class or function of the file is ever looked up. The few names that NumPy's arrays need map to the stand-ins below,
 which check what they are given, and NumPy itself sees only a checked (bytes, dtype, shape).

@@ -1,7 +1,7 @@
 """One client's round, a pure function: what it broadcast, its memory and its batches in; its upload and memory out."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -9,14 +9,12 @@ from torch import Tensor
 
 from fedatoms.algorithms.base import Algorithm, Server, Work
 from fedatoms.core import trees
+from fedatoms.core.options import Controls, Precision
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move
 from fedatoms.data.federation import Federation
 from fedatoms.nn.pure import Network
 
-Controls = Literal["current", "first"]  # eta_t, or eta_0: smaller gradients in late rounds
-Precision = Literal["float32", "tf32", "bf16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 T = TypeVar("T")
 
 

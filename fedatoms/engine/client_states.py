@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from fedatoms.core.files import Stored, read_file, write_file
+from fedatoms.core.options import Place
 from fedatoms.core.trees import Memory, Params
-
-Place = Literal["device", "host", "disk"]
-PLACES: tuple[Place, ...] = ("device", "host", "disk")
 
 
 class Client(NamedTuple):

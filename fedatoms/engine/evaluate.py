@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fedatoms.core import trees
+from fedatoms.core.options import Scored
 from fedatoms.core.trees import Params
 from fedatoms.data.batches import normalise
 from fedatoms.engine.runtime import Runtime, scored_at_once
-from fedatoms.engine.spec import Scored
 from fedatoms.engine.state import State
 
 

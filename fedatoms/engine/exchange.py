@@ -1,14 +1,11 @@
-"""What travels: which groups of parameters go in which round, which never leave a client, and how many bytes."""
+"""What travels: which groups of parameters go in which round, and which never leave a client."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from fedatoms.core import trees
-from fedatoms.core.trees import Memory
-from fedatoms.nn.atoms import GROUPS, Group
+from fedatoms.core.options import GROUPS, Group, SlowLocal
 
 Schedule = Callable[[int], frozenset[Group]]
-SlowLocal = Literal["discard", "freeze", "keep"]
 FAST: frozenset[Group] = frozenset({"atoms", "head"})
 SLOW: frozenset[Group] = frozenset({"coefficients", "rest", "statistics"})
 
@@ -62,17 +59,3 @@ def check_covers(exchange: Exchange, labels: Mapping[str, Group]) -> None:
         raise ValueError(
             f"{', '.join(sorted(lost))} is neither sent (fast or slow) nor personal. Add it to one of them."
         )
-
-
-def bytes_of(message: Memory, labels: Mapping[str, Group]) -> dict[Group, int]:
-    """Counts the bytes of a message by group.
-
-    >>> from torch import zeros
-    >>> bytes_of({"params": {"w": zeros(2)}, "control": {"w": zeros(2)}}, {"w": "rest"})
-    {'rest': 16}
-    """
-    count: dict[Group, int] = {}
-    for tree in message.values():
-        for name, leaf in tree.items():
-            count[labels[name]] = count.get(labels[name], 0) + trees.nbytes({name: leaf})
-    return count

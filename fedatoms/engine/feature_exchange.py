@@ -1,19 +1,18 @@
 """A collaboration in a round: clients upload feature statistics, the server returns new personal parameters."""
 
-from collections import Counter
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from fedatoms.core import trees
+from fedatoms.core import ledger, trees
+from fedatoms.core.ledger import Bytes
+from fedatoms.core.options import Group
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import normalise
-from fedatoms.engine.exchange import bytes_of
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.spec import head_of
-from fedatoms.engine.state import Bytes, State
-from fedatoms.nn.atoms import Group
+from fedatoms.engine.state import State
 from fedatoms.personal.base import Collaboration, Told
 
 Uploads = Mapping[int, Told]  # of each client that reported
@@ -72,19 +71,16 @@ def uploads_of(runtime: Runtime, state: State, before: Mapping[int, Params], aft
 
 def bytes_up(runtime: Runtime, told: Uploads) -> Bytes:
     """Counts what clients upload to a collaboration."""
-    count: Counter[Group] = Counter()
-    for own, before, after in told.values():
-        count.update(bytes_of({"own": own}, runtime.layout.labels))
-        count[_GROUP] += trees.nbytes(before) + trees.nbytes(after)
-    return dict(count)
+    own = (ledger.bytes_of({"own": each.own}, runtime.layout.labels) for each in told.values())
+    features = sum(trees.nbytes(each.before) + trees.nbytes(each.after) for each in told.values())
+    return ledger.add(*own, {_GROUP: features}) if told else {}
 
 
 def bytes_down(runtime: Runtime, state: State, chosen: list[int], told: Uploads) -> Bytes:
     """Counts what goes to all sampled clients at the beginning, and the new own parts of those that reported."""
-    count: Counter[Group] = Counter({_GROUP: len(chosen) * trees.nbytes(_method(runtime).sends(state.common))})
-    for own, _, _ in told.values():
-        count.update(bytes_of({"own": own}, runtime.layout.labels))
-    return dict(count)
+    common: Bytes = {_GROUP: len(chosen) * trees.nbytes(_method(runtime).sends(state.common))}
+    own = (ledger.bytes_of({"own": each.own}, runtime.layout.labels) for each in told.values())
+    return ledger.add(common, *own)
 
 
 def _method(runtime: Runtime) -> Collaboration:

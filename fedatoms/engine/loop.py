@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatoms.core import trees
+from fedatoms.core.options import Scored
 from fedatoms.core.trees import Params
 from fedatoms.data.batches import normalise
 from fedatoms.engine import feature_exchange, server
@@ -15,7 +16,7 @@ from fedatoms.engine.client_states import Clients
 from fedatoms.engine.evaluate import Score, evaluate
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import Runtime, prepare
-from fedatoms.engine.spec import Scored, Simulation
+from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import Record, State
 from fedatoms.nn.pure import with_params
 

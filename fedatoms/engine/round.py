@@ -11,18 +11,18 @@ from torch import Tensor
 
 from fedatoms.algorithms.base import Algorithm, Server
 from fedatoms.algorithms.fedprox import fedprox
-from fedatoms.core import trees
+from fedatoms.core import ledger, trees
 from fedatoms.core.files import Stored
+from fedatoms.core.ledger import Bytes
+from fedatoms.core.options import Group
 from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Memory, Params
 from fedatoms.engine import feature_exchange, server
 from fedatoms.engine.client_round import Alignment, Job, Learner, Reply, Traces, check_finite, traces_of
 from fedatoms.engine.client_states import Client
-from fedatoms.engine.exchange import bytes_of
 from fedatoms.engine.runtime import AHEAD, Layout, Runtime, check_map, layout_of
 from fedatoms.engine.spec import Simulation, head_of, shared_phase
-from fedatoms.engine.state import Bytes, Record, State
-from fedatoms.nn.atoms import Group
+from fedatoms.engine.state import Record, State
 from fedatoms.personal.base import Phase, View
 
 
@@ -46,8 +46,8 @@ def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
     if exchanging:
         told = feature_exchange.uploads_of(runtime, now, before, got.after)
         new = feature_exchange.aggregate(runtime, new, told)
-        up = _add(up, feature_exchange.bytes_up(runtime, told))
-        down = _add(down, feature_exchange.bytes_down(runtime, state, chosen, told))
+        up = ledger.add(up, feature_exchange.bytes_up(runtime, told))
+        down = ledger.add(down, feature_exchange.bytes_down(runtime, state, chosen, told))
     trace = server.trace_of(new.server)
     _look_ahead(runtime, t + 1)
     # But for a feature exchange, nothing above waits for a GPU: it works on while the host does its part of the round.
@@ -245,7 +245,7 @@ def _collect(runtime: Runtime, state: State, got: _Collected, block: list[int], 
         server.gather(got.total, reply.upload, weights_of(runtime.sim, block)),
         {**got.rows, **rows},
         last_sum,
-        _add(got.up, bytes_of(reply.upload, runtime.layout.labels)),
+        ledger.add(got.up, ledger.bytes_of(reply.upload, runtime.layout.labels)),
         [*got.traces, traces_of(reply, block)],
         features,
     )
@@ -301,15 +301,9 @@ def _last(runtime: Runtime, row: Client, name: str) -> Tensor:
 
 def _bytes_down(runtime: Runtime, state: State, chosen: list[int]) -> Bytes:
     """Counts what is sent to all sampled clients, those included that fail to report."""
-    count: Bytes = {}
-    for lost, clients in Counter(lost_by(runtime, state, client) for client in chosen).items():
-        sizes = bytes_of(message_to(runtime, state, lost), runtime.layout.labels)
-        count = _add(count, {group: size * clients for group, size in sizes.items()})
-    return count
-
-
-def _add(one: Bytes, other: Bytes) -> Bytes:
-    return {group: one.get(group, 0) + other.get(group, 0) for group in one | other}
+    labels, alike = runtime.layout.labels, Counter(lost_by(runtime, state, client) for client in chosen).items()
+    sizes = ((ledger.bytes_of(message_to(runtime, state, lost), labels), clients) for lost, clients in alike)
+    return ledger.add(*(ledger.scale(size, clients) for size, clients in sizes))
 
 
 def _look_ahead(runtime: Runtime, t: int) -> None:

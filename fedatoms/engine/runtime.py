@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedatoms.algorithms.base import Server
+from fedatoms.core.options import Group
 from fedatoms.core.trees import Params
 from fedatoms.data.batches import Planner, planner
 from fedatoms.data.federation import Federation
@@ -21,7 +22,7 @@ from fedatoms.engine.execution.vmap import NotVectorisable, refusing, vectorised
 from fedatoms.engine.gpu.rewrite import BatchedKernels, traced
 from fedatoms.engine.server import sample_size
 from fedatoms.engine.spec import Simulation
-from fedatoms.nn.atoms import Group, groups
+from fedatoms.nn.groups import groups
 from fedatoms.nn.pure import Network, network, tensor_names, why_not_vectorised
 
 Predict = Callable[[Params, Tensor], Tensor]

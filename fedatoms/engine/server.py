@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedatoms.algorithms.base import Algorithm, Server
 from fedatoms.core import trees
+from fedatoms.core.options import Group
 from fedatoms.core.trees import Memory, Params
-from fedatoms.nn.atoms import Group
 
 
 class Total(NamedTuple):

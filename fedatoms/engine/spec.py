@@ -2,25 +2,17 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
 
 from torch import nn
 
 from fedatoms.algorithms.base import Algorithm, nothing
-from fedatoms.core.lookup import unknown
+from fedatoms.core.options import CHOICES, MODELS_SCORED, Map, Place, Precision, Scored, check_range, one_of
 from fedatoms.data.batches import Plan, planner
 from fedatoms.data.federation import Federation
-from fedatoms.engine.client_round import PRECISIONS, Precision, Training
-from fedatoms.engine.client_states import PLACES, Place
+from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round
-from fedatoms.nn.atoms import heads
+from fedatoms.nn.groups import heads
 from fedatoms.personal.base import Personal, Phase
-
-Scored = Literal["server", "selected", "all", "personal"]
-Map = Literal["auto", "one_by_one", "vectorised"]
-MODELS: tuple[Scored, ...] = get_args(Scored)
-GLOBAL_MODELS: tuple[Scored, ...] = ("server", "selected", "all")
-MAPS: tuple[Map, ...] = get_args(Map)
 
 
 @dataclass(frozen=True)
@@ -48,18 +40,13 @@ class Simulation:
     def __post_init__(self) -> None:
         if not isinstance(self.algorithm, Algorithm):
             raise ValueError(f"algorithm={self.algorithm!r} is not an algorithm. Use for example fedatoms.fedavg().")
-        for name, valid in (("map", MAPS), ("client_state", PLACES), ("precision", PRECISIONS)):
-            if getattr(self, name) not in valid:
-                raise unknown(getattr(self, name), valid, name)
+        for name in ("map", "client_state", "precision"):
+            one_of(CHOICES[name], getattr(self, name), name)
         for which in self.score:
-            if which not in MODELS:
-                raise unknown(which, MODELS, "model to score")
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction={self.fraction} is not in (0, 1]. Use for example 0.1.")
-        if not 0 <= self.failures <= 1:
-            raise ValueError(f"failures={self.failures} is not in [0, 1]. Use for example 0.1.")
-        if not 0 <= self.training.momentum < 1:
-            raise ValueError(f"momentum={self.training.momentum} is not in [0, 1). Use for example 0.9.")
+            one_of(MODELS_SCORED, which, "model to score")
+        for name in ("fraction", "failures"):
+            check_range(name, getattr(self, name))
+        check_range("momentum", self.training.momentum)
         if self.client_state == "disk" and self.folder is None:
             raise ValueError("client_state='disk' needs a folder for the files. Add folder=Path(...).")
         if self.personal.collaboration is not None:

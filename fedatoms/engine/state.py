@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedatoms.algorithms.base import Server
+from fedatoms.core.ledger import Bytes
+from fedatoms.core.options import Group
 from fedatoms.core.trees import Params
 from fedatoms.engine.client_states import Clients
-from fedatoms.nn.atoms import Group
-
-Bytes = dict[Group, int]
 
 
 class State(NamedTuple):
@@ -34,5 +33,4 @@ class Record(NamedTuple):
     up: Bytes
     down: Bytes
     seconds: float
-    refused: Mapping[int, str] = {}  # on Flower, of those that failed: clients whose answers were not averaged, and why
-    beside: Mapping[str, int] = {}  # on Flower: bytes of arrays that crossed but are in no average
+    extra: Mapping[str, Mapping[str, object]] = {}  # further columns of whoever trains the clients

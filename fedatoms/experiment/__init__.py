@@ -1,1 +1,1 @@
-"""One run as text and numbers: its fields and checks, presets, and how it becomes a simulation; imports the engine."""
+"""A run as text and numbers: fields, checks, identity, files, presets, and its simulation; imports the engine."""

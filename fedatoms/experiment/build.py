@@ -1,37 +1,37 @@
-"""From an experiment to a simulation: loads data, spreads them over clients, builds and parametrises the network."""
+"""From an experiment to a simulation: loads data, splits them over clients, builds and parametrises the network."""
 
 import os
 import re
 from pathlib import Path
 from textwrap import shorten
-from typing import cast
 
 import torch
 from torch import nn
 
 from fedatoms.algorithms import algorithm
-from fedatoms.core.lookup import unknown
+from fedatoms.core.options import CONTROLS, GROUPS, INITS, MAPS, PLACES, PRECISIONS, SLOW_LOCALS, one_of
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Images, load
 from fedatoms.data.federation import Federation, check_own_tests, hold_out, partition, test_by_classes
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
-from fedatoms.engine.client_round import Controls, Precision, Training
-from fedatoms.engine.client_states import Place
-from fedatoms.engine.exchange import Exchange, SlowLocal, every_round, fast_slow
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.exchange import Exchange, every_round, fast_slow
 from fedatoms.engine.freeze import hold_fixed
 from fedatoms.engine.round import check as check_rounds
-from fedatoms.engine.spec import Map, Scored, Simulation
-from fedatoms.experiment.fields import Experiment, check, period_of, scored_models
-from fedatoms.nn.atoms import GROUPS, Group, Init, decompose
+from fedatoms.engine.spec import Simulation
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.parse import fast_groups, fixed_groups, period_of, scored_models
+from fedatoms.nn.atoms import decompose
 from fedatoms.nn.hadamard import factorise
 from fedatoms.nn.models import build, check_input
 from fedatoms.personal import personal
 
-THREADS = torch.get_num_threads()  # torch's choice, or what the program asked for before
+THREADS = torch.get_num_threads()  # torch's choice, or the program's own from before the import
 
 
 def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation:
-    """Builds what an experiment describes, or says in one line why that cannot be; writes nothing.
+    """Builds what an experiment describes, or refuses it in one line; writes nothing.
 
     >>> from fedatoms.engine.runtime import layout_of
     >>> sim = simulation(Experiment(parametrisation="atoms", clients=10))
@@ -39,7 +39,7 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
     (10, ['atoms', 'coefficients', 'head', 'rest'])
     """
     check(experiment)
-    algorithm(experiment.algorithm, experiment.strength), device_of(experiment)  # before data are read
+    _check_before_data(experiment)
     images = load(experiment.dataset, experiment.data_dir, experiment.augment)
     images = hold_out(images, experiment.holdout, experiment.seed)
     model = network_of(experiment, images.classes, tuple(images.x.shape[1:]))
@@ -47,7 +47,8 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
 
 
 def assemble(experiment: Experiment, model: nn.Module, data: Federation, folder: Path | None = None) -> Simulation:
-    """Puts a network and data together as an experiment says; an error belongs here, before anything is written."""
+    """Builds the simulation of an experiment from a network and data; its mistakes come before any file."""
+    _check_threads(experiment)
     sim = Simulation(
         model=model,
         data=data,
@@ -57,39 +58,39 @@ def assemble(experiment: Experiment, model: nn.Module, data: Federation, folder:
         training=training_of(experiment),
         fraction=experiment.fraction,
         failures=experiment.failures,
-        score=cast(tuple[Scored, ...], scored_models(experiment)),
+        score=scored_models(experiment),
         seed=experiment.seed,
         device=device_of(experiment),
-        map=cast(Map, experiment.map),
+        map=one_of(MAPS, experiment.map, "map"),
         block=experiment.block,
-        precision=cast(Precision, experiment.precision),
-        client_state=cast(Place, experiment.client_state),
+        precision=one_of(PRECISIONS, experiment.precision, "precision"),
+        client_state=one_of(PLACES, experiment.client_state, "client_state"),
         folder=folder,
         head=experiment.head or None,
     )
-    if experiment.fixed:
-        sim = hold_fixed(sim, experiment.fixed)
+    if fixed := fixed_groups(experiment):
+        sim = hold_fixed(sim, fixed)
     check_rounds(sim)
     return sim
 
 
 def training_of(experiment: Experiment) -> Training:
-    """Takes the local optimiser out of an experiment.
+    """Returns the local optimiser of an experiment.
 
     >>> training_of(Experiment(lr=0.5)).lr
     0.5
     """
     return Training(
-        experiment.epochs,
-        experiment.batch_size,
-        experiment.lr,
-        experiment.lr_decay,
-        experiment.momentum,
-        experiment.weight_decay,
-        experiment.clip,
-        experiment.atoms_lr,
-        experiment.atoms_decay,
-        cast(Controls, experiment.controls),
+        epochs=experiment.epochs,
+        batch_size=experiment.batch_size,
+        lr=experiment.lr,
+        lr_decay=experiment.lr_decay,
+        momentum=experiment.momentum,
+        weight_decay=experiment.weight_decay,
+        clip=experiment.clip,
+        atoms_lr=experiment.atoms_lr,
+        atoms_decay=experiment.atoms_decay,
+        controls=one_of(CONTROLS, experiment.controls, "controls"),
     )
 
 
@@ -111,7 +112,7 @@ def parametrise(experiment: Experiment, model: nn.Module) -> nn.Module:
     try:
         pattern = re.compile(experiment.where)
     except re.error as error:
-        raise ValueError(f"--where {experiment.where} is not a regular expression: {error}.") from error
+        raise ValueError(f"where={experiment.where} is not a regular expression: {error}.") from error
     where = (lambda name, module: bool(pattern.search(name))) if experiment.where else None
     if experiment.parametrisation != "atoms":
         return factorise(
@@ -126,13 +127,13 @@ def parametrise(experiment: Experiment, model: nn.Module) -> nn.Module:
         model,
         experiment.atoms,
         where=where,
-        init=cast(Init, experiment.init),
+        init=one_of(INITS, experiment.init, "init"),
         generator=generator(experiment.seed, "decompose"),
     )
 
 
 def data_of(experiment: Experiment, images: Images) -> Federation:
-    """Spreads a data set over the clients, and gives each its own test images."""
+    """Splits a data set over the clients, and gives each its own test images."""
     data = partition(images, split_of(experiment, images))
     if experiment.own_test == "classes":
         return test_by_classes(data)
@@ -142,7 +143,7 @@ def data_of(experiment: Experiment, images: Images) -> Federation:
 
 
 def split_of(experiment: Experiment, images: Images) -> Split:
-    """Spreads a data set over the clients."""
+    """Assigns the samples of a data set to clients."""
     labels, clients, seed = (images.y, images.test_y), experiment.clients, experiment.seed
     if experiment.partition == "iid":
         return iid(*labels, clients, seed)
@@ -152,23 +153,19 @@ def split_of(experiment: Experiment, images: Images) -> Split:
 
 
 def exchange_of(experiment: Experiment) -> Exchange:
-    """Makes the exchange: all groups every round, or fast and slow ones.
+    """Returns the exchange: all groups in every round, or fast and slow ones.
 
     >>> sorted(exchange_of(Experiment(beta="1/2")).schedule(1))
     ['atoms', 'head']
     """
-    fast = {part.strip() for part in experiment.fast.split(",")}
-    for name in fast:
-        if name not in GROUPS:
-            raise unknown(name, GROUPS, "group in --fast")
-    period = period_of(experiment.beta)
+    fast, period = fast_groups(experiment), period_of(experiment.beta)
     slow = [group for group in GROUPS if group not in fast]
-    schedule = fast_slow(cast(set[Group], fast), slow, period) if period > 1 else every_round()
-    return Exchange(schedule, slow_local=cast(SlowLocal, experiment.slow_local))
+    schedule = fast_slow(fast, slow, period) if period > 1 else every_round()
+    return Exchange(schedule, slow_local=one_of(SLOW_LOCALS, experiment.slow_local, "slow_local"))
 
 
 def device_of(experiment: Experiment) -> str:
-    """Chooses the device.
+    """Chooses the device, and refuses one that is not there.
 
     >>> device_of(Experiment(device="cpu"))
     'cpu'
@@ -179,23 +176,34 @@ def device_of(experiment: Experiment) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        reason = shorten(str(error).strip().splitlines()[0], 120, placeholder=" ...")  # some list all they know
-        raise ValueError(f"--device {name} cannot be used here ({reason}). Use --device cpu.") from error
-    cores = os.cpu_count() or 1
-    if experiment.threads > cores:
-        raise ValueError(
-            f"--threads {experiment.threads} is more than this machine's {cores} cores. Use {cores} or fewer."
-        )
+        reason = shorten(str(error).strip().splitlines()[0], 120, placeholder=" ...")  # some list all devices
+        raise ValueError(f"device={name} cannot be used here ({reason}). Use device=cpu.") from error
     return name
 
 
 def configure(experiment: Experiment) -> None:
-    """Sets torch up for an experiment: threads, precision, determinism. They belong to the whole process."""
-    few = 1 if experiment.dataset == "digits" else THREADS  # 8x8 pixels: a second thread would only wait
-    torch.set_num_threads(experiment.threads or few)
+    """Sets torch's threads, precision and determinism for an experiment; they hold for the whole process."""
+    default = 1 if experiment.dataset == "digits" else THREADS  # 8x8 pixels are too few for a second thread
+    torch.set_num_threads(experiment.threads or default)
     torch.set_float32_matmul_precision("highest" if experiment.precision == "float32" else "high")
     torch.backends.cudnn.allow_tf32 = experiment.precision != "float32"
     torch.backends.cudnn.benchmark = not experiment.deterministic  # a step has the same shapes each time
     if experiment.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+
+
+def _check_before_data(experiment: Experiment) -> None:
+    """Refuses what no data are needed for: reading them takes a while."""
+    algorithm(experiment.algorithm, experiment.strength)
+    device_of(experiment)
+    _check_threads(experiment)
+
+
+def _check_threads(experiment: Experiment) -> None:
+    """Refuses more threads than the machine has cores."""
+    cores = os.cpu_count() or 1
+    if experiment.threads > cores:
+        raise ValueError(
+            f"threads={experiment.threads} is more than this machine's {cores} cores. Use {cores} or fewer."
+        )

@@ -1,39 +1,15 @@
-"""An experiment: one flat, frozen value that says a run whole; its fields are the command line's flags. No torch."""
+"""An experiment: one flat, frozen value that describes a run; its fields are the command line's flags; no torch."""
 
-import dataclasses
-import hashlib
-import json
-import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
-from pathlib import Path
 
-from fedatoms.core.lookup import one_line, some, unknown
-
-CHOICES: dict[str, tuple[str, ...]] = {
-    "parametrisation": ("plain", "atoms", "fedpara", "pfedpara"),
-    "init": ("orthonormal", "dct", "fourier-bessel", "kaiming", "svd"),
-    "augment": ("feddc", "fedrep", "none"),
-    "partition": ("iid", "shards", "dirichlet"),
-    "slow_local": ("discard", "freeze", "keep"),
-    "controls": ("current", "first"),
-    "own_test": ("split", "classes"),
-    "precision": ("float32", "tf32", "bf16"),
-    "map": ("auto", "one_by_one", "vectorised"),
-    "client_state": ("device", "host", "disk"),
-}
-LISTS = {"fast", "fixed", "score"}  # fields whose value is words with commas between them
-GLOBAL_MODELS = ("server", "selected", "all")
-MODELS_SCORED = (*GLOBAL_MODELS, "personal")
-HOW_NOT_WHAT = {"data_dir", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard"}
-HOW_NOT_WHAT |= {"name", "out"}
-OF_ATOMS = ("parametrisation", "atoms", "init", "where", "atoms_lr", "atoms_decay")  # what decomposing a network says
-LATER = {"fixed": ""}.items()  # no part of an identity at these values: results from before the field keep theirs
-ADDED = {"holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"}
-ADDED |= {"own_test", "precision", "fixed"}  # fields that files may lack, for their default: older ones do
-LOCAL = ("data_dir", "out")  # where things lie on this machine: no part of a result
-HOW_LONG = ("rounds", "eval_every")  # a resumed run may change these, and how it computes
+ATOM_FIELDS = ("parametrisation", "atoms", "init", "where", "atoms_lr", "atoms_decay")  # how a network is decomposed
+EXECUTION_FIELDS = frozenset(  # how and where to compute: no part of what is computed
+    {"data_dir", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard", "name", "out"}
+)
+LENGTH_FIELDS = ("rounds", "eval_every")  # a resumed run may change these, and EXECUTION_FIELDS
+LIST_FIELDS = frozenset({"fast", "fixed", "score"})  # names with commas between them
+PATH_FIELDS = ("data_dir", "out")  # folders of this machine: no part of a result
+OWN = "own"  # the data set of an experiment whose data and network only the caller's code can make
 
 
 @dataclass(frozen=True)
@@ -45,11 +21,11 @@ class Experiment:
     data_dir: str = "data"
     """Folder that holds the data set's official files (digits needs none)."""
     augment: str = "feddc"
-    """Normalisation and augmentation of which codebase: feddc, fedrep, or none (normalise only)."""
+    """Normalisation and augmentation as in the code of feddc or fedrep, or none (normalise only)."""
     holdout: float = 0.0
-    """Share of the training images to hold out and score instead of the test set, to choose settings by; 0: none."""
+    """Share of the training images to hold out and score instead of the test set, for choosing settings; 0: none."""
     partition: str = "shards"
-    """How data are spread over clients: iid, shards (a few classes each) or dirichlet."""
+    """How data are split over clients: iid, shards (a few classes each) or dirichlet."""
     clients: int = 20
     """Number of clients."""
     classes_per_client: int = 2
@@ -137,7 +113,7 @@ class Experiment:
     block: int = 0
     """Clients trained at once when vectorised; 0 takes as many as fit into a GPU's free memory."""
     precision: str = "tf32"
-    """Products on a GPU: float32, tf32 (float32 with shorter factors) or bf16; a CPU uses float32 but for bf16."""
+    """Products on a GPU: float32, tf32 (float32 with shorter factors) or bf16; a CPU takes tf32 for float32."""
     client_state: str = "device"
     """Where clients' states are kept: device, host or disk."""
     eval_every: int = 1
@@ -150,190 +126,3 @@ class Experiment:
     """Name of the run's folder; empty makes one from the experiment."""
     out: str = "runs"
     """Folder that holds the runs."""
-
-
-def check(experiment: Experiment) -> None:
-    """Refuses values that no run can have, one line each: the value, the rule, the way out.
-
-    >>> check(Experiment(fraction=0))
-    Traceback (most recent call last):
-    ...
-    ValueError: --fraction 0 is not in (0, 1]. Use for example 0.1 to sample a tenth of the clients.
-    """
-    _check_types(experiment)
-    for name, valid in CHOICES.items():
-        if getattr(experiment, name) not in valid:
-            raise unknown(getattr(experiment, name), valid, name.replace("_", "-"))
-    counts = (
-        "clients",
-        "classes_per_client",
-        "atoms",
-        "rounds",
-        "epochs",
-        "batch_size",
-        "eval_every",
-        "checkpoint_every",
-    )
-    for name in counts:
-        _require(experiment, name, lambda value: value >= 1, "less than 1", "a whole number from 1 up")
-    _require(
-        experiment,
-        "fraction",
-        lambda v: 0 < v <= 1,
-        "not in (0, 1]",
-        "for example 0.1 to sample a tenth of the clients",
-    )
-    _require(experiment, "failures", lambda v: 0 <= v < 1, "not in [0, 1)", "for example 0.1, or 0 for none")
-    _require(experiment, "holdout", lambda v: 0 <= v < 1, "not in [0, 1)", "for example 0.1, or 0 for the test set")
-    _require(experiment, "gamma", lambda v: 0 <= v <= 1, "not in [0, 1]", "for example 0.4")
-    _require(experiment, "momentum", lambda v: 0 <= v < 1, "not in [0, 1)", "for example 0.9, or 0 for none")
-    for name in ("lr", "lr_decay", "dirichlet", "atoms_lr"):
-        _require(experiment, name, lambda v: 0 < v < math.inf, "not a positive number", "for example 0.1")
-    for name in ("weight_decay", "atoms_decay", "clip", "unbalanced", "threads", "block", "last_epochs"):
-        _require(experiment, name, lambda v: 0 <= v < math.inf, "negative or not finite", "0 or a positive number")
-    if experiment.out == "":
-        raise ValueError("--out is empty. Use for example --out runs.")
-    if (
-        set(experiment.name) & set("/\\")
-        or experiment.name in (".", "..")
-        or experiment.name != experiment.name.strip()
-    ):
-        raise ValueError(f"--name {experiment.name} is not a plain folder name. Put the folder into --out.")
-    period_of(experiment.beta)
-    scored_models(experiment)
-
-
-def period_of(beta: str | float) -> int:
-    """Turns beta, the share of rounds in which the slow groups travel, into its period 1 / beta, which must be whole.
-
-    >>> period_of("1/5"), period_of(0.2), period_of(1)
-    (5, 5, 1)
-    """
-    try:
-        share = Fraction(beta).limit_denominator(10**6)
-    except (ValueError, ZeroDivisionError, OverflowError):
-        share = Fraction(0)
-    if share <= 0 or share.numerator != 1:
-        raise ValueError(f"--beta {beta}: 1/beta must be a whole number of rounds. Use for example 1, 1/2, 1/5 or 0.1.")
-    return share.denominator
-
-
-def scored_models(experiment: Experiment) -> tuple[str, ...]:
-    """Returns the models to score.
-
-    >>> scored_models(Experiment(clients=5000))
-    ('server', 'selected')
-    """
-    if experiment.score == "auto":
-        if experiment.personal != "none":
-            return ("server", "personal")
-        return GLOBAL_MODELS if experiment.clients <= 1000 else GLOBAL_MODELS[:2]
-    wanted = tuple(part.strip() for part in experiment.score.split(","))
-    for name in wanted:
-        if name not in MODELS_SCORED:
-            raise unknown(name, MODELS_SCORED, "model to score")
-    return tuple(name for name in MODELS_SCORED if name in wanted)
-
-
-def identity(experiment: Experiment, *, without: tuple[str, ...] = ()) -> str:
-    """Hashes what an experiment computes: two with the same identity give the same result, wherever they run.
-
-    >>> identity(Experiment()) == identity(Experiment(out="elsewhere", device="cpu"))
-    True
-    >>> identity(Experiment()) == identity(Experiment(seed=1))
-    False
-    """
-    fields = {name: value for name, value in to_json(experiment).items() if name not in HOW_NOT_WHAT | set(without)}
-    return hashlib.sha256(json.dumps(dict(fields.items() - LATER), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def trajectory(experiment: Experiment) -> str:
-    """Hashes what shapes the parameters: a run may be resumed for more rounds, but not with another learning rate."""
-    return identity(experiment, without=HOW_LONG)
-
-
-def run_name(experiment: Experiment) -> str:
-    """Names a run's folder.
-
-    >>> run_name(Experiment(name="mine")), run_name(Experiment()).startswith("fedavg-digits-s0-")
-    ('mine', True)
-    """
-    if experiment.name:
-        return experiment.name
-    kind = experiment.parametrisation
-    size = {"atoms": experiment.atoms, "fedpara": experiment.gamma, "pfedpara": experiment.gamma}.get(kind)
-    layers = "" if kind == "plain" else f"-{kind}{size}"
-    own = "" if experiment.personal == "none" else f"-{experiment.personal}"
-    return f"{experiment.algorithm}{layers}{own}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
-
-
-def to_json(experiment: Experiment) -> dict[str, object]:
-    """Writes an experiment as plain values; beta in one form."""
-    floats = {f.name for f in dataclasses.fields(experiment) if str(f.type) == str(float)}
-    fields = {name: float(value) if name in floats else value for name, value in dataclasses.asdict(experiment).items()}
-    return {**fields, "beta": f"1/{period_of(experiment.beta)}"}
-
-
-def from_json(fields: Mapping[str, object]) -> Experiment:
-    """Inverts ``to_json``: every field must be there, but for places on a machine and what older versions lack.
-
-    >>> from_json(to_json(Experiment(beta=0.2))).beta
-    '1/5'
-    >>> from_json({})
-    Traceback (most recent call last):
-    ...
-    ValueError: it lacks the fields dataset, augment, partition and 38 more
-    """
-    known = [field.name for field in dataclasses.fields(Experiment)]
-    for name in fields:
-        if name not in known:
-            raise unknown(name, known, "field")
-    if missing := [name for name in known if name not in fields and name not in (*ADDED, *LOCAL)]:
-        raise ValueError(f"it lacks the field{'s' * (len(missing) > 1)} {some(missing)}")
-    return Experiment(**fields)  # type: ignore[arg-type]
-
-
-def load(path: Path) -> Experiment:
-    """Reads an experiment file."""
-    if not path.exists():
-        raise ValueError(f"{path} does not exist. Give a saved experiment.json, or a preset (`fedatoms presets`).")
-    try:
-        fields = json.loads(path.read_text())
-        if not isinstance(fields, dict):
-            raise ValueError("it is not a JSON object")
-        return from_json(fields)
-    except (ValueError, TypeError) as error:
-        said = one_line(error).rstrip(".")
-        raise ValueError(f"{path} is not a whole experiment file: {said}. Write one with `fedatoms run`.") from error
-
-
-def load_run(folder: Path) -> Experiment:
-    """Reads the experiment of a run's folder."""
-    if not (folder / "experiment.json").exists():
-        raise ValueError(f"{folder} holds no run: experiment.json is missing. Give a folder that `fedatoms run` made.")
-    return load(folder / "experiment.json")
-
-
-def _require(experiment: Experiment, name: str, rule: Callable[[float], bool], broken: str, remedy: str) -> None:
-    value = getattr(experiment, name)
-    if not rule(value):
-        raise ValueError(f"--{name.replace('_', '-')} {value} is {broken}. Use {remedy}.")
-
-
-def _check_types(experiment: Experiment) -> None:
-    for field in dataclasses.fields(experiment):
-        value, kinds = getattr(experiment, field.name), _KINDS[str(field.type)]
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            words = {int: "whole number", float: "number", str: "text", bool: "truth value"}
-            flag = field.name.replace("_", "-")
-            raise ValueError(f"--{flag} {value!r} is not a {words[kinds[0]]}. See `fedatoms run --help`.")
-
-
-_KINDS: dict[str, tuple[type, ...]] = {
-    str(int): (int,),
-    str(float): (float, int),
-    str(str): (str,),
-    str(bool): (bool,),
-    str(str | float): (str, int, float),
-    str(float | None): (float, int, type(None)),
-}

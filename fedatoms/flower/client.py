@@ -22,7 +22,7 @@ from fedatoms.engine.remote import take_part
 from fedatoms.engine.runtime import Layout, Runtime, prepare
 from fedatoms.engine.state import State
 from fedatoms.experiment.build import configure
-from fedatoms.experiment.fields import run_name, trajectory
+from fedatoms.experiment.identity import run_name, trajectory
 from fedatoms.flower import wire
 from fedatoms.flower.node import Kept, fits, keep, kept_at
 from fedatoms.flower.private import private, shut, shut_door

@@ -10,7 +10,7 @@ from fedatoms.flower.commands import Value
 from fedatoms.flower.deploy import DeploymentError, deployed, quote
 from fedatoms.flower.new import new
 from fedatoms.runs.compare import Line, compare
-from fedatoms.runs.execute import read_result
+from fedatoms.runs.results import read_result
 
 NAME = "demo"
 LONGEST = 1800.0  # seconds

@@ -11,11 +11,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from fedatoms.core.files import replace_file
+from fedatoms.core.options import Group
 from fedatoms.core.trees import Params, misfit, restrict
 from fedatoms.engine.client_states import Client, flatten, unflatten
 from fedatoms.engine.remote import misfit_of
 from fedatoms.engine.runtime import Runtime
-from fedatoms.nn.atoms import Group
 
 
 class Kept(NamedTuple):

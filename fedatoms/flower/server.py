@@ -5,37 +5,34 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
+from fedatoms.core import ledger
 from fedatoms.core.lookup import find
+from fedatoms.core.options import Scored
 from fedatoms.engine.evaluate import Score, evaluate
 from fedatoms.engine.loop import Progress, lost
 from fedatoms.engine.runtime import Runtime
-from fedatoms.engine.spec import Scored, Simulation
+from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import Record, State
-from fedatoms.experiment.fields import HOW_LONG, HOW_NOT_WHAT, Experiment, load_run, run_name, to_json, trajectory
+from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
+from fedatoms.experiment.files import load_run, to_json
+from fedatoms.experiment.identity import run_name, trajectory
 from fedatoms.flower.membership import NODE_KEYS, ask, whose_clients
 from fedatoms.flower.private import private, shut
 from fedatoms.flower.server_state import ServerState, load_holders, load_state, save_holders, save_state
 from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, NotFinite, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
-from fedatoms.runs.execute import (
-    Ending,
-    Engine,
-    Result,
-    Row,
-    own_models_after,
-    own_models_until,
-    read_rounds,
-    resume,
-    run,
-    write_model,
-)
+from fedatoms.runs.execute import Engine, resume, run
+from fedatoms.runs.loading import write_model
+from fedatoms.runs.personal_models import accuracy_after, accuracy_before
+from fedatoms.runs.results import Result, Row, read_rounds
 
 log = logging.getLogger("flwr")
-SAME = HOW_NOT_WHAT | set(HOW_LONG)  # what a resumed run may change
+SAME = EXECUTION_FIELDS | set(LENGTH_FIELDS)  # what a resumed run may change
 GO_ON = "Go on with it by --run-config 'resume=true', or use another name."
 WAY_OUT = "Wait for it, or end it (flwr list, flwr stop), or use another name."
 
@@ -68,7 +65,7 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
     experiment = replace(experiment, checkpoint_every=1, name=run_name(experiment))
     folder = Path(experiment.out) / experiment.name
     nodes = _Nodes(task, grid, experiment, settings)
-    engine = Engine(nodes.simulation, nodes.rounds, nodes.personal, GO_ON, WAY_OUT)
+    engine = Engine(nodes.simulation, nodes.rounds, nodes.personal, nodes.extra, GO_ON, WAY_OUT)
     if settings.resume:
         _check_same(load_run(folder), experiment, folder)
     with private():
@@ -92,6 +89,7 @@ class _Nodes:
         self.task, self.grid, self.experiment, self.settings = task, grid, experiment, settings
         self.folder = Path(experiment.out) / experiment.name
         self.strategy: FedAtoms | None = None  # once the rounds have begun: it knows who is there
+        self.for_last_scores = 0  # bytes
 
     def simulation(self, experiment: Experiment, _: Path) -> Simulation:
         return server_simulation(self.task, experiment)
@@ -118,11 +116,17 @@ class _Nodes:
         finally:
             _say_refused(read_rounds(self.folder))
 
-    def personal(self, experiment: Experiment, runtime: Runtime, state: State, folder: Path) -> Ending:
+    def personal(self, experiment: Experiment, runtime: Runtime, state: State, folder: Path) -> dict[str, float]:
         assert self.strategy is not None, "rounds come first"
         score, size = _scores(self.strategy, self.grid, experiment.last_epochs, self._hold)
-        own = {} if score is None else {**own_models_until(folder, experiment.rounds), **own_models_after(score)}
-        return Ending(own, {"scores": size})
+        own = {} if score is None else {**accuracy_before(folder, experiment.rounds), **accuracy_after(score)}
+        self.for_last_scores = size
+        return own
+
+    def extra(self, rows: list[Row]) -> dict[str, object]:
+        counts = [cast(dict[str, int], _column(row, "beside")) for row in rows]
+        last = {"scores": self.for_last_scores} if self._personal else {}
+        return {"bytes_beside": ledger.add(*counts, last) or None}
 
     @property
     def _personal(self) -> bool:
@@ -166,7 +170,7 @@ def _rounds(
             if own:
                 score, size = _scores(strategy, grid, 0, hold)
                 scores |= {} if score is None else {"personal": score}
-                record = record._replace(beside={**record.beside, "scores": size})
+                record = record._replace(extra={**record.extra, "beside": {**record.extra["beside"], "scores": size}})
         log.info("round %d: loss %.4f, %d clients, %s", number + 1, record.loss, record.clients, _said(scores))
         log.info("round %d: bytes of arrays and headers, %s%s", number + 1, _sizes(metrics), _beside(record))
         yield Progress(state, record, scores)
@@ -201,18 +205,23 @@ def _sizes(metrics: MetricRecord) -> str:
 
 def _beside(record: Record) -> str:
     words = {"refused": "of those up refused", "scores": "more down for scores"}
-    return "".join(f", {size} {words[what]}" for what, size in record.beside.items())
+    return "".join(f", {size} {words[what]}" for what, size in record.extra["beside"].items())
 
 
 def _said(scores: dict[Scored, Score]) -> str:
     return ", ".join(f"{name} {score.accuracy:.2f} %" for name, score in scores.items()) or "not scored"
 
 
+def _column(row: Row, name: str) -> dict[str, object]:
+    """Reads an extra column of a round, which is there only if there is something in it."""
+    return cast(dict[str, object], dict(row).get(name, {}))
+
+
 def _say_refused(rows: list[Row]) -> None:
     """Says in one line whose answers were refused, how often, and why the last time."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
-        for client, reason in row.get("refused", {}).items():
+        for client, reason in _column(row, "refused").items():
             reasons.setdefault(client, []).append(f"in round {row['round'] + 1}, {reason}")
     if reasons:
         each = "; ".join(f"{len(all_)} of client {client}, the last {all_[-1]}" for client, all_ in reasons.items())

@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import torch
 
+from fedatoms.core import ledger
 from fedatoms.core.files import replace_file
+from fedatoms.core.ledger import Bytes
 from fedatoms.core.trees import Memory
 from fedatoms.engine import server as server_side
-from fedatoms.engine.exchange import bytes_of
 from fedatoms.engine.round import aggregate, lost_by, message_to
 from fedatoms.engine.runtime import Runtime
-from fedatoms.engine.state import Bytes, State
+from fedatoms.engine.state import State
 from fedatoms.flower.membership import Holder
 from fedatoms.flower.wire import Answer, Lacks, Order
 
@@ -60,11 +61,7 @@ def mend(known: ServerState, client: int, lacks: Lacks) -> ServerState:
 
 def bytes_in(runtime: Runtime, messages: list[Memory]) -> Bytes:
     """Counts the bytes of messages by group."""
-    count: Bytes = {}
-    for message in messages:
-        for group, size in bytes_of(message, runtime.layout.labels).items():
-            count[group] = count.get(group, 0) + size
-    return count
+    return ledger.add(*(ledger.bytes_of(message, runtime.layout.labels) for message in messages))
 
 
 def save_state(folder: Path, known: ServerState) -> None:

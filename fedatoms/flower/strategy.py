@@ -224,10 +224,13 @@ class FedAtoms(Strategy):
         up = bytes_in(self.runtime, [each.upload for each in answers.values()])
         down = bytes_in(self.runtime, [order.down for order, _ in self._sent])
         refused = sum(size.arrays for size in self._heard) - sum(up.values())
-        beside = {"refused": refused} if refused else {}
+        extra: dict[str, dict[str, object]] = {
+            "refused": {str(client): why for client, why in self._refused.items()},  # whose answers, and why
+            "beside": {"refused": refused} if refused else {},  # bytes of arrays that are in no average
+        }
         seconds = time.perf_counter() - self._began
         failed = chosen - len(answers)
-        return Record(number, loss, len(answers), failed, up, down, seconds, dict(self._refused), beside)
+        return Record(number, loss, len(answers), failed, up, down, seconds, extra)
 
     def _metrics(self, loss: float) -> MetricRecord:
         sizes = {

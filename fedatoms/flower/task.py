@@ -15,7 +15,9 @@ from fedatoms.data.datasets import Images, Recipe, load
 from fedatoms.data.federation import Federation, hold_out, pair_up
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import assemble, data_of, parametrise
-from fedatoms.experiment.fields import Experiment, check, load_run
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import load_run
 from fedatoms.nn.models import build
 from fedatoms.runs.loading import ImagesOf
 from fedatoms.runs.loading import trained as loaded

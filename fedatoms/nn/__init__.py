@@ -1,1 +1,1 @@
-"""Networks as atoms and coefficients, as Hadamard factors, as pure functions, and the paper's models; imports core."""
+"""Networks: atoms and coefficients, Hadamard factors, pure functions, the paper's models; imports core."""

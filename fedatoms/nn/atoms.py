@@ -6,17 +6,17 @@ theta[o, i] = sum over q of coefficients[o, i, q] * atoms[q], with coefficients 
 import copy
 import math
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from numbers import Integral
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from fedatoms.core import lookup, randomness
-from fedatoms.nn import bases
+from fedatoms.core import randomness
+from fedatoms.core.options import INITS, Init, check_range, one_of
+from fedatoms.nn.initialise import in_float64, initial_factors
 from fedatoms.nn.layers import (
     Conv,
     Factored,
@@ -30,10 +30,6 @@ from fedatoms.nn.layers import (
 )
 
 Where = Callable[[str, nn.Module], bool]
-Init = Literal["orthonormal", "dct", "fourier-bessel", "kaiming", "svd"]
-Start = Callable[[Tensor, int, torch.Generator], tuple[Tensor, Tensor]]  # weight, atoms -> atoms (M, N), coefficients
-Group = Literal["atoms", "coefficients", "head", "rest", "statistics"]
-GROUPS: tuple[Group, ...] = get_args(Group)
 
 
 class AtomConv(MadeWeight):
@@ -63,7 +59,7 @@ class AtomConv(MadeWeight):
         super().__init__()
         conv = type(self).plain(*sizes, **settings)
         self._adopt(
-            conv, *_factors(conv.weight, atoms, init, generator or torch.default_generator)
+            conv, *initial_factors(conv.weight, atoms, init, generator or torch.default_generator)
         )  # as torch's layers
 
     @staticmethod
@@ -94,7 +90,7 @@ class AtomConv(MadeWeight):
         return convolve(self, x, self.filter())
 
     def factors(self) -> tuple[nn.Parameter, ...]:
-        """Returns what the filter is made of.
+        """Returns the factors of the filter.
 
         >>> [tuple(factor.shape) for factor in decompose(nn.Conv2d(3, 8, 5)).factors()]
         [(9, 5, 5), (8, 3, 9)]
@@ -178,7 +174,7 @@ def decompose(
         conv = result.get_submodule(name)
         assert isinstance(conv, Conv)
         if conv.weight not in factors:
-            factors[conv.weight] = _factors(conv.weight, atoms, init, generator)
+            factors[conv.weight] = initial_factors(conv.weight, atoms, init, generator)
         layer = AtomConv.of(conv, *factors[conv.weight])
         if init == "svd":
             _warn_if_lossy(name, conv.weight, layer)
@@ -206,7 +202,7 @@ def fuse(model: nn.Module) -> nn.Module:
 
 
 def is_decomposed(model: nn.Module) -> bool:
-    """Says whether ``model`` has a decomposed convolution.
+    """Returns whether ``model`` has a decomposed convolution.
 
     >>> is_decomposed(nn.Conv2d(3, 8, 3)), is_decomposed(decompose(nn.Conv2d(3, 8, 3)))
     (False, True)
@@ -214,58 +210,19 @@ def is_decomposed(model: nn.Module) -> bool:
     return any(isinstance(module, AtomConv) for module in model.modules())
 
 
-def groups(model: nn.Module, head: str | Collection[str] | None = None) -> dict[str, Group]:
-    """Labels every entry of the state dict; buffers are "statistics", what is nothing else is "rest".
-
-    ``head`` names the module or modules of the head; by default the last linear layer. Tied parameters have one label.
-
-    >>> groups(decompose(nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8, affine=False))))
-    {'0.atoms': 'atoms', '0.coefficients': 'coefficients', '1.running_mean': 'statistics', '1.running_var':
-    'statistics', '1.num_batches_tracked': 'statistics'}
-    """
-    of_head = heads(model, head)
-    modules = dict(model.named_modules(remove_duplicate=False))
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    labels: dict[Tensor, Group] = {}
-    for name, parameter in parameters.items():
-        if labels.get(parameter, "rest") == "rest":  # a tied parameter takes the most specific label of its names
-            labels[parameter] = _label(name, modules, of_head)
-    return {name: labels[parameters[name]] if name in parameters else "statistics" for name in model.state_dict()}
-
-
-def heads(model: nn.Module, head: str | Collection[str] | None = None) -> list[str]:
-    """Names the modules of the head: by default the last linear layer.
-
-    >>> heads(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)))
-    ['2']
-    """
-    modules = dict(model.named_modules(remove_duplicate=False))
-    if head is None:
-        return [name for name, module in modules.items() if isinstance(module, nn.Linear)][-1:]
-    chosen = [head] if isinstance(head, str) else list(head)
-    for name in chosen:
-        if name not in modules:
-            raise lookup.unknown(name, filter(None, modules), "head module")
-    return chosen
-
-
 def _check_arguments(atoms: object, init: str) -> None:
     if isinstance(atoms, bool) or not isinstance(atoms, Integral):
         raise TypeError(
             f"atoms={atoms!r} is not an int: the number of atoms is a count. Use atoms=9 (the paper's choice)"
         )
-    if atoms < 1:
-        raise ValueError(
-            f"atoms={atoms} is less than 1: a filter needs at least one atom. Use atoms=9 (the paper's choice), or "
-            f"leave layers out with where=..."
-        )
-    lookup.find(init, _INITS, "init")
+    check_range("atoms", int(atoms))
+    one_of(INITS, init, "init")
 
 
 def _chosen(model: nn.Module, where: Where) -> list[str]:
     """Names the convolutions to replace; only exact types, since a subclass may have a forward pass of its own."""
     if not callable(where):
-        raise TypeError(f"where={where!r} is no function. Use where=lambda name, module: name == {str(where)!r}")
+        raise TypeError(f"where={where!r} is not a function. Use where=lambda name, module: name == {str(where)!r}")
     present = {name: module for name, module in model.named_modules() if type(module) in get_args(Conv)}
     chosen = [name for name, module in present.items() if where(name, module)]
     require_own_weights(model, chosen)
@@ -296,69 +253,8 @@ def _is_spatial(name: str, module: nn.Module) -> bool:
     return isinstance(module, Conv) and max(module.kernel_size) > 1
 
 
-def _factors(weight: Tensor, atoms: int, init: Init, generator: torch.Generator) -> tuple[nn.Parameter, nn.Parameter]:
-    """Draws or computes the factors in float64 on the CPU, so that every dtype and device gets the same ones."""
-    D, A = _INITS[init](weight, atoms, generator)
-    D, A = D.reshape(atoms, *weight.shape[2:]).to(weight), A.to(weight)
-    return nn.Parameter(D, weight.requires_grad), nn.Parameter(A, weight.requires_grad)
-
-
-def _orthonormal(weight: Tensor, M: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Stacks as many orthonormal sets as M atoms need.
-
-    Every atom has norm 1, so the squares of all atoms sum to M, whether M is below or above the N entries of a kernel.
-    An entry of the filter has variance var(A) * M / N on average over the kernel, and var(A) = 1 / (3 I M) makes that
-    1 / (3 I N) = 1 / (3 fan_in), torch's default.
-    """
-    N = math.prod(weight.shape[2:])
-    sets = torch.linalg.qr(_normal(generator, math.ceil(M / N), N, min(M, N))).Q
-    return sets.mT.reshape(-1, N)[:M], _coefficients(weight, M, generator)
-
-
-def _on(basis: Callable[[Sequence[int], int], Tensor]) -> Start:
-    """Puts the coefficients of ``_orthonormal`` on the first atoms of a basis; their squares sum to M there too."""
-    return lambda weight, M, generator: (basis(weight.shape[2:], M), _coefficients(weight, M, generator))
-
-
-def _coefficients(weight: Tensor, M: int, generator: torch.Generator) -> Tensor:
-    O, I = weight.shape[:2]  # noqa: E741
-    return _normal(generator, O, I, M) * math.pow(3 * I * M, -0.5)
-
-
-def _kaiming(weight: Tensor, M: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draws both factors as CLA does (models/Conv_DCFE.py): the variance of the filter is 4 / M over fan_in."""
-    O, I, N = weight.flatten(2).shape  # noqa: E741
-    return _normal(generator, M, N) * (2 / (M * N)) ** 0.5, _normal(generator, O, I, M) * (2 / (I * M)) ** 0.5
-
-
-def _svd(weight: Tensor, M: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Takes the M first right singular vectors as atoms; beyond the rank, random unit atoms that nothing uses yet."""
-    O, I, N = weight.flatten(2).shape  # noqa: E741
-    U, S, Vh = torch.linalg.svd(_precise(weight).reshape(O * I, N), full_matrices=False)
-    unused = max(0, M - len(S))
-    spare = functional.normalize(_normal(generator, unused, N), dim=1)
-    return torch.cat([Vh[:M], spare]), functional.pad((U * S)[:, :M], (0, unused)).reshape(O, I, M)
-
-
-_INITS: dict[str, Start] = {
-    "orthonormal": _orthonormal,
-    "dct": _on(bases.dct),
-    "fourier-bessel": _on(bases.fourier_bessel),
-    "kaiming": _kaiming,
-    "svd": _svd,
-}
-
-
-def _normal(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64).cpu()
-
-
-def _precise(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().to(torch.promote_types(tensor.dtype, torch.float64))
-
-
 def _warn_if_lossy(name: str, weight: Tensor, layer: AtomConv) -> None:
-    exact, kept = _precise(weight), _precise(layer.filter())
+    exact, kept = in_float64(weight), in_float64(layer.filter())
     M, full = len(layer.atoms), min(exact.flatten(2).flatten(0, 1).shape)
     lost = ((exact - kept).norm() / exact.norm()).item()  # nan for a filter of zeros, which is exact
     if M < full and lost > 10 * torch.finfo(weight.dtype).eps + 1e-12:  # more than rounding
@@ -367,12 +263,3 @@ def _warn_if_lossy(name: str, weight: Tensor, layer: AtomConv) -> None:
             f"weights, so its outputs change. Use atoms={full} for an exact copy, or leave it out with where=...",
             stacklevel=3,
         )
-
-
-def _label(name: str, modules: Mapping[str, nn.Module], heads: Collection[str]) -> Group:
-    owner, _, leaf = name.rpartition(".")
-    if any(head in ("", owner) or owner.startswith(head + ".") for head in heads):
-        return "head"
-    if isinstance(modules[owner], AtomConv) and leaf != "bias":
-        return "atoms" if leaf == "atoms" else "coefficients"
-    return "rest"

@@ -1,4 +1,4 @@
-"""Fixed bases of a kernel to start atoms from: smooth patterns, the lowest frequencies first."""
+"""Fixed bases of a kernel for initial atoms: smooth patterns, the lowest frequencies first."""
 
 import itertools
 import math

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedatoms.core import randomness
-from fedatoms.nn.atoms import Where, groups
+from fedatoms.core.options import check_range
+from fedatoms.nn.atoms import Where
+from fedatoms.nn.groups import groups
 from fedatoms.nn.layers import (
     Conv,
     MadeWeight,
@@ -82,7 +84,7 @@ class HadamardLinear(MadeWeight):
         return functional.linear(x, self.filter(), self.bias)
 
     def factors(self) -> tuple[nn.Parameter, ...]:
-        """Returns what the weight is made of."""
+        """Returns the factors of the weight."""
         return *self.first.parameters(), *self.second.parameters()
 
     def fused(self, weight: nn.Parameter) -> nn.Module:
@@ -121,7 +123,7 @@ class HadamardConv(MadeWeight):
         return convolve(self, x, self.filter())
 
     def factors(self) -> tuple[nn.Parameter, ...]:
-        """Returns what the filter is made of."""
+        """Returns the factors of the filter."""
         return *self.first.parameters(), *self.second.parameters()
 
     def fused(self, weight: nn.Parameter) -> nn.Module:
@@ -229,10 +231,7 @@ def _hadamard(first: LowRank, second: LowRank, personal: bool) -> Tensor:
 def _check_gamma(gamma: float) -> None:
     if isinstance(gamma, bool) or not isinstance(gamma, int | float):
         raise TypeError(f"gamma={gamma!r} is not a number. Use gamma=0.4")
-    if not 0 <= gamma <= 1:
-        raise ValueError(
-            f"gamma={gamma} is not in [0, 1]: 0 is the least rank, 1 the largest that adds no parameters. Use gamma=0.4"
-        )
+    check_range("gamma", gamma)
 
 
 def _chosen(model: nn.Module, gamma: float, where: Where | None, head: str | Collection[str] | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Layers of a network: replacing them, and what those share that make their own filter of factors."""
+"""Layers of a network: replacing them, and what factored layers share."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -30,7 +30,7 @@ def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
 
 @runtime_checkable
 class Factored(Protocol):
-    """A layer that makes its filter of factors, and the plain layer with a filter that is given."""
+    """A layer whose filter is made of factors; ``fused`` is the plain layer with a given filter."""
 
     def filter(self) -> Tensor: ...
 
@@ -40,9 +40,9 @@ class Factored(Protocol):
 
 
 class MadeWeight(nn.Module):
-    """A layer that has a ``weight`` to read, as a plain one has, and makes it of factors whenever it is read.
+    """A layer with a ``weight`` to read, as a plain layer has, which is made of factors whenever it is read.
 
-    A base class, as a property alone would not do: torch's modules keep a parameter that is set without asking it.
+    A base class rather than a property, since torch's modules store a parameter that is set without calling one.
     """
 
     def filter(self) -> Tensor:
@@ -51,7 +51,7 @@ class MadeWeight(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The filter, for code that asks a layer for its weight; to change the layer, change its factors.
+        """The filter, for code that reads a layer's weight; to change the layer, change its factors.
 
         >>> class Twice(MadeWeight):
         ...     def filter(self) -> Tensor:
@@ -62,18 +62,18 @@ class MadeWeight(nn.Module):
         return self.filter()
 
     def __setattr__(self, name: str, value: Tensor | nn.Module) -> None:
-        """Refuses a new weight, which torch would keep beside the factors or report as a name that is taken."""
+        """Refuses a new weight, which torch would store next to the factors or report as a name in use."""
         if name == "weight":
             kind = type(self).__name__
             raise AttributeError(
-                f"{kind} makes its weight of factors and takes no other: change what named_parameters() lists, or use "
+                f"{kind} makes its weight of factors: change those (named_parameters() lists them), or use "
                 f"fuse(model), whose layers have a weight of their own"
             )
         super().__setattr__(name, value)
 
 
 class Settings(Protocol):
-    """What a convolution is besides its filter, under the names of torch."""
+    """The settings of a convolution besides its filter, under torch's names."""
 
     in_channels: int
     out_channels: int
@@ -142,7 +142,7 @@ def describe(layer: Settings) -> str:
 
 
 def precisely(like: Tensor) -> AbstractContextManager[object]:
-    """Leaves autocast on the device of a tensor: a filter is made, and its gradient summed, in its own precision.
+    """Turns autocast off on the device of a tensor: a filter and its gradient are computed in its own precision.
 
     >>> with torch.autocast("cpu"), precisely(torch.ones(1)):
     ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype

@@ -1,6 +1,6 @@
 """The paper's networks, each a factory of (classes, channels) in one readable table, and networks of your own.
 
-All return logits; the images are 32x32 where nothing else is said.
+All return logits, for images of 32x32 pixels unless stated otherwise.
 """
 
 import copy
@@ -152,7 +152,7 @@ class CNN(nn.Sequential):
     """A chain of layers whose last one is the classifier."""
 
     def features(self, x: Tensor) -> Tensor:
-        """Returns what the classifier sees.
+        """Returns the inputs of the classifier.
 
         >>> lenet().features(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 192])

@@ -1,4 +1,4 @@
-"""A user's model as a pure function of its parameters: dropout takes its randomness, BatchNorm its padding, by hand."""
+"""A model as pure functions of its parameters: dropout gets its randomness, and BatchNorm its padding, as inputs."""
 
 import copy
 import math
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedatoms.core.trees import Params, misfit
+from fedatoms.core.trees import Params, misfit, restrict
 from fedatoms.nn.layers import swap
 
 _GOLDEN = -7046029254386353131  # 2^64 / golden ratio as a signed integer, the increment of splitmix64
 
 
 class Network(NamedTuple):
-    """A model taken apart: its tensors, and the functions that run it on any others."""
+    """A model split into its tensors and the functions that run it on any tensors."""
 
     parameters: Params  # trainable ones
     statistics: Params  # floating-point buffers of the state dict
@@ -34,11 +34,11 @@ class Network(NamedTuple):
 
 
 def network(model: nn.Module) -> Network:
-    """Takes a model apart; the model itself is not touched.
+    """Splits a model into tensors and functions; the model itself stays as it is.
 
     ``train(params, x, real, key)`` returns logits and the new buffers; ``real`` marks the rows that are not padding
-    (None: all of them), ``key`` seeds dropout. ``study`` and ``features`` are ``train`` and ``predict`` that also, or
-    only, return what goes into a layer, a row per sample.
+    (None: all of them), ``key`` seeds dropout. ``study`` is ``train`` that also returns the inputs of a layer, a row
+    per sample; ``features`` is ``predict`` that returns only those.
 
     >>> net = network(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
     >>> sorted(net.statistics), sorted(net.constants)
@@ -47,21 +47,16 @@ def network(model: nn.Module) -> Network:
     tensor([[1., 1.]])
     """
     tensors = {name: leaf.detach().clone() for name, leaf in _tensors(model).items()}
-    trainable, buffers = tensor_names(model)
-    training, scoring = _with_addressed_dropout(copy.deepcopy(model)).train(), copy.deepcopy(model).eval()
-    masked = _with_masked_norm(copy.deepcopy(training))
-    mutable = [name for name, _ in model.named_buffers()]
-    drops = {f"{name}.key": place for place, (name, layer) in enumerate(training.named_modules()) if _drops(layer)}
-    masks = [f"{name}.real" for name, layer in masked.named_modules() if isinstance(layer, MaskedBatchNorm)]
+    trained, averaged = tensor_names(model)
+    rest = tensors.keys() - trained - averaged
+    training = _with_addressed_dropout(copy.deepcopy(model)).train()
+    masked, scoring = _with_masked_norm(copy.deepcopy(training)), copy.deepcopy(model).eval()
     tied = len(list(model.named_parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
+    inputs = _inputs(model, training, masked)
 
     def train(params: Params, x: Tensor, real: Tensor | None, key: Tensor) -> tuple[Tensor, Params]:
-        state = {**params, **{name: params[name].clone() for name in mutable}}
-        state |= {name: key + place * 1_000_003 for name, place in drops.items()}
-        if real is not None:
-            state |= dict.fromkeys(masks, real)
-        module = training if real is None else masked
-        logits: Tensor = functional_call(module, state, (x,), tie_weights=tied)
+        state, mutable = inputs(params, real, key)
+        logits: Tensor = functional_call(training if real is None else masked, state, (x,), tie_weights=tied)
         return logits, {name: state[name] for name in mutable}
 
     def predict(params: Params, x: Tensor) -> Tensor:
@@ -78,15 +73,8 @@ def network(model: nn.Module) -> Network:
             predict(params, x)
         return _rows(seen, layer)
 
-    return Network(
-        {name: leaf for name, leaf in tensors.items() if name in trainable},
-        {name: leaf for name, leaf in tensors.items() if name in buffers},
-        {name: leaf for name, leaf in tensors.items() if name not in trainable | buffers},
-        train,
-        predict,
-        study,
-        features,
-    )
+    parameters, statistics, constants = (restrict(tensors, names) for names in (trained, averaged, rest))
+    return Network(parameters, statistics, constants, train, predict, study, features)
 
 
 def tensor_names(model: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
@@ -106,7 +94,7 @@ def tensor_names(model: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def with_params(model: nn.Module, params: Params, names: Collection[str] | None = None) -> nn.Module:
-    """Returns a copy of a model that holds other tensors: all of them, or those that ``names`` says, and no others.
+    """Returns a copy of a model with other tensors: exactly all of them, or exactly those in ``names``.
 
     A tied tensor is named once. Buffers that a state dict leaves out stay the model's own.
 
@@ -217,7 +205,7 @@ class MaskedBatchNorm(nn.Module):
 
 
 def why_not_vectorised(model: nn.Module) -> str | None:
-    """Says why a model cannot be vectorised over clients, or None.
+    """Returns why a model cannot be vectorised over clients; None if it can.
 
     >>> why_not_vectorised(nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5)))
     >>> why_not_vectorised(nn.Sequential(nn.AlphaDropout(0.5)))
@@ -242,9 +230,28 @@ _DROPOUTS: dict[type[nn.Module], bool] = {
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
+def _inputs(
+    model: nn.Module, training: nn.Module, masked: nn.Module
+) -> Callable[[Params, Tensor | None, Tensor], tuple[Params, list[str]]]:
+    """Returns the function that adds dropout's keys and BatchNorm's masks to a model's tensors, and names its buffers.
+
+    Buffers are cloned, since training changes them.
+    """
+    mutable = [name for name, _ in model.named_buffers()]
+    drops = {f"{name}.key": place for place, (name, layer) in enumerate(training.named_modules()) if _drops(layer)}
+    masks = [f"{name}.real" for name, layer in masked.named_modules() if isinstance(layer, MaskedBatchNorm)]
+
+    def inputs(params: Params, real: Tensor | None, key: Tensor) -> tuple[Params, list[str]]:
+        state = {**params, **{name: params[name].clone() for name in mutable}}
+        state |= {name: key + place * 1_000_003 for name, place in drops.items()}
+        return state | (dict.fromkeys(masks, real) if real is not None else {}), mutable
+
+    return inputs
+
+
 @contextmanager
 def _inputs_of(model: nn.Module, layer: str) -> Iterator[list[Tensor]]:
-    """Collects what goes into a layer, in whatever transform the model runs."""
+    """Collects the inputs of a layer, under any transform that the model runs in."""
     seen: list[Tensor] = []
     handle = model.get_submodule(layer).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     try:
@@ -256,8 +263,8 @@ def _inputs_of(model: nn.Module, layer: str) -> Iterator[list[Tensor]]:
 def _rows(seen: list[Tensor], layer: str) -> Tensor:
     if len(seen) != 1:
         raise ValueError(
-            f"layer '{layer}' is called {len(seen)} times for a batch, so what goes into it is not one row of features "
-            f"per sample. Name another with --head."
+            f"layer '{layer}' is called {len(seen)} times for a batch, so its inputs are not one row of features per "
+            f"sample. Name another with `head`."
         )
     return seen[0].flatten(1)
 

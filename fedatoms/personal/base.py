@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 
+from fedatoms.core.options import Group
 from fedatoms.core.trees import Params
-from fedatoms.nn.atoms import Group
 
 Labels = Mapping[str, Group]
 Part = Callable[[nn.Module, Labels], frozenset[str]]  # names in a model's state dict

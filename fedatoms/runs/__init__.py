@@ -1,1 +1,1 @@
-"""An experiment as a folder: run, resume, lock, checkpoints, provenance, comparison; imports experiment and below."""
+"""An experiment as a folder: run, resume, lock, checkpoints, results, comparison; imports experiment and below."""

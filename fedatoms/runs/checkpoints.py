@@ -2,15 +2,16 @@
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, cast
 
 import torch
 from safetensors.torch import load, save
 
 from fedatoms.algorithms.base import Server
 from fedatoms.core.files import Stored, read_file, replace_file, write_file
+from fedatoms.core.options import Group
 from fedatoms.core.trees import Memory, Params, misfit
 from fedatoms.engine.client_states import Client, Clients, flatten, unflatten
 from fedatoms.engine.loop import begin
@@ -22,7 +23,7 @@ KEPT = 2  # the last checkpoint, and one to fall back to
 
 
 class Loaded(NamedTuple):
-    """A state read from a checkpoint, the seconds spent until then, and what was wrong with newer ones."""
+    """A state read from a checkpoint, the seconds spent until then, and notes on damaged newer ones."""
 
     state: State
     seconds: float
@@ -35,18 +36,18 @@ def save_checkpoint(folder: Path, state: State, *, trajectory: str, seconds: flo
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _save(folder, state, trajectory, seconds)
-    finally:  # also when the disk is full: what no whole checkpoint needs would keep it so
+    finally:  # also when the disk is full: files that no whole checkpoint needs take up space
         _tidy(folder, live)
 
 
 def load_checkpoint(folder: Path, runtime: Runtime, *, trajectory: str, set_aside: bool = True) -> Loaded:
-    """Reads the newest checkpoint that is whole, and says what was wrong with newer ones; without any, begins anew.
+    """Reads the newest checkpoint that is whole, with notes on damaged ones; without any, begins at round 0.
 
-    ``set_aside`` renames damaged ones, out of the way of new ones: only for who holds the lock.
+    ``set_aside`` renames damaged ones, out of the way of new ones: only for the holder of the lock.
     """
     notes: list[str] = []
     if not [*folder.glob("*.json"), *folder.glob("*.damaged")]:
-        return Loaded(begin(runtime), 0.0, notes)  # stopped before the first one
+        return Loaded(begin(runtime), 0.0, notes)  # the run stopped before its first checkpoint
     damaged: list[Path] = []
     for path in sorted(folder.glob("*.json"), reverse=True):
         try:
@@ -60,11 +61,11 @@ def load_checkpoint(folder: Path, runtime: Runtime, *, trajectory: str, set_asid
         for each in damaged:
             if set_aside:  # now that an older one is whole
                 each.replace(each.with_suffix(".damaged"))
-            loaded.notes.append(f"going on from checkpoint {path.stem} instead")
+            loaded.notes.append(f"continuing from checkpoint {path.stem} instead")
         return loaded
     tried = "; ".join(notes)
-    anew = f"Start anew: delete {folder.parent}, or give another --name."
-    raise ValueError(f"{folder} holds no checkpoint that can be read: {tried}. {anew}")
+    again = f"Start again: delete {folder.parent}, or use another `name`."
+    raise ValueError(f"{folder} holds no checkpoint that can be read: {tried}. {again}")
 
 
 def _save(folder: Path, state: State, trajectory: str, seconds: float) -> None:
@@ -88,24 +89,23 @@ class _OtherExperiment(ValueError):
     pass
 
 
+class _Manifest(TypedDict):
+    round: int
+    trajectory: str
+    seconds: float
+    threads: int
+    checksum: int
+    versions: dict[Group, int]
+    held: dict[str, dict[Group, int]]
+    clients: dict[str, tuple[str, int]]  # file and checksum
+
+
 def _load(path: Path, runtime: Runtime, trajectory: str, notes: list[str]) -> Loaded:
-    manifest = json.loads(path.read_text())
-    if manifest.pop("seal") != _seal(manifest):
-        raise ValueError("its manifest does not match its checksum")
-    if manifest["trajectory"] != trajectory:
-        raise _OtherExperiment(
-            f"{path} belongs to another experiment than experiment.json says. Restore that file, or use a new --name."
-        )
+    manifest = _read_manifest(path, trajectory)
     data = path.with_suffix(".safetensors").read_bytes()
     if zlib.crc32(data) != manifest["checksum"]:
         raise ValueError("its tensors do not match their checksum")
-    fresh = begin(runtime)
-    rows = {
-        int(client): Stored(path.parent / "clients" / name, crc) for client, (name, crc) in manifest["clients"].items()
-    }
-    for row in rows.values():
-        if zlib.crc32(row.path.read_bytes()) != row.checksum:
-            raise ValueError(f"{row.path.name} does not match its checksum")
+    fresh, rows = begin(runtime), _stored_clients(path.parent / "clients", manifest)
     state = _unflatten({name: leaf.to(runtime.sim.device) for name, leaf in load(data).items()}, fresh)
     for row in rows.values():
         _check_fit(misfit_of(runtime, unflatten(read_file(row))), f"{row.path.name}: its tensors")
@@ -116,13 +116,30 @@ def _load(path: Path, runtime: Runtime, trajectory: str, notes: list[str]) -> Lo
         clients=_in_place(fresh.clients, rows),
     )
     if manifest["threads"] != torch.get_num_threads():
-        notes.append(
-            f"the run used {manifest['threads']} threads: for the same bits add --threads {manifest['threads']}"
-        )
+        notes.append(f"the run used {manifest['threads']} threads: for the same bits use threads={manifest['threads']}")
     return Loaded(state, manifest["seconds"], notes)
 
 
-def _seal(manifest: dict[str, object]) -> int:
+def _read_manifest(path: Path, trajectory: str) -> _Manifest:
+    manifest = json.loads(path.read_text())
+    if manifest.pop("seal") != _seal(manifest):
+        raise ValueError("its manifest does not match its checksum")
+    if manifest["trajectory"] != trajectory:
+        raise _OtherExperiment(
+            f"{path} belongs to another experiment than experiment.json. Restore that file, or use another `name`."
+        )
+    return cast(_Manifest, manifest)
+
+
+def _stored_clients(folder: Path, manifest: _Manifest) -> dict[int, Stored]:
+    rows = {int(client): Stored(folder / name, crc) for client, (name, crc) in manifest["clients"].items()}
+    for row in rows.values():
+        if zlib.crc32(row.path.read_bytes()) != row.checksum:
+            raise ValueError(f"{row.path.name} does not match its checksum")
+    return rows
+
+
+def _seal(manifest: Mapping[str, object]) -> int:
     return zlib.crc32(json.dumps(manifest, sort_keys=True, default=str).encode())
 
 
@@ -186,4 +203,4 @@ def _client_files(manifests: list[Path]) -> Iterator[str]:
         try:
             yield from (name for name, _ in json.loads(path.read_text())["clients"].values())
         except (ValueError, KeyError):
-            continue  # a damaged one keeps nothing
+            continue  # a damaged manifest keeps no file

@@ -1,17 +1,20 @@
-"""Comparisons: a grid of experiments and seeds, run only where a result is missing, and what they say side by side."""
+"""Comparisons: a grid of experiments and seeds, run only where a result is missing, then shown side by side."""
 
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
+from fedatoms.core import ledger
 from fedatoms.engine.loop import Watch
-from fedatoms.experiment.fields import HOW_NOT_WHAT, Experiment, identity, load_run, run_name, to_json
-from fedatoms.runs.execute import Result, Summary, Unless, accuracy_curves, read_result, read_rounds, resume, run
+from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
+from fedatoms.experiment.files import load_run, to_json
+from fedatoms.experiment.identity import identity, run_folder, run_name
+from fedatoms.runs.execute import Known, resume, run
 from fedatoms.runs.lock import check_free
+from fedatoms.runs.results import Result, Summary, accuracy_curves, read_result, read_rounds
 
 Watching = Callable[[str, int], AbstractContextManager[Watch]]  # label, rounds
 
@@ -52,13 +55,11 @@ def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[R
     known: set[str] = set()
     for experiment in experiments:
         if identity(experiment) in known:
-            raise ValueError(
-                f"{run_name(experiment)} comes twice: its values differ in nothing that matters. Leave one out."
-            )
+            raise ValueError(f"{run_name(experiment)} comes twice: both compute the same. Leave one out.")
         known.add(identity(experiment))
     for experiment in experiments:
         if existing(experiment) is None:
-            check_free(folder_of(experiment))  # not after hours that the ones before it took
+            check_free(run_folder(experiment))  # now, not after the hours that the ones before it take
     results = []
     for number, experiment in enumerate(experiments, 1):
         found = existing(experiment)
@@ -70,33 +71,26 @@ def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[R
     return results
 
 
-def finish(experiment: Experiment, watch: Watch, known: Unless | None = None) -> Result:
+def finish(experiment: Experiment, watch: Watch, known: Known | None = None) -> Result:
     """Returns the result of an experiment: one that is known, or that of running it or what is left of it.
 
     ``known`` looks for a result, by default in the run's folder: at once, and again when nobody else writes the folder.
     """
-    look, folder = known or partial(existing, experiment), folder_of(experiment)
+    look, folder = known or partial(existing, experiment), run_folder(experiment)
     if (found := look()) is not None:
         return found
     if not (folder / "experiment.json").exists():
-        return run(experiment, watch=watch, unless=look)
+        return run(experiment, watch=watch, known=look)
     if identity(load_run(folder)) != identity(experiment):
-        raise ValueError(f"{folder} holds another experiment (resumed for more rounds?). Move it, or use --out.")
-    return resume(folder, {}, watch=watch, unless=look)
-
-
-def folder_of(experiment: Experiment) -> Path:
-    """Returns the folder of an experiment's run.
-
-    >>> folder_of(Experiment(name="mine")).as_posix()
-    'runs/mine'
-    """
-    return Path(experiment.out) / run_name(experiment)
+        raise ValueError(
+            f"{folder} holds another experiment (resumed for more rounds?). Move it, or use another `out`."
+        )
+    return resume(folder, {}, watch=watch, known=look)
 
 
 def existing(experiment: Experiment) -> Result | None:
     """Returns the result of an experiment if there is one in its folder."""
-    folder = folder_of(experiment)
+    folder = run_folder(experiment)
     if not (folder / "result.json").exists():
         return None
     found = read_result(folder)
@@ -123,13 +117,13 @@ def compare(results: Sequence[Result]) -> list[Line]:
 
 
 def curve(result: Result) -> list[tuple[int, float]]:
-    """Returns (rounds done, accuracy) of the last model that is scored: of all clients if that is kept."""
+    """Returns (rounds done, accuracy) of the last scored model: that of all clients if it is scored."""
     curves = accuracy_curves(read_rounds(result.folder))
     return [(t + 1, accuracy) for t, accuracy in list(curves.values())[-1]]
 
 
 def scored_on(lines: Sequence[Line]) -> str:
-    """Names the images that the runs of a comparison were scored on: test, held-out, or both."""
+    """Returns which images the runs of a comparison were scored on: test, held-out, or both."""
     found = {"held-out" if line.results[0].experiment.holdout else "test" for line in lines}
     return " or ".join(sorted(found, reverse=True))
 
@@ -142,7 +136,7 @@ def labels(experiments: Sequence[Experiment]) -> list[str]:
     >>> labels([Experiment(), Experiment(fixed="head")]), labels([Experiment(fixed="head")])
     (['fixed=none', 'fixed=head'], ['fedavg plain fixed=head'])
     """
-    names = [field.name for field in dataclasses.fields(Experiment) if field.name not in HOW_NOT_WHAT | {"seed"}]
+    names = [field.name for field in dataclasses.fields(Experiment) if field.name not in EXECUTION_FIELDS | {"seed"}]
     fields = [to_json(one) for one in experiments]
     varied = [name for name in names if len({str(one[name]) for one in fields}) > 1]
     return [" ".join(_show(name, one[name]) for name in varied or _named(one)) for one in fields]
@@ -165,8 +159,8 @@ def _line(label: str, group: list[Result], target: float) -> Line:
         label=label,
         accuracy={name: _accuracy([result.accuracy[name] for result in group]) for name in group[0].accuracy},
         personal=_personal([result.personal or {} for result in group]),
-        bytes_up=statistics.mean(sum(result.bytes_up.values()) for result in group),
-        bytes_down=statistics.mean(sum(result.bytes_down.values()) for result in group),
+        bytes_up=statistics.mean(ledger.total(result.bytes_up) for result in group),
+        bytes_down=statistics.mean(ledger.total(result.bytes_down) for result in group),
         seconds=statistics.mean(result.seconds for result in group),
         target=target,
         rounds_to_target=statistics.mean(reached),

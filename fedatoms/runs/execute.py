@@ -1,97 +1,57 @@
 """Runs on disk: an experiment in, a folder with its rounds, checkpoints, model and result out."""
 
-import hashlib
 import json
 import os
-import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, NotRequired, TypedDict, cast
+from typing import NamedTuple
 
-from safetensors.torch import save
-
-from fedatoms.core.files import replace_file, write_file
-from fedatoms.core.trees import restrict
-from fedatoms.engine.evaluate import Score, personal_score
-from fedatoms.engine.finetune import last_pass
 from fedatoms.engine.loop import Progress, Watch, begin, rounds
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
-from fedatoms.engine.state import Record, State
-from fedatoms.experiment import fields as experiments
+from fedatoms.engine.state import State
 from fedatoms.experiment.build import configure, simulation
-from fedatoms.experiment.fields import HOW_LONG, HOW_NOT_WHAT, LOCAL, Experiment, run_name, trajectory
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
+from fedatoms.experiment.files import load_run, to_json
+from fedatoms.experiment.identity import run_folder, trajectory
 from fedatoms.runs.checkpoints import Loaded, load_checkpoint, save_checkpoint
+from fedatoms.runs.loading import write_model
 from fedatoms.runs.lock import WAY_OUT, locked
-from fedatoms.runs.provenance import provenance
+from fedatoms.runs.personal_models import finish_personal
+from fedatoms.runs.provenance import provenance_of
+from fedatoms.runs.remote import RESUME, is_remote
+from fedatoms.runs.results import (
+    RESULT,
+    ROUNDS,
+    Result,
+    Row,
+    keep_rounds,
+    read_rounds,
+    result_of,
+    row_of,
+    write_json,
+    write_result,
+)
 from fedatoms.runs.tensorboard import check_tensorboard, tensorboard
 
-_ON_FLOWER = Record._field_defaults
-WINDOW = 100  # the headline is the mean of the evaluations in the last so many rounds
-
-
-class Row(TypedDict):
-    """A line of rounds.jsonl: a record of the round, and the scores if there was an evaluation."""
-
-    round: int
-    loss: float | None  # None: no client reported
-    clients: int
-    failed: int
-    up: dict[str, int]
-    down: dict[str, int]
-    seconds: float
-    scores: dict[str, dict[str, float]]
-    refused: NotRequired[dict[str, str]]  # these two only on Flower, and only if there are any: see ``Record``
-    beside: NotRequired[dict[str, int]]
-
-
-class Summary(NamedTuple):
-    """Accuracies of a scored model in per cent: mean over the last 100 rounds, the final one, the best one."""
-
-    headline: float
-    final: float
-    best: float
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run gave."""
-
-    experiment: Experiment
-    accuracy: dict[str, Summary]
-    bytes_up: dict[str, int]
-    bytes_down: dict[str, int]
-    seconds: float
-    seconds_per_round: float
-    parameters: int
-    provenance: dict[str, object]
-    folder: Path
-    personal: dict[str, float] | None = None  # accuracies of clients' own models, see ``_personal``
-    bytes_beside: dict[str, int] | None = None  # on Flower, see ``Record``
-    model_sha256: str | None = None  # of model.safetensors; older results have none
-
-
 Say = Callable[[str], None]
-Unless = Callable[[], Result | None]
-
-
-class Ending(NamedTuple):
-    """How a run of a personalised method ends: accuracies of clients' own models, and bytes that crossed for them."""
-
-    accuracy: dict[str, float]
-    beside: Mapping[str, int] = {}
+Known = Callable[[], Result | None]
+RESUMABLE = EXECUTION_FIELDS.union(LENGTH_FIELDS)  # what a resumed run may change
 
 
 class Engine(NamedTuple):
-    """Who trains: by default this process, all clients. ``personal`` ends a run of a personalised method."""
+    """How a run is carried out: by default, this process trains all clients."""
 
     simulation: Callable[[Experiment, Path], Simulation] = simulation
     rounds: Callable[[Runtime, State, int, int], Iterator[Progress]] = rounds
-    personal: Callable[[Experiment, Runtime, State, Path], Ending] | None = None
-    go_on: str = "Continue it with `fedatoms run --resume {folder}`, or use another --name."  # of a run that is there
-    way_out: str = WAY_OUT  # of a folder that another process writes
+    personal: Callable[[Experiment, Runtime, State, Path], dict[str, float]] = finish_personal
+    extra: Callable[[list[Row]], Mapping[str, object]] = lambda rows: {}  # further keys of the result
+    # what to do about a folder that holds a run already, or that another process writes
+    if_exists: str = "Continue it with `fedatoms run --resume {folder}`, or use another `name`."
+    if_locked: str = WAY_OUT
 
 
 def run(
@@ -99,24 +59,24 @@ def run(
     *,
     watch: Watch | None = None,
     engine: Engine | None = None,
-    unless: Unless = lambda: None,
+    known: Known = lambda: None,
 ) -> Result:
-    """Runs an experiment into a new folder ``out/name``, alone; ``watch`` sees every round.
+    """Runs an experiment in a new folder ``out/name``, of which it is the only writer; ``watch`` sees every round.
 
-    ``unless`` is asked once nobody else writes the folder: a result that it knows is returned, and nothing is run.
+    ``known`` is asked once nobody else writes the folder: a result that it returns is the run's, and nothing is run.
     """
-    folder, engine = Path(experiment.out) / run_name(experiment), engine or Engine()
+    folder, engine = run_folder(experiment), engine or Engine()
     check_tensorboard(experiment)
     sim = engine.simulation(experiment, folder / "checkpoint" / "clients")  # bad input fails here: nothing is written
-    with locked(folder, engine.way_out):
-        if (found := unless()) is not None:
+    with locked(folder, engine.if_locked):
+        if (found := known()) is not None:
             return found
         if (folder / "experiment.json").exists():
-            raise ValueError(f"{folder} already holds a run. {engine.go_on.format(folder=folder)}")
+            raise ValueError(f"{folder} already holds a run. {engine.if_exists.format(folder=folder)}")
         configure(experiment)
-        replace_file(folder / "experiment.json", _json(experiments.to_json(experiment)))
+        write_json(folder / "experiment.json", to_json(experiment))
         runtime = prepare(sim)
-        return _finish(experiment, runtime, Loaded(begin(runtime), 0.0, []), folder, watch, engine)
+        return _finish(_Run(experiment, runtime, folder, engine, watch), Loaded(begin(runtime), 0.0, []))
 
 
 def resume(
@@ -126,120 +86,96 @@ def resume(
     watch: Watch | None = None,
     say: Say = lambda line: None,
     engine: Engine | None = None,
-    unless: Unless = lambda: None,
+    known: Known = lambda: None,
 ) -> Result:
-    """Continues a run from its last checkpoint, for more rounds or on another device if ``changes`` says so."""
-    if engine is None and (folder / "nodes").is_dir():
-        raise ValueError(
-            f"{folder} is a run on nodes, which hold its clients' states. Go on with `flwr run` and resume=true in its "
-            f"run config."
-        )
+    """Continues a run from its last checkpoint; ``changes`` may ask for more rounds or another device."""
+    if engine is None and is_remote(folder):
+        raise ValueError(f"{folder} is a run on nodes, which hold its clients' states. Continue it with {RESUME}.")
     engine = engine or Engine()
-    old = experiments.load_run(folder)
-    new = replace(old, **{**changes, "name": folder.name, "out": str(folder.parent)})  # type: ignore[arg-type]
-    experiments.check(new)
-    fixed = [f"--{name.replace('_', '-')}" for name in changes if name not in HOW_NOT_WHAT | set(HOW_LONG)]
-    if trajectory(new) != trajectory(old):
-        raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run. Leave it out, or start a new run.")
+    new = _changed(folder, changes)
     sim = engine.simulation(new, folder / "checkpoint" / "clients")
-    with locked(folder, engine.way_out):
-        if (found := unless()) is not None:
+    with locked(folder, engine.if_locked):
+        if (found := known()) is not None:
             return found
         configure(new)
         runtime = prepare(sim)
-        return _finish(new, runtime, _last_checkpoint(new, runtime, folder, say), folder, watch, engine)
+        return _finish(_Run(new, runtime, folder, engine, watch), _last_checkpoint(new, runtime, folder, say))
 
 
-def read_rounds(folder: Path) -> list[Row]:
-    """Reads what happened in each round of a run; a last line that was cut off is left out."""
-    path = folder / "rounds.jsonl"
-    return list(_whole_lines(path)) if path.exists() else []
-
-
-def read_result(folder: Path | str) -> Result:
-    """Reads a finished run."""
-    folder = Path(folder)
-    fields = json.loads((folder / "result.json").read_text())
-    accuracy = {name: Summary(**summary) for name, summary in fields.pop("accuracy").items()}
-    return Result(experiments.from_json(fields.pop("experiment")), accuracy, folder=folder, **fields)
-
-
-def described(experiment: Experiment) -> dict[str, object]:
-    """Writes an experiment as plain values, without where things lie on this machine.
-
-    >>> "data_dir" in described(Experiment())
-    False
-    """
-    return {name: value for name, value in experiments.to_json(experiment).items() if name not in LOCAL}
-
-
-def summarise(rows: list[Row]) -> dict[str, Summary]:
-    """Returns the accuracies of each scored model.
-
-    >>> rows = [{"round": r, "scores": {"server": {"accuracy": a}}} for r, a in enumerate([10.0, 30.0, 20.0])]
-    >>> summarise(rows)
-    {'server': Summary(headline=20.0, final=20.0, best=30.0)}
-    """
-    curves = accuracy_curves(rows)
-    first = len(rows) - WINDOW
-    summaries = {}
-    for name, curve in curves.items():
-        recent = [accuracy for t, accuracy in curve if t >= first]
-        summaries[name] = Summary(sum(recent) / len(recent), curve[-1][1], max(accuracy for _, accuracy in curve))
-    return summaries
-
-
-def accuracy_curves(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
-    """Returns (round, accuracy) of each scored model.
-
-    >>> accuracy_curves([{"round": 4, "scores": {"all": {"accuracy": 50.0}}}])
-    {'all': [(4, 50.0)]}
-    """
-    curves: dict[str, list[tuple[int, float]]] = {}
-    for row in rows:
-        for name, score in row["scores"].items():
-            curves.setdefault(name, []).append((row["round"], score["accuracy"]))
-    return curves
+def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
+    """Returns the experiment of a resumed run; what shapes its parameters may not change."""
+    old = load_run(folder)
+    new = replace(old, **{**changes, "name": folder.name, "out": str(folder.parent)})  # type: ignore[arg-type]
+    check(new)
+    if trajectory(new) != trajectory(old):
+        fixed = [f"`{name}`" for name in changes if name not in RESUMABLE]
+        raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run. Leave it out, or start a new run.")
+    return new
 
 
 def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) -> Loaded:
-    """Loads what a run goes on from, and forgets the rounds after it."""
+    """Loads what a run continues from, and drops the rounds after it."""
     loaded = load_checkpoint(folder / "checkpoint", runtime, trajectory=trajectory(new))
-    done = loaded.state.round
     for note in loaded.notes:
         say(note)
-    if done == 0 and (folder / "result.json").exists():
-        raise ValueError(f"{folder} has a result but no checkpoint to go on from. Start again with a new --name.")
+    done, has_result = loaded.state.round, (folder / RESULT).exists()
+    _check_rounds(new, folder, done, has_result)
     if done == 0 and read_rounds(folder):
         say(f"{folder} has no checkpoint yet: beginning again at round 0")
-    if done > new.rounds:
-        raise ValueError(f"--rounds {new.rounds}: {folder} has run {done} rounds already. Use {done} or more.")
-    if [row["round"] for row in read_rounds(folder)][:done] != list(range(done)):
-        raise ValueError(
-            f"{folder / 'rounds.jsonl'} lacks some of the {done} rounds of the checkpoint. Restore that file."
-        )
-    if done == new.rounds and (folder / "result.json").exists():
-        say(f"{folder} is complete after {done} rounds. Ask for more with --rounds.")
-    replace_file(folder / "experiment.json", _json(experiments.to_json(new)))
-    _forget_rounds(folder / "rounds.jsonl", done)
+    if done == new.rounds and has_result:
+        say(f"{folder} is complete after {done} rounds. Ask for more with `rounds`.")
+    write_json(folder / "experiment.json", to_json(new))
+    keep_rounds(folder, done)
     return loaded
 
 
-def _finish(
-    experiment: Experiment, runtime: Runtime, loaded: Loaded, folder: Path, watch: Watch | None, engine: Engine
-) -> Result:
+def _check_rounds(new: Experiment, folder: Path, done: int, has_result: bool) -> None:
+    if done == 0 and has_result:
+        raise ValueError(f"{folder} has a result but no checkpoint to continue from. Start again with a new `name`.")
+    if done > new.rounds:
+        raise ValueError(f"rounds={new.rounds}: {folder} has run {done} rounds already. Use {done} or more.")
+    if [row["round"] for row in read_rounds(folder)][:done] != list(range(done)):
+        raise ValueError(f"{folder / ROUNDS} lacks some of the {done} rounds of the checkpoint. Restore that file.")
+
+
+class _Run(NamedTuple):
+    experiment: Experiment
+    runtime: Runtime
+    folder: Path
+    engine: Engine
+    watch: Watch | None
+
+
+def _finish(run: _Run, loaded: Loaded) -> Result:
     """Runs the rounds that are left, then writes the model and the result."""
-    state, before, began, source = loaded.state, loaded.seconds, time.perf_counter(), provenance(runtime.sim.device)
+    began, source = time.perf_counter() - loaded.seconds, provenance_of(run.runtime.sim.device)
+    experiment, runtime, folder, engine, _ = run
+    state = _train(run, loaded.state, began)
+    personal = engine.personal(experiment, runtime, state, folder) if experiment.personal != "none" else None
+    result = result_of(
+        experiment,
+        folder,
+        seconds=time.perf_counter() - began,
+        parameters=sum(leaf.numel() for leaf in runtime.network.parameters.values()),
+        provenance=source,
+    )
+    extra, checksum = engine.extra(read_rounds(folder)), write_model(folder, runtime.sim, state)
+    return write_result(replace(result, personal=personal, extra=extra, model_sha256=checksum))
+
+
+def _train(run: _Run, state: State, began: float) -> State:
+    """Runs the rounds that are left, with a line for each; saves checkpoints, also at the end and on Ctrl-C."""
+    experiment, runtime, folder, engine, watch = run
     watchers = [each for each in (watch, tensorboard(experiment, folder, state.round)) if each is not None]
 
     def save_state() -> None:
-        spent = before + time.perf_counter() - began
+        spent = time.perf_counter() - began
         save_checkpoint(folder / "checkpoint", state, trajectory=trajectory(experiment), seconds=spent)
 
     try:
-        with (folder / "rounds.jsonl").open("a") as lines:
+        with (folder / ROUNDS).open("a") as lines:
             for progress in engine.rounds(runtime, state, experiment.rounds, experiment.eval_every):
-                lines.write(json.dumps(_row(progress)) + "\n")
+                lines.write(json.dumps(row_of(progress)) + "\n")
                 lines.flush()
                 state = progress.state  # after its line: a checkpoint never knows more rounds than the file
                 if state.round % experiment.checkpoint_every == 0 and state.round < experiment.rounds:
@@ -251,102 +187,4 @@ def _finish(
         save_state()
         raise
     save_state()
-    own = (engine.personal or _personal)(experiment, runtime, state, folder) if experiment.personal != "none" else None
-    result = _result(experiment, runtime, folder, before + time.perf_counter() - began, source)
-    if own is not None:
-        beside = _sum([result.bytes_beside or {}, own.beside])
-        result = replace(result, personal=own.accuracy, bytes_beside=beside or None)
-    return _write(replace(result, model_sha256=write_model(folder, runtime.sim, state)))
-
-
-def write_model(folder: Path, sim: Simulation, state: State) -> str:
-    """Writes the server's model of a run, and returns its checksum."""
-    images = json.dumps({"classes": sim.data.classes, "shape": list(sim.data.x.shape[1:])})
-    tensors = {name: leaf.cpu().contiguous() for name, leaf in state.server.params.items()}  # tied ones once
-    data = save(tensors, metadata={"images": images})  # one key: their order is random
-    replace_file(folder / "model.safetensors", data)
-    return hashlib.sha256(data).hexdigest()
-
-
-def _result(
-    experiment: Experiment, runtime: Runtime, folder: Path, seconds: float, source: dict[str, object]
-) -> Result:
-    rows = read_rounds(folder)
-    return Result(
-        experiment=experiment,
-        accuracy=summarise(rows),
-        bytes_up=_sum(row["up"] for row in rows),
-        bytes_down=_sum(row["down"] for row in rows),
-        bytes_beside=_sum(row.get("beside", {}) for row in rows) or None,
-        seconds=seconds,
-        seconds_per_round=statistics.median(row["seconds"] for row in rows),
-        parameters=sum(leaf.numel() for leaf in runtime.network.parameters.values()),
-        provenance=source,
-        folder=folder,
-    )
-
-
-def own_models_until(folder: Path, rounds: int) -> dict[str, float]:
-    """Says how good clients' own models were in the last rounds of so many, before a last pass."""
-    curve = accuracy_curves(read_rounds(folder)).get("personal", [])
-    recent = [accuracy for t, accuracy in curve if t >= rounds - 10]
-    return {"last round": recent[-1], "mean of the last ten": sum(recent) / len(recent)} if recent else {}
-
-
-def own_models_after(score: Score) -> dict[str, float]:
-    """Says how good clients' own models are in the end."""
-    assert score.worst is not None and score.spread is not None
-    return {"after the last pass": score.accuracy, "worst tenth": score.worst, "spread": score.spread}
-
-
-def _personal(experiment: Experiment, runtime: Runtime, state: State, folder: Path) -> Ending:
-    """Gives every client a last local pass, writes what is its own, and says how good their models are."""
-    if experiment.last_epochs:  # else there is no pass, and what follows is the last round's
-        runtime, state = last_pass(runtime, state, experiment.last_epochs)
-    score = personal_score(runtime, state)
-    for client in range(len(runtime.data.parts)):
-        row = state.clients.read(client)
-        own = state.server.params if row is None else row.own  # who never took part has the server's, as in its score
-        write_file(folder / "personal" / f"{client:06d}.safetensors", restrict(own, runtime.layout.own))
-    return Ending({**own_models_until(folder, experiment.rounds), **own_models_after(score)})
-
-
-def _write(result: Result) -> Result:
-    fields = {**asdict(result), "accuracy": {name: summary._asdict() for name, summary in result.accuracy.items()}}
-    fields["experiment"] = described(result.experiment)
-    replace_file(fields.pop("folder") / "result.json", _json(fields))
-    return result
-
-
-def _row(progress: Progress) -> Row:
-    scores = {
-        str(name): {field: value for field, value in score._asdict().items() if value is not None}
-        for name, score in progress.scores.items()
-    }
-    record = {name: value for name, value in progress.record._asdict().items() if value or name not in _ON_FLOWER}
-    return cast(Row, {**record, "loss": record["loss"] if progress.record.clients else None, "scores": scores})
-
-
-def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for count in counts:
-        for name, size in count.items():
-            total[name] = total.get(name, 0) + size
-    return total
-
-
-def _whole_lines(path: Path) -> Iterator[Row]:
-    for line in path.read_text().splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            return
-
-
-def _forget_rounds(path: Path, first: int) -> None:
-    rows = [row for row in _whole_lines(path) if row["round"] < first] if path.exists() else []
-    replace_file(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
-
-
-def _json(fields: Mapping[str, object]) -> bytes:
-    return (json.dumps(fields, indent=2) + "\n").encode()
+    return state

@@ -1,6 +1,6 @@
 """One writer for a folder: a lock that ends with the process that holds it, however that ends.
 
-The operating system keeps the lock, on a file that says who holds it: a file that a killed process left locks nothing.
+The operating system holds the lock, on a file that names its owner: the file of a killed process locks nothing.
 """
 
 import json
@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 FILE = "lock"
-WAY_OUT = "Wait for it, end it, or use another --out."
-PATIENCE = 1.0  # seconds until a lock counts as another's: who only looks (``writer``) holds it for an instant
+WAY_OUT = "Wait for it, end it, or use another `out`."
+PATIENCE = 1.0  # seconds until a lock counts as another's: ``writer`` holds it for an instant, too
 _HELD = set[int]()  # open files of this process, which a child that it forks must not keep locked
 
 # Not by filelock, though torch brings it: where the system has no locks it makes do with a file that outlives its
@@ -46,12 +46,12 @@ else:
             os.close(file)
         _HELD.clear()
 
-    os.register_at_fork(after_in_child=_let_go)  # a program that is started needs no such care: Python closes the file
+    os.register_at_fork(after_in_child=_let_go)  # for a new program Python closes the file itself
 
 
 @contextmanager
 def locked(folder: Path, way_out: str = WAY_OUT) -> Iterator[None]:
-    """Keeps other processes from writing a folder; who comes second is told who writes it, and changes nothing.
+    """Makes this process the only writer of a folder; a second one gets an error that names the first.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, locked(Path(place, "run")):
@@ -77,7 +77,7 @@ def locked(folder: Path, way_out: str = WAY_OUT) -> Iterator[None]:
 
 
 def writer(folder: Path) -> str | None:
-    """Says which process writes a folder, if one does; nothing is written, so the folder may be read-only."""
+    """Returns which process writes a folder, if one does; writes nothing, so the folder may be read-only."""
     try:
         file = os.open(folder / FILE, os.O_RDONLY)
     except OSError:
@@ -91,7 +91,7 @@ def writer(folder: Path) -> str | None:
 
 
 def check_free(folder: Path, way_out: str = WAY_OUT) -> None:
-    """Refuses a folder that another process writes, before one begins with something else."""
+    """Refuses a folder that another process writes, before other work begins."""
     if by := writer(folder):
         raise _written(folder, by, way_out)
 
@@ -106,12 +106,12 @@ def _wait(path: Path, way_out: str) -> int:
 
 
 def _take(path: Path) -> int | None:
-    """Opens and locks a file; None if it is another's, or was when it was opened and has gone since."""
+    """Opens and locks a file; None if another process holds it, or has just removed it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.exists()
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except FileNotFoundError:  # another took the empty folder away
+    except FileNotFoundError:  # another process removed the empty folder
         return None
     try:
         if _lock(file, shared=False) and _is_at(file, path):
@@ -122,7 +122,7 @@ def _take(path: Path) -> int | None:
         os.close(file)
         raise ValueError(
             f"{path.parent} cannot be locked ({error.strerror}): its file system has no locks, which keep a second "
-            f"process from writing the same run. Use another --out, on a disk of this machine for example."
+            f"process from writing the same run. Use another `out`, on a disk of this machine for example."
         ) from None
     os.close(file)
     return None
@@ -139,7 +139,7 @@ def _sign(file: int) -> None:
     start = datetime.now(UTC).isoformat(timespec="seconds")
     os.ftruncate(file, 0)
     os.write(file, json.dumps({"host": socket.gethostname(), "process": os.getpid(), "start": start}).encode())
-    os.fsync(file)  # other hosts see it, too
+    os.fsync(file)  # for other hosts
 
 
 def _read(path: Path) -> str:
@@ -151,8 +151,8 @@ def _read(path: Path) -> str:
 
 
 def _give_back(file: int, path: Path) -> None:
-    """Removes the file while it is still locked: who has it open sees that it is gone, and opens the next."""
-    if sys.platform == "win32":  # where nobody can remove a file that is open
+    """Removes the file while it is still locked: a process that has it open finds it gone, and opens the next."""
+    if sys.platform == "win32":  # which cannot remove an open file
         os.close(file)
         with suppress(OSError):
             path.unlink()

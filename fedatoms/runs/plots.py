@@ -1,11 +1,11 @@
-"""Curves of runs as pictures."""
+"""Plots of the accuracy of runs over rounds."""
 
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedatoms.runs.compare import Line, curve, scored_on
-from fedatoms.runs.execute import accuracy_curves, read_rounds
+from fedatoms.runs.results import accuracy_curves, read_rounds
 
 COLOURS = (
     "#0072b2",

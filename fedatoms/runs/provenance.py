@@ -1,4 +1,4 @@
-"""Where a result comes from: time, hardware, versions and commit."""
+"""The provenance of a result: time, hardware, versions and commit."""
 
 import datetime
 import os
@@ -12,10 +12,10 @@ import torch
 from fedatoms.core.version import __version__
 
 
-def provenance(device: str) -> dict[str, object]:
+def provenance_of(device: str) -> dict[str, object]:
     """Describes this machine and this code.
 
-    >>> provenance("cpu")["fedatoms"] == __version__
+    >>> provenance_of("cpu")["fedatoms"] == __version__
     True
     """
     return {
@@ -34,9 +34,9 @@ def provenance(device: str) -> dict[str, object]:
 
 
 def _commit() -> str | None:
-    """Returns the commit of the code: of its checkout (with + if files were changed since), or FEDATOMS_COMMIT's."""
-    if told := os.environ.get("FEDATOMS_COMMIT"):
-        return told
+    """Returns the commit of the code: FEDATOMS_COMMIT, or that of its checkout (with + if files have changed)."""
+    if given := os.environ.get("FEDATOMS_COMMIT"):
+        return given
     folder = Path(__file__).parent
     try:
         ask = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]

@@ -1,8 +1,9 @@
-"""TensorBoard events of a run."""
+"""TensorBoard events: a progress callback that writes them."""
 
 import importlib.util
 from pathlib import Path
 
+from fedatoms.core import ledger
 from fedatoms.engine.loop import Progress, Watch
 from fedatoms.experiment.fields import Experiment
 
@@ -10,11 +11,11 @@ from fedatoms.experiment.fields import Experiment
 def check_tensorboard(experiment: Experiment) -> None:
     """Refuses an experiment that asks for events where TensorBoard is not installed."""
     if experiment.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ValueError("--tensorboard needs tensorboard. Type: pip install tensorboard")
+        raise ValueError("`tensorboard` needs the package tensorboard. Type: pip install tensorboard")
 
 
 def tensorboard(experiment: Experiment, folder: Path, first: int) -> Watch | None:
-    """Returns a watcher that writes TensorBoard events from round ``first`` on, if the experiment asks for them."""
+    """Returns a progress callback that writes TensorBoard events from round ``first`` on; None if not asked for."""
     if not experiment.tensorboard:
         return None
     from torch.utils.tensorboard import SummaryWriter
@@ -24,8 +25,8 @@ def tensorboard(experiment: Experiment, folder: Path, first: int) -> Watch | Non
     def watch(progress: Progress) -> None:
         t, record = progress.state.round, progress.record
         writer.add_scalar("loss/train", record.loss, t)
-        writer.add_scalar("bytes/up", sum(record.up.values()), t)
-        writer.add_scalar("bytes/down", sum(record.down.values()), t)
+        writer.add_scalar("bytes/up", ledger.total(record.up), t)
+        writer.add_scalar("bytes/down", ledger.total(record.down), t)
         for name, score in progress.scores.items():
             writer.add_scalar(f"accuracy/{name}", score.accuracy, t)
             writer.add_scalar(f"loss/{name}", score.loss, t)

@@ -19,7 +19,8 @@ from fedatoms.evidence.results.groups import (
     server_headline,
 )
 from fedatoms.evidence.results.names import distinct_names
-from fedatoms.experiment.fields import OF_ATOMS, Experiment, period_of
+from fedatoms.experiment.fields import ATOM_FIELDS, Experiment
+from fedatoms.experiment.parse import period_of
 
 CLIENTS, COMMUNICATION = "figure-clients", "figure-communication"
 Twins = tuple[Group, Group]  # with atoms and plain, otherwise alike, with the same seeds
@@ -138,7 +139,7 @@ def _bytes(name: str, mine: Group, plain: Group) -> list[Evidence]:
 def _but_for_atoms(group: Group) -> str:
     """Identifies an experiment without its decomposition, and without settings that matter for slow groups only."""
     usual = Experiment()
-    same = {name: getattr(usual, name) for name in (*OF_ATOMS, "beta", "fast", "slow_local")}
+    same = {name: getattr(usual, name) for name in (*ATOM_FIELDS, "beta", "fast", "slow_local")}
     return key_of(replace(group.experiment, **same))
 
 

@@ -12,7 +12,10 @@ from fedatoms.core.files import replace_file, strict_json
 from fedatoms.core.lookup import one_line
 from fedatoms.evidence.explain.latent import Latent
 from fedatoms.evidence.explain.values import Explanation
-from fedatoms.experiment.fields import LOCAL, Experiment, check, from_json, identity, to_json
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import PATH_FIELDS, Experiment
+from fedatoms.experiment.files import from_json, to_json
+from fedatoms.experiment.identity import identity
 
 FILE = "explain.json"  # in the run's folder, unless another is asked for
 NAMES: dict[type, str] = {
@@ -138,4 +141,4 @@ def _experiment(raw: Mapping[str, object]) -> Experiment:
 
 def _portable(named: Mapping[str, object]) -> dict[str, object]:
     """Leaves out paths of this machine."""
-    return {name: value for name, value in named.items() if name not in (*LOCAL, "plain")}
+    return {name: value for name, value in named.items() if name not in (*PATH_FIELDS, "plain")}

@@ -15,9 +15,13 @@ from fedatoms.engine.round import advance, select, weights_of
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.state import Record, State
 from fedatoms.experiment.build import configure, simulation
-from fedatoms.experiment.fields import Experiment, load_run, trajectory
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import load_run
+from fedatoms.experiment.identity import trajectory
+from fedatoms.experiment.parse import made_by_caller
 from fedatoms.runs.checkpoints import load_checkpoint
 from fedatoms.runs.lock import writer
+from fedatoms.runs.remote import is_remote
 
 Tick = Callable[[int, int], None]  # progress callback: steps done, of how many
 
@@ -79,7 +83,7 @@ def _uploads(reply: Reply) -> list[Params]:
 
 
 def _check(run: Path, experiment: Experiment) -> None:
-    if (run / "nodes").is_dir() or experiment.dataset == "own":
+    if is_remote(run) or made_by_caller(experiment):
         raise ValueError(
             f"{run} is a run on nodes, which hold its clients' data and states: they cannot be replayed here. Explain "
             f"a run of `fedatoms run`."

@@ -15,8 +15,8 @@ from fedatoms.evidence.explain.scores import judge_of
 from fedatoms.evidence.explain.twin import check_twin, plain_accuracies
 from fedatoms.evidence.explain.values import Explain, Explanation, Round
 from fedatoms.evidence.explain.variance import variance_of
-from fedatoms.experiment.fields import load_run
-from fedatoms.runs.provenance import provenance
+from fedatoms.experiment.files import load_run
+from fedatoms.runs.provenance import provenance_of
 
 Tell = Callable[[str, int, int], None]  # progress callback: the part, how much of it is done, of how much
 
@@ -55,7 +55,7 @@ def explain(
             fork=fork(runtime, start, layers, rounds, partial(tell, "with and without latent clients"))
             if rounds
             else None,
-            provenance=provenance(runtime.sim.device),
+            provenance=provenance_of(runtime.sim.device),
         )
 
 

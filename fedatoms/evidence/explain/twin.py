@@ -5,10 +5,13 @@ from pathlib import Path
 from fedatoms.engine.evaluate import score, scored_model
 from fedatoms.engine.round import advance
 from fedatoms.evidence.explain.replay import Opened, Tick
-from fedatoms.experiment.fields import HOW_LONG, HOW_NOT_WHAT, OF_ATOMS, Experiment, to_json
+from fedatoms.experiment.fields import ATOM_FIELDS, EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
+from fedatoms.experiment.files import to_json
+from fedatoms.experiment.parse import fixed_groups
 from fedatoms.nn.atoms import is_decomposed
 
-BESIDE = {*OF_ATOMS, *HOW_NOT_WHAT, *HOW_LONG, "score", "last_epochs"}  # the decomposition, and how it is run or scored
+# the decomposition, and how a network is run or scored
+BESIDE = {*ATOM_FIELDS, *EXECUTION_FIELDS, *LENGTH_FIELDS, "score", "last_epochs"}
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
@@ -52,5 +55,4 @@ def plain_accuracies(plain: Opened, rounds: int, tick: Tick = lambda done, of: N
 
 def _fixed_groups(experiment: Experiment) -> list[str]:
     """Returns the fixed groups that a plain network has as well."""
-    named = {part.strip() for part in experiment.fixed.split(",")}
-    return sorted(named - {"", "atoms", "coefficients"})
+    return sorted(set(fixed_groups(experiment)) - {"atoms", "coefficients"})

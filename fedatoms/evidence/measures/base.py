@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeV
 
 from fedatoms.evidence.measures.files import Measure, Values
 from fedatoms.experiment.build import device_of
-from fedatoms.experiment.fields import Experiment, identity
-from fedatoms.runs.provenance import provenance
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
+from fedatoms.runs.provenance import provenance_of
 
 if TYPE_CHECKING:
     from dataclasses import Field
@@ -58,7 +59,7 @@ def kind(
             raise TypeError(f"{settings} are not the settings of {name}. Use for example {full}.")
         if bool(given) != bool(experiments[0]):
             raise ValueError(f"{name} {'takes no' if given else 'needs'} experiments. Use those of MEASURES[{name!r}].")
-        source, began = provenance(device_of(given[0]) if given else "cpu"), time.perf_counter()
+        source, began = provenance_of(device_of(given[0]) if given else "cpu"), time.perf_counter()
         values = function(given, settings, watch)
         source["seconds"] = round(time.perf_counter() - began, 3)
         return Measure(name, given, as_json(settings), values, source)

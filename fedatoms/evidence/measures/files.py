@@ -7,8 +7,9 @@ from pathlib import Path
 from fedatoms.core.files import replace_file, strict_json
 from fedatoms.core.lookup import one_line
 from fedatoms.core.version import __version__
-from fedatoms.experiment.fields import Experiment, check, from_json
-from fedatoms.runs.execute import described
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import from_json, without_paths
 
 Values = dict[str, object]
 FILE = "measure.json"
@@ -32,7 +33,7 @@ def write_measure(folder: Path, measure: Measure) -> Path:
         "format": FORMAT,
         "fedatoms": __version__,
         "name": measure.name,
-        "experiments": [described(one) for one in measure.experiments],
+        "experiments": [without_paths(one) for one in measure.experiments],
         "settings": measure.settings,
         "values": measure.values,
         "provenance": measure.provenance,

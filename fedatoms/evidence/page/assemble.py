@@ -11,6 +11,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from fedatoms.core.files import replace_file
+from fedatoms.core.options import GROUPS
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page import explanations, figures, measures, run_figures, sections
 from fedatoms.evidence.page.export import to_csv
@@ -18,7 +19,6 @@ from fedatoms.evidence.results.cells import match
 from fedatoms.evidence.results.find import Found, find
 from fedatoms.evidence.results.groups import group
 from fedatoms.evidence.results.run_figures import figures as from_runs
-from fedatoms.nn.atoms import GROUPS
 
 # Plotly: plotly.js-cartesian-dist-min 4.1.1, packed with `gzip -9n`; a third of Plotly, and all that we need.
 PLOTLY = "plotly-cartesian.min.js.gz"

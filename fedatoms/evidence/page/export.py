@@ -8,7 +8,7 @@ from fedatoms.evidence.paper.tables import cells_of
 from fedatoms.evidence.results.cells import column_name, row_name
 from fedatoms.evidence.results.find import Run
 from fedatoms.evidence.results.groups import is_stand_in
-from fedatoms.runs.execute import described
+from fedatoms.experiment.files import without_paths
 
 
 def to_csv(runs: Sequence[Run]) -> str:
@@ -36,7 +36,7 @@ def _line(run: Run) -> dict[str, object]:
     return {
         "folder": run.name,
         "quick": "yes" if is_stand_in(result.experiment) else "",
-        **described(result.experiment),
+        **without_paths(result.experiment),
         **{f"{model} {name}": value for model, summary in accuracy.items() for name, value in summary.items()},
         **_prefixed("personal", result.personal or {}),
         **_prefixed("bytes up", result.bytes_up),

@@ -15,8 +15,8 @@ from fedatoms.evidence.results.groups import Group, by_setting, stand_in_mark
 from fedatoms.evidence.results.names import distinct_names, setting
 from fedatoms.experiment.build import split_of
 from fedatoms.experiment.fields import Experiment
-from fedatoms.runs.execute import accuracy_curves
 from fedatoms.runs.plots import COLOURS
+from fedatoms.runs.results import accuracy_curves
 
 PLAIN_DASHES: tuple[str, ...] = ("dash", "dot")
 OTHER_DASHES: tuple[str, ...] = ("solid", "dashdot", "longdash")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from fedatoms.core.options import GROUPS
 from fedatoms.evidence.claims.base import Claim
 from fedatoms.evidence.claims.tables import NEAR
 from fedatoms.evidence.page.table import Cell, change, number, spread, table, text
@@ -23,8 +24,7 @@ from fedatoms.evidence.results.cells import (
 from fedatoms.evidence.results.find import Found, Note, Run
 from fedatoms.evidence.results.groups import STAND_IN, Group, by_setting, headline, is_stand_in, stand_in_mark
 from fedatoms.evidence.results.names import labels, setting
-from fedatoms.nn.atoms import GROUPS
-from fedatoms.runs.execute import WINDOW
+from fedatoms.runs.results import WINDOW
 
 LAST = f"the last {WINDOW} rounds, or all if there are fewer"
 MISSING = "number quiet missing"  # page.css can hide such rows

@@ -13,7 +13,7 @@ import math
 from typing import Literal, NamedTuple, get_args
 
 from fedatoms.core.lookup import unknown
-from fedatoms.experiment.fields import period_of
+from fedatoms.experiment.parse import period_of
 
 Form = Literal["printed", "derived"]
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Literal, NamedTuple
 
-from fedatoms.experiment.fields import Experiment, identity
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
 from fedatoms.experiment.presets import PRESETS
 
 Mark = Literal["", "best", "second"]

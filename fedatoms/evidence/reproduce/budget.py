@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from fedatoms.evidence.reproduce.plan import Job, Reproduce
 from fedatoms.experiment.build import device_of
-from fedatoms.experiment.fields import OF_ATOMS, Experiment, identity
-from fedatoms.runs.compare import folder_of
-from fedatoms.runs.execute import Result
-from fedatoms.runs.provenance import provenance
+from fedatoms.experiment.fields import ATOM_FIELDS, Experiment
+from fedatoms.experiment.identity import identity, run_folder
+from fedatoms.runs.provenance import provenance_of
+from fedatoms.runs.results import Result
 
 A_MINUTE = 60.0  # seconds: an upper bound for a measure that trains no network
 LAST = 5  # newest runs in the median of an estimate, as code becomes faster
@@ -100,7 +100,7 @@ def informed(limit: Limit, settings: Reproduce, jobs: Iterable[Job], results: It
     """Adds the known durations of jobs, if there is a limit."""
     if limit.end == math.inf:
         return limit
-    device = str(provenance(device_of(Experiment(device=settings.device)))["device"])
+    device = str(provenance_of(device_of(Experiment(device=settings.device)))["device"])
     return limit._replace(known=took(results, device), device=device, begun=begun(jobs))
 
 
@@ -165,11 +165,11 @@ def _pair_of(job: Job) -> Hashable:
 def _pair(one: Experiment) -> str:
     """Identifies a run without its seed, and without its decomposition if it may have a plain partner."""
     alone = one.personal != "none" or one.parametrisation not in _OTHER
-    return identity(one, without=("seed",) if alone else ("seed", *OF_ATOMS))
+    return identity(one, without=("seed",) if alone else ("seed", *ATOM_FIELDS))
 
 
 def _rounds_done(one: Experiment) -> int:
-    manifests = (folder_of(one) / "checkpoint").glob("*.json")
+    manifests = (run_folder(one) / "checkpoint").glob("*.json")
     return max((int(path.stem) for path in manifests if path.stem.isdecimal()), default=0)
 
 

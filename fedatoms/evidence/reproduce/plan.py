@@ -13,7 +13,9 @@ from fedatoms.evidence.measures.base import as_json
 from fedatoms.evidence.paper.studies import Study, distinct, quick, studies
 from fedatoms.evidence.results.find import Found, FoundMeasure
 from fedatoms.experiment.build import device_of
-from fedatoms.experiment.fields import Experiment, check, identity
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
 
 MEASURED, MEASURED_QUICKLY = 100, 15  # rounds that a measure counts as when time is estimated
 

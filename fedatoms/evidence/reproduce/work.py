@@ -18,9 +18,10 @@ from fedatoms.evidence.measures.files import write_measure
 from fedatoms.evidence.reproduce.budget import NO_LIMIT, Limit, next_of, took
 from fedatoms.evidence.reproduce.plan import Job, missing
 from fedatoms.evidence.results.find import find
-from fedatoms.runs.compare import existing, finish, folder_of
-from fedatoms.runs.execute import Result
+from fedatoms.experiment.identity import run_folder
+from fedatoms.runs.compare import existing, finish
 from fedatoms.runs.lock import locked
+from fedatoms.runs.results import Result
 
 Tick = Callable[[float], None]  # progress callback: the share of a job that is done
 Tell = Callable[[Job, float], None]  # the same for any job
@@ -89,7 +90,7 @@ def on_ray(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
 
 def is_done(job: Job) -> bool:
     """Returns whether a job has a result now: another process may have finished it meanwhile."""
-    folder = job.folder if job.measure else folder_of(job.experiments[0])
+    folder = job.folder if job.measure else run_folder(job.experiments[0])
     return folder.is_dir() and not missing([job], find([folder]))
 
 

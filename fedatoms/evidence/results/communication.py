@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from fedatoms.evidence.results.find import Run, total
+from fedatoms.core.ledger import total
+from fedatoms.evidence.results.find import Run
 from fedatoms.evidence.results.groups import Group
-from fedatoms.runs.execute import Row
+from fedatoms.runs.results import Row
 
 FLOAT = 4  # bytes of a parameter
 ROUNDING = 1e-9  # points: a mean of equal accuracies may come out this much above them

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from fedatoms.core.ledger import total
 from fedatoms.core.lookup import find as lookup
 from fedatoms.core.lookup import one_line
 from fedatoms.data.datasets import DATASETS
@@ -16,10 +17,11 @@ from fedatoms.evidence.measures import files as measure_files
 from fedatoms.evidence.measures.files import Measure
 from fedatoms.evidence.measures.values import Checked, checked
 from fedatoms.evidence.results.names import natural_order
-from fedatoms.experiment.fields import check, identity
-from fedatoms.runs.execute import Result, Row, accuracy_curves, read_result, read_rounds, summarise
-from fedatoms.runs.loading import resuming
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.identity import identity
+from fedatoms.runs.loading import how_to_resume
 from fedatoms.runs.lock import writer
+from fedatoms.runs.results import Result, Row, accuracy_curves, read_result, read_rounds, summarise
 
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError, RecursionError)
 T = TypeVar("T")
@@ -83,15 +85,6 @@ def find(folders: Sequence[Path]) -> Found:
     explanations, no_explanations = _all(folders, explain_files.FILE, _explanation, _of_explanation)
     left_out = [*unread, *repeated, *mismatched, *no_measures, *no_explanations, *_unfinished(folders)]
     return Found(kept, left_out, notes, measures, explanations)
-
-
-def total(sent: Mapping[str, int]) -> int:
-    """Adds up bytes over the groups of parameters.
-
-    >>> total({"atoms": 900, "head": 100})
-    1000
-    """
-    return sum(sent.values())
 
 
 def _runs(folders: Sequence[Path]) -> tuple[list[Run], list[Note], list[Note]]:
@@ -258,7 +251,7 @@ def _unfinished(folders: Sequence[Path]) -> list[Note]:
 
 def _progress(folder: Path) -> str:
     by = writer(folder)
-    return f"running ({by})" if by else f"not finished: go on with {resuming(folder)}"
+    return f"running ({by})" if by else f"not finished: go on with {how_to_resume(folder)}"
 
 
 def _reason(error: Exception) -> str:

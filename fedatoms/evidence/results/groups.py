@@ -5,10 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from fedatoms.core.ledger import total
 from fedatoms.evidence.paper.studies import quick, studies, study
-from fedatoms.evidence.results.find import Run, total
+from fedatoms.evidence.results.find import Run
 from fedatoms.evidence.results.names import setting
-from fedatoms.experiment.fields import Experiment, identity
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
 from fedatoms.runs.compare import Spread, spread_of
 
 STAND_IN = "quick stand-in"

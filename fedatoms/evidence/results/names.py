@@ -5,12 +5,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedatoms.experiment.fields import HOW_NOT_WHAT, Experiment, period_of
+from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
+from fedatoms.experiment.parse import period_of
 
 _METHOD = {"algorithm", "parametrisation", "atoms", "fixed", "personal"}  # always part of a name
 _ONLY_WITH_ATOMS = {"init", "atoms_lr", "atoms_decay", "where"}
 _SETTING = {"dataset", "holdout", "partition", "clients", "classes_per_client", "distinct", "dirichlet", "unbalanced"}
-_NEVER = _METHOD | _SETTING | {"seed", *HOW_NOT_WHAT}  # the others are named where they differ
+_NEVER = _METHOD | _SETTING | {"seed", *EXECUTION_FIELDS}  # the others are named where they differ
 _NAMED = [field.name for field in dataclasses.fields(Experiment) if field.name not in _NEVER]
 
 

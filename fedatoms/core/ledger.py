@@ -1,0 +1,53 @@
+"""The ledger of bytes: counted by group from the messages that cross the network, then added and scaled."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from fedatoms.core import trees
+from fedatoms.core.options import Group
+from fedatoms.core.trees import Memory
+
+Bytes = dict[Group, int]
+Entry = TypeVar("Entry", bound=str)
+
+
+def bytes_of(message: Memory, labels: Mapping[str, Group]) -> Bytes:
+    """Counts the bytes of a message by group.
+
+    >>> from torch import zeros
+    >>> bytes_of({"params": {"w": zeros(2)}, "control": {"w": zeros(2)}}, {"w": "rest"})
+    {'rest': 16}
+    """
+    leaves = [(name, leaf) for tree in message.values() for name, leaf in tree.items()]
+    return add(*({labels[name]: trees.nbytes({name: leaf})} for name, leaf in leaves))
+
+
+def add(*counts: Mapping[Entry, int]) -> dict[Entry, int]:
+    """Adds counts entry by entry; the entries come in the order in which they first appear.
+
+    >>> add({"head": 1}, {"atoms": 2, "head": 3})
+    {'head': 4, 'atoms': 2}
+    """
+    sums: dict[Entry, int] = {}
+    for count in counts:
+        for entry, size in count.items():
+            sums[entry] = sums.get(entry, 0) + size
+    return sums
+
+
+def total(count: Mapping[Entry, int]) -> int:
+    """Adds the entries up.
+
+    >>> total({"atoms": 900, "head": 100})
+    1000
+    """
+    return sum(count.values())
+
+
+def scale(count: Mapping[Entry, int], times: int) -> dict[Entry, int]:
+    """Multiplies all entries, as for a message that goes to several clients.
+
+    >>> scale({"head": 4}, 3)
+    {'head': 12}
+    """
+    return {entry: size * times for entry, size in count.items()}

@@ -1,0 +1,52 @@
+"""What no experiment can have: refused in one line each, with the value, the rule and the way out. No torch."""
+
+import dataclasses
+
+from fedatoms.core.options import CHOICES, RANGES, check_range, one_of
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.parse import fast_groups, fixed_groups, period_of, scored_models
+
+
+def check(experiment: Experiment) -> None:
+    """Refuses values that no run can have.
+
+    >>> check(Experiment(fraction=0))
+    Traceback (most recent call last):
+    ...
+    ValueError: fraction=0 is not in (0, 1]. Use for example 0.1 to sample a tenth of the clients.
+    """
+    _check_types(experiment)
+    for name, valid in CHOICES.items():
+        one_of(valid, getattr(experiment, name), name)
+    for name in RANGES:
+        check_range(name, getattr(experiment, name))
+    _check_folder(experiment)
+    period_of(experiment.beta)
+    for parse in (scored_models, fast_groups, fixed_groups):
+        parse(experiment)
+
+
+def _check_folder(experiment: Experiment) -> None:
+    if experiment.out == "":
+        raise ValueError("`out` is empty. Use for example out=runs.")
+    name = experiment.name
+    if set(name) & set("/\\") or name in (".", "..") or name != name.strip():
+        raise ValueError(f"name={name} is not a plain folder name. Put the folder into `out`.")
+
+
+def _check_types(experiment: Experiment) -> None:
+    for field in dataclasses.fields(experiment):
+        value, kinds = getattr(experiment, field.name), _KINDS[str(field.type)]
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            words = {int: "whole number", float: "number", str: "text", bool: "truth value"}
+            raise ValueError(f"{field.name}={value!r} is not a {words[kinds[0]]}. See `fedatoms run --help`.")
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    str(int): (int,),
+    str(float): (float, int),
+    str(str): (str,),
+    str(bool): (bool,),
+    str(str | float): (str, int, float),
+    str(float | None): (float, int, type(None)),
+}

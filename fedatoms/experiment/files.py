@@ -1,0 +1,72 @@
+"""Experiments as JSON: written whole, read back with every field, older files included. No torch."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedatoms.core.lookup import one_line, some, unknown
+from fedatoms.experiment.fields import PATH_FIELDS, Experiment
+from fedatoms.experiment.parse import period_of
+
+ABSENT_IN_OLDER_FILES = frozenset(  # such a file means the default
+    {"holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"}
+    | {"own_test", "precision", "fixed"}
+)
+
+
+def to_json(experiment: Experiment) -> dict[str, object]:
+    """Returns an experiment as plain values; beta in one form."""
+    floats = {f.name for f in dataclasses.fields(experiment) if str(f.type) == str(float)}
+    fields = {name: float(value) if name in floats else value for name, value in dataclasses.asdict(experiment).items()}
+    return {**fields, "beta": f"1/{period_of(experiment.beta)}"}
+
+
+def without_paths(experiment: Experiment) -> dict[str, object]:
+    """Returns an experiment as plain values, without the folders of this machine.
+
+    >>> "data_dir" in without_paths(Experiment())
+    False
+    """
+    return {name: value for name, value in to_json(experiment).items() if name not in PATH_FIELDS}
+
+
+def from_json(fields: Mapping[str, object]) -> Experiment:
+    """Inverts ``to_json``: every field must be there, but for folders of a machine and what older versions lack.
+
+    >>> from_json(to_json(Experiment(beta=0.2))).beta
+    '1/5'
+    >>> from_json({})
+    Traceback (most recent call last):
+    ...
+    ValueError: it lacks the fields dataset, augment, partition and 38 more
+    """
+    known = [field.name for field in dataclasses.fields(Experiment)]
+    for name in fields:
+        if name not in known:
+            raise unknown(name, known, "field")
+    optional = ABSENT_IN_OLDER_FILES.union(PATH_FIELDS)
+    if missing := [name for name in known if name not in fields and name not in optional]:
+        raise ValueError(f"it lacks the field{'s' * (len(missing) > 1)} {some(missing)}")
+    return Experiment(**fields)  # type: ignore[arg-type]
+
+
+def load(path: Path) -> Experiment:
+    """Reads an experiment file."""
+    if not path.exists():
+        raise ValueError(f"{path} does not exist. Give a saved experiment.json, or a preset (`fedatoms presets`).")
+    try:
+        fields = json.loads(path.read_text())
+        if not isinstance(fields, dict):
+            raise ValueError("it is not a JSON object")
+        return from_json(fields)
+    except (ValueError, TypeError) as error:
+        reason = one_line(error).rstrip(".")
+        raise ValueError(f"{path} is not a whole experiment file: {reason}. Write one with `fedatoms run`.") from error
+
+
+def load_run(folder: Path) -> Experiment:
+    """Reads the experiment of a run's folder."""
+    if not (folder / "experiment.json").exists():
+        raise ValueError(f"{folder} holds no run: experiment.json is missing. Give a folder that `fedatoms run` made.")
+    return load(folder / "experiment.json")

@@ -1,0 +1,53 @@
+"""When two experiments are the same: hashes of what they compute, and the name of a run's folder. No torch."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
+from fedatoms.experiment.files import to_json
+
+ADDED_LATER = {"fixed": ""}  # no part of an identity at these values: results from before the field keep theirs
+
+
+def identity(experiment: Experiment, *, without: tuple[str, ...] = ()) -> str:
+    """Hashes what an experiment computes: two with the same identity give the same result, wherever they run.
+
+    >>> identity(Experiment()) == identity(Experiment(out="elsewhere", device="cpu"))
+    True
+    >>> identity(Experiment()) == identity(Experiment(seed=1))
+    False
+    """
+    left_out = EXECUTION_FIELDS.union(without)
+    fields = {name: value for name, value in to_json(experiment).items() if name not in left_out}
+    counted = dict(fields.items() - ADDED_LATER.items())
+    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def trajectory(experiment: Experiment) -> str:
+    """Hashes what shapes the parameters: a run may be resumed for more rounds, but not with another learning rate."""
+    return identity(experiment, without=LENGTH_FIELDS)
+
+
+def run_name(experiment: Experiment) -> str:
+    """Names a run's folder.
+
+    >>> run_name(Experiment(name="mine")), run_name(Experiment()).startswith("fedavg-digits-s0-")
+    ('mine', True)
+    """
+    if experiment.name:
+        return experiment.name
+    kind = experiment.parametrisation
+    size = {"atoms": experiment.atoms, "fedpara": experiment.gamma, "pfedpara": experiment.gamma}.get(kind)
+    layers = "" if kind == "plain" else f"-{kind}{size}"
+    own = "" if experiment.personal == "none" else f"-{experiment.personal}"
+    return f"{experiment.algorithm}{layers}{own}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
+
+
+def run_folder(experiment: Experiment) -> Path:
+    """Returns the folder of an experiment's run.
+
+    >>> run_folder(Experiment(name="mine")).as_posix()
+    'runs/mine'
+    """
+    return Path(experiment.out) / run_name(experiment)

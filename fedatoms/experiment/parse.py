@@ -1,0 +1,64 @@
+"""What an experiment's fields of text stand for: lists of names, and beta as a period. No torch."""
+
+from fractions import Fraction
+
+from fedatoms.core.options import GLOBAL_MODELS, GROUPS, MODELS_SCORED, TRAINED_GROUPS, Group, Scored, listed
+from fedatoms.experiment.fields import OWN, Experiment
+
+MANY_CLIENTS = 1000  # beyond these, the last model of every client is not kept unless it is asked for
+
+
+def period_of(beta: str | float) -> int:
+    """Turns beta, the share of rounds in which the slow groups travel, into its period 1 / beta, which must be whole.
+
+    >>> period_of("1/5"), period_of(0.2), period_of(1)
+    (5, 5, 1)
+    """
+    try:
+        share = Fraction(beta).limit_denominator(10**6)
+    except (ValueError, ZeroDivisionError, OverflowError):
+        share = Fraction(0)
+    if share <= 0 or share.numerator != 1:
+        raise ValueError(f"beta={beta}: 1/beta must be a whole number of rounds. Use for example 1, 1/2, 1/5 or 0.1.")
+    return share.denominator
+
+
+def scored_models(experiment: Experiment) -> tuple[Scored, ...]:
+    """Returns the models to score.
+
+    >>> scored_models(Experiment(clients=5000)), scored_models(Experiment(score="all, server"))
+    (('server', 'selected'), ('server', 'all'))
+    """
+    if experiment.score == "auto":
+        if experiment.personal != "none":
+            return ("server", "personal")
+        return GLOBAL_MODELS if experiment.clients <= MANY_CLIENTS else GLOBAL_MODELS[:2]
+    wanted = listed(MODELS_SCORED, experiment.score, "score", "model to score")
+    return tuple(name for name in MODELS_SCORED if name in wanted)
+
+
+def fast_groups(experiment: Experiment) -> tuple[Group, ...]:
+    """Returns the groups that travel in every round.
+
+    >>> fast_groups(Experiment())
+    ('atoms', 'head')
+    """
+    return listed(GROUPS, experiment.fast, "fast", "group")
+
+
+def fixed_groups(experiment: Experiment) -> tuple[Group, ...]:
+    """Returns the groups that are never trained.
+
+    >>> fixed_groups(Experiment()), fixed_groups(Experiment(fixed="atoms, head"))
+    ((), ('atoms', 'head'))
+    """
+    return listed(TRAINED_GROUPS, experiment.fixed, "fixed", "group") if experiment.fixed else ()
+
+
+def made_by_caller(experiment: Experiment) -> bool:
+    """Returns whether data and network come from the caller's code: an experiment alone cannot rebuild them.
+
+    >>> made_by_caller(Experiment()), made_by_caller(Experiment(dataset="own"))
+    (False, True)
+    """
+    return experiment.dataset == OWN
