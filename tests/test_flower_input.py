@@ -33,7 +33,7 @@ CONFIGS: dict[str, tuple[dict[str, object], str]] = {
     "no nodes": ({"min-train-nodes": 0}, "min-train-nodes=0 in the run config is too small. Leave it out for 1"),
     "no samples": ({"max-examples": 0}, "max-examples=0 in the run config is too small. Leave it out for 10000000"),
     "half a sample": ({"max-examples": 0.5}, "max-examples=0.5 in the run config is not like 10000000"),
-    "no experiment": ({"lr": -1.0}, "--lr -1.0 is not a positive number"),
+    "no experiment": ({"lr": -1.0}, "lr=-1.0 is not a positive number"),
 }
 
 
