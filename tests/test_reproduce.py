@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Annotated
 
 import pytest
 import torch
 from results import SOURCE, VALUES, a_run, stand_ins
 from rich.console import Console
 
-from fedatoms.cli import main, parse
+from fedatoms.cli import main
+from fedatoms.cli.args import GROUPS, flags, parse, settled
 from fedatoms.cli.tables import sheet
 from fedatoms.engine.loop import Watch
 from fedatoms.evidence.measures import MEASURES
@@ -63,8 +65,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("study", ALL, ids=lambda study: study.name)
 def test_the_name_of_a_run_is_what_one_would_type_for_it(study: Study) -> None:
     for typed, experiment in study.runs.items():
-        name, *flags = typed.split()
-        assert parse("run", flags, preset(name)) == experiment
+        name, *words = typed.split()
+        start = preset(name)
+
+        def run(*, given: Annotated[object, flags(start, GROUPS)]) -> object:
+            return given
+
+        assert settled(start, parse("run", run, words)) == experiment
 
 
 @pytest.mark.parametrize("study", ALL, ids=lambda study: study.name)
@@ -199,7 +206,7 @@ def test_only_what_is_missing_runs(
     second = capsys.readouterr().out
     assert "1 of 2 to do" in second and shown(first) == shown(second)
     assert all(path.stat().st_mtime_ns == time for path, time in written.items() if path != gone)
-    monkeypatch.setattr("fedatoms.cli.tables.overall", None)  # with nothing to do there is no bar
+    monkeypatch.setattr("fedatoms.cli.reproduce.overall", None)  # with nothing to do there is no bar
     assert main(["reproduce", "iid", *TINY]) == 0
     assert "0 of 2 to do" in capsys.readouterr().out
 
@@ -220,7 +227,7 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
     with monkeypatch.context() as patch:
         patch.setattr(work, "finish", stopped)
         assert main(["reproduce", "iid", *TINY]) == 130
-    assert capsys.readouterr().err == "fedatoms: stopped. The same command goes on from here.\n"
+    assert capsys.readouterr().err == "fedatoms: stopped. Run the same command again to continue.\n"
     assert main(["reproduce", "iid", *TINY]) == 0
     said = capsys.readouterr().out
     assert "1 of 2 to do" in said and shown(said) == whole

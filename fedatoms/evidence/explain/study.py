@@ -108,7 +108,7 @@ def _open(run: Path, settings: Explain, scratch: Path) -> Opened:
 def _measured(opened: Opened, layers: Sequence[Layer], settings: Explain, tell: Tell) -> list[Round]:
     state, found = opened.state, []
     for _ in range(settings.rounds):
-        name = f"round {state.round}"
+        name = f"round {state.round + 1}"
         tell(f"{name}: training", 0, 0)
         done = replay(opened.sim, state)
         state = done.after
