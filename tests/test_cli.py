@@ -19,8 +19,8 @@ from rich.console import Console
 
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.cli import COMMANDS, Command, console, main
-from fedatoms.cli.args import GROUPS, WHOLE, axes, docs_of, grid, parse
-from fedatoms.cli.mistakes import as_typed
+from fedatoms.cli.args import GROUPS, WHOLE, axes, docs_of, grid
+from fedatoms.cli.parsing import as_typed, parse
 from fedatoms.data.datasets import DATASETS, Images
 from fedatoms.experiment.fields import Experiment, check, identity
 from fedatoms.experiment.presets import PRESETS
@@ -573,7 +573,7 @@ def test_keys_are_secret_and_never_overwritten(capsys: pytest.CaptureFixture[str
     ("words", "reason"),
     [
         (["demmo"], "Did you mean 'demo'"),
-        (["new"], "DIR is missing. See `fedatoms flower new --help`"),
+        (["new"], "DIR is missing: A new folder for the app. See `fedatoms flower new --help`"),
         (["new", "one", "two"], "'two' is one word too many"),
         (["keys"], "DIR is missing"),
         (["demo", "--nodes", "0"], "--nodes 0 and --rounds 3 must be at least 1"),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from results import a_run, stand_ins
 
 from fedatoms.cli import main
-from fedatoms.cli.args import parse
+from fedatoms.cli.parsing import parse
 from fedatoms.cli.reproduce import options
 from fedatoms.evidence.paper.studies import quick
 from fedatoms.evidence.reproduce import work
@@ -277,7 +277,7 @@ def test_a_kill_loses_nothing_that_was_finished_and_the_same_command_goes_on(
 import os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_minutes import least
-from fedatoms import compare
+from fedatoms.runs import compare
 from fedatoms.cli import main
 from fedatoms.evidence.reproduce import plan, work
 

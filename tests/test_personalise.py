@@ -325,7 +325,7 @@ def mistake(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     ("words", "expected"),
     [
         ("nowhere", ["nowhere holds no run"]),
-        ("--images ann.npz", ["the run is missing", "runs/mine"]),
+        ("--images ann.npz", ["RUN is missing", "runs/mine"]),
         ("runs/unfinished", ["not finished", "--resume"]),
         ("runs/plain", ["no atoms", "--parametrisation atoms"]),
         ("runs/mine --out a.safetensors", ["--images is missing"]),

@@ -17,7 +17,8 @@ from results import SOURCE, VALUES, a_run, stand_ins
 from rich.console import Console
 
 from fedatoms.cli import main
-from fedatoms.cli.args import GROUPS, flags, parse, settled
+from fedatoms.cli.args import GROUPS, flags, settled
+from fedatoms.cli.parsing import parse
 from fedatoms.cli.tables import sheet
 from fedatoms.engine.loop import Watch
 from fedatoms.evidence.measures import MEASURES
@@ -136,7 +137,7 @@ def test_every_run_comes_once_for_each_seed() -> None:
     ("words", "said"),
     [
         (["tabel1"], "tabel1"),
-        (["--quick"], "name a study first"),
+        (["--quick"], "a study is missing"),
         (["table1", "--seeds", "0,x"], "--seeds 0,x is not a list"),
         (["table1", "--seeds", "1, 1"], "--seeds 1, 1 is not a list"),
         (["table1", "--only", "("], r"--only \( is not a regular expression: missing \)"),

@@ -12,9 +12,8 @@ from typing import Annotated, NamedTuple, Union, cast
 from tyro.conf import subcommand
 
 from fedatoms.cli import bench, compare, demo, explain, flower, personalize, presets, report, reproduce, run
-from fedatoms.cli.args import Job, Options, filled, parse
 from fedatoms.cli.console import say
-from fedatoms.cli.mistakes import CAUGHT, told
+from fedatoms.cli.parsing import CAUGHT, Job, Options, filled, parse, told
 from fedatoms.core.lookup import find
 from fedatoms.core.version import __version__
 

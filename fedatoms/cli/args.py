@@ -1,27 +1,18 @@
 """Words into settings: every field is a flag that tyro parses and explains, and commas make grids of experiments."""
 
 import ast
-import codecs
-import contextlib
 import dataclasses
 import difflib
 import inspect
-import io
 import itertools
-import os
-import re
-import shutil
-import sys
-import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.conf import OmitArgPrefixes
 from tyro.constructors import PrimitiveConstructorSpec
 
-from fedatoms.cli.mistakes import unboxed
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import PRESETS
 
@@ -29,14 +20,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
-T = TypeVar("T")
-Job = Callable[[], int]  # what a command does once its words are understood; returns the exit status
-Options = Callable[..., Job]  # its parameters are the options of a command, which tyro fills in
 
-WIDTH = 80  # columns of a help text, at most
-COLOUR = "\x1b\\[[0-9;]*m"
 NEAREST = 5  # presets that a mistyped one is answered with
-NO_WRAP = 10_000  # columns of a mistake, which is one line
 GROUPS = {  # of the flags of an experiment, in the order of their help
     "data": (
         *("dataset", "data_dir", "augment", "holdout", "partition", "clients", "classes_per_client", "distinct"),
@@ -56,46 +41,11 @@ GROUPS = {  # of the flags of an experiment, in the order of their help
 WHOLE = {"fast", "fixed", "score", "where", "data_dir", "out"}  # a comma in these belongs to the value
 
 
-class Terminal(io.BytesIO):
-    """Keeps what is meant for a terminal, colours too."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 class Flag(NamedTuple):
     """A flag as tyro wants it: an annotated type, and the value if it is not given."""
 
     kind: object
     default: object
-
-
-def parse(
-    prog: str, options: Callable[..., T], words: Sequence[str], *, command: str = "", about: str | None = None
-) -> T:
-    """Calls ``options`` with what was typed; a mistake is a ValueError of one line that names the command's help.
-
-    >>> def greet(*, times: int = 1) -> int:
-    ...     return times
-    >>> parse("greet", greet, ["--times", "3"])
-    3
-    >>> parse("greet", greet, ["--tims", "3"])
-    Traceback (most recent call last):
-    ...
-    ValueError: unknown option --tims. Did you mean --times? See `greet --help`.
-    """
-    helps = bool({"-h", "--help"} & set(words))
-    page, box = _page(coloured=helps and sys.stdout.isatty()), io.StringIO()
-    columns = min(shutil.get_terminal_size().columns, WIDTH) if helps else NO_WRAP
-    try:
-        with _columns(columns), contextlib.redirect_stdout(page), contextlib.redirect_stderr(box):
-            return tyro.cli(options, prog=prog, description=about, args=words)
-    except SystemExit as end:
-        if end.code not in (0, None):
-            raise ValueError(f"{unboxed(box.getvalue())} See `{command or prog} --help`.") from None
-        page.seek(0)
-        print(tidied(page.read()), end="")
-        raise
 
 
 def flags(default: "DataclassInstance", groups: Mapping[str, Sequence[str]] | None = None) -> object:
@@ -128,30 +78,6 @@ def grid(starts: Sequence[Experiment], given: object, words: Sequence[str]) -> l
     return [_replaced(start, point) for start in starts for point in points]
 
 
-def tidied(text: str) -> str:
-    """Shortens the usage of tyro's help, which names all commands, and leaves out rows that say nothing.
-
-    >>> print(tidied("usage: fedatoms [-h] {run,demo}\\n\\n\\n│ one │\\n│     │"))
-    usage: fedatoms [-h] COMMAND ...
-    <BLANKLINE>
-    │ one │
-    """
-    text = re.sub(r"(usage:.*?)\{[a-z,]+\}", r"\1COMMAND ...", text, count=1)
-    text = re.sub(r"\[[A-Z]+ OPTIONS\]", "[OPTIONS]", text, count=1)
-    text = re.sub(r"\n{3,}", "\n\n", text)
-    said = {row: re.sub(COLOUR, "", row).strip("│ ") for row in text.split("\n")}
-    return "\n".join(row for row in text.split("\n") if "│" not in row or said[row] not in ("", "(required)"))
-
-
-def filled(text: str) -> str:
-    """Wraps a description to the width of a help, but for indented lines; tyro keeps lines that begin with a space."""
-    lines: list[str] = []
-    for kept, part in itertools.groupby(text.splitlines(), key=lambda one: one[:1] in ("", " ")):
-        together = list(part)
-        lines += together if kept else textwrap.wrap(" ".join(together), WIDTH - 2)
-    return "\n".join(f"  {one}".rstrip() for one in lines)
-
-
 def before_flags(words: Sequence[str]) -> list[str]:
     """Returns the words that come before the first flag.
 
@@ -168,7 +94,8 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
     ('runs/mine', None)
     """
     parts = [part for word in words for part in (word.split("=", 1) if word.startswith(f"{flag}=") else [word])]
-    return next((value for word, value in itertools.pairwise(parts) if word == flag), None)
+    pairs = itertools.pairwise(parts)
+    return next((value for word, value in pairs if word == flag and not value.startswith("--")), None)
 
 
 def named(name: str) -> Experiment:
@@ -188,7 +115,7 @@ def named(name: str) -> Experiment:
 
 
 def docs_of(kind: type["DataclassInstance"]) -> dict[str, str]:
-    """Returns what the fields of a dataclass are for: the strings below them.
+    """Returns what the fields of a dataclass are for: the help in their metadata, or the strings below them.
 
     >>> docs_of(Experiment)["lr"]
     'Learning rate of the first round.'
@@ -201,7 +128,8 @@ def docs_of(kind: type["DataclassInstance"]) -> dict[str, str]:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(after, ast.Expr)
         if isinstance(after.value, ast.Constant) and isinstance(after.value.value, str)
     }
-    return {field.name: " ".join(said.get(field.name, "").split()) for field in dataclasses.fields(kind)}
+    helps = {field.name: field.metadata.get("help") or said.get(field.name, "") for field in dataclasses.fields(kind)}
+    return {name: " ".join(text.split()) for name, text in helps.items()}
 
 
 def _flag(kind: object, default: object, doc: str) -> Flag:
@@ -315,23 +243,3 @@ def _place(name: str, words: Sequence[str]) -> int:
     found = [word.split("=")[0].replace("_", "-").replace("--seeds", "--seed") for word in words]
     flag = f"--{name.replace('_', '-')}"
     return found.index(flag) if flag in found else len(found)
-
-
-def _page(*, coloured: bool) -> io.TextIOWrapper:
-    """Returns a file for a help text, which tyro takes for stdout: it draws boxes if that can show them."""
-    encoding = codecs.lookup(sys.stdout.encoding or "utf-8").name  # tyro knows no other spelling
-    return io.TextIOWrapper(Terminal() if coloured else io.BytesIO(), encoding=encoding)
-
-
-@contextlib.contextmanager
-def _columns(number: int) -> Iterator[None]:
-    """Tells tyro, which asks the terminal, how wide it may write."""
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = str(number)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["COLUMNS"]
-        else:
-            os.environ["COLUMNS"] = before

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from fedatoms.cli.args import Job, Options, flags, settled
+from fedatoms.cli.args import flags, settled
 from fedatoms.cli.console import line, suggest, terminal
+from fedatoms.cli.parsing import Job, Options
 from fedatoms.experiment.fields import Experiment
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.args import Job, Options, axes, before_flags, grid, named
+from fedatoms.cli.args import axes, before_flags, grid, named
 from fedatoms.cli.console import line, repeatable, suggest, terminal, watching
+from fedatoms.cli.parsing import Job, Options
 from fedatoms.experiment.fields import Experiment
 
 PICTURES = (".png", ".pdf", ".svg")

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,43 +95,30 @@ def counting(console: "Console", label: str, rounds: int) -> Iterator[Callable[[
 
 
 @contextlib.contextmanager
-def overall(console: "Console", jobs: dict[str, float]) -> Iterator[Callable[[str, float], None]]:
+def overall(console: "Console", jobs: Mapping[str, float]) -> Iterator[Callable[[str, float], None]]:
     """Shows jobs together, by their weights: yields a callback for a job and the share of it that is done.
 
     A share of 0 says that a job begins.
     """
-    shares, began, current = dict.fromkeys(jobs, 0.0), time.perf_counter(), ""
+    shares, current, began = dict.fromkeys(jobs, 0.0), "", time.perf_counter()
+    if console.is_terminal:
+        with _bar(console, "spinner", "{task.fields[ended]}", "bar", "elapsed", "left", "{task.description}") as bar:
+            task = bar.add_task("", total=1.0, ended=_ended(shares))
 
-    def done() -> float:
-        return sum(share * jobs[name] for name, share in shares.items()) / sum(jobs.values())
+            def show(name: str, share: float) -> None:
+                shares[name] = share
+                bar.update(task, completed=_done(jobs, shares), ended=_ended(shares), description=name)
 
-    def ended() -> str:
-        return f"{sum(share >= 1 for share in shares.values())}/{len(jobs)}"
-
-    def status() -> str:
-        spent = time.perf_counter() - began
-        left = f", about {span(spent / done() - spent)} left" if done() else ""
-        share = shares.get(current, 0.0)
-        return f"[{ended()}] {current}: {'done' if share >= 1 else f'{share:.0%} done'}, {span(spent)} so far{left}"
-
-    if not console.is_terminal:
-        with _lines(console, status) as printed:
-
-            def tell(name: str, share: float) -> None:
-                nonlocal current
-                current, ends, shares[name] = name, shares[name] < 1 <= share, share
-                printed(status(), ends)
-
-            yield tell
+            yield show
         return
-    with _bar(console, "spinner", "{task.fields[ended]}", "bar", "elapsed", "left", "{task.description}") as bar:
-        task = bar.add_task("", total=1.0, ended=ended())
+    with _lines(console, lambda: _status(jobs, shares, current, time.perf_counter() - began)) as printed:
 
-        def show(name: str, share: float) -> None:
-            shares[name] = share
-            bar.update(task, completed=done(), ended=ended(), description=name)
+        def tell(name: str, share: float) -> None:
+            nonlocal current
+            current, ends, shares[name] = name, shares[name] < 1 <= share, share
+            printed(_status(jobs, shares, name, time.perf_counter() - began), ends)
 
-        yield show
+        yield tell
 
 
 @contextlib.contextmanager
@@ -220,3 +207,22 @@ def _summary() -> Callable[["RoundDone"], str]:
         return f"loss {progress.record.loss:.3f}  {accuracy}  {trained / seconds:.1f} clients/s"
 
     return summary
+
+
+def _done(jobs: Mapping[str, float], shares: Mapping[str, float]) -> float:
+    return sum(share * jobs[name] for name, share in shares.items()) / sum(jobs.values())
+
+
+def _ended(shares: Mapping[str, float]) -> str:
+    return f"{sum(share >= 1 for share in shares.values())}/{len(shares)}"
+
+
+def _status(jobs: Mapping[str, float], shares: Mapping[str, float], current: str, spent: float) -> str:
+    """Says how far the current job is, and how long all of them take.
+
+    >>> _status({"one": 1.0, "two": 3.0}, {"one": 1.0, "two": 0.0}, "two", 60)
+    '[1/2] two: 0% done, 60 s so far, about 3 min left'
+    """
+    share, done = shares.get(current, 0.0), _done(jobs, shares)
+    left = f", about {span(spent / done - spent)} left" if done else ""
+    return f"[{_ended(shares)}] {current}: {'' if share >= 1 else f'{share:.0%} '}done, {span(spent)} so far{left}"

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from fedatoms.cli.args import Job, Options, axes, grid
+from fedatoms.cli.args import axes, grid
 from fedatoms.cli.compare import compared
 from fedatoms.cli.console import suggest, terminal
+from fedatoms.cli.parsing import Job, Options
 from fedatoms.experiment.presets import DEMO
 
 AXES: dict[str, tuple[object, ...]] = {"parametrisation": ("plain", "atoms"), "seed": (0, 1, 2), "out": ("runs/demo",)}

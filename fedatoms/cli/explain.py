@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import FlagCreatePairsOff, arg
 
-from fedatoms.cli.args import Job, Options, flags, settled
+from fedatoms.cli.args import flags, settled
 from fedatoms.cli.console import line, say, suggest, terminal, working
+from fedatoms.cli.parsing import Job, Options
 
 if TYPE_CHECKING:
     from fedatoms.evidence.explain.bounds import Bounds
     from fedatoms.evidence.explain.values import Explain
 
-RUN = arg(metavar="RUN", help="Folder of a run with --parametrisation atoms.")
+RUN = arg(metavar="RUN", help="The folder of a run with --parametrisation atoms, for example runs/mine.")
 INSTEAD = arg(
     help="Print the paper's bounds instead, for constants of your own: see `fedatoms explain --bounds --help`.",
     help_behavior_hint="",

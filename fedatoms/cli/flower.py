@@ -8,8 +8,8 @@ from typing import Annotated
 
 from tyro.conf import FlagCreatePairsOff, arg
 
-from fedatoms.cli.args import Job, Options
 from fedatoms.cli.console import counting, line, suggest, terminal
+from fedatoms.cli.parsing import Job, Options
 
 APP = arg(metavar="DIR", help="A new folder for the app.")
 KEYS = arg(metavar="DIR", help="A new folder for the files.")

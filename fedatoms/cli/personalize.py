@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.args import Job, Options, flags, settled
+from fedatoms.cli.args import flags, settled
 from fedatoms.cli.console import line, terminal, working
+from fedatoms.cli.parsing import Job, Options
 
 if TYPE_CHECKING:
     from fedatoms.adapt.join import Newcomer
 
-RUN = arg(metavar="RUN", help="Folder of a run.")
+RUN = arg(metavar="RUN", help="The folder of a run, for example runs/mine.")
 
 
 def options(words: Sequence[str]) -> Options:

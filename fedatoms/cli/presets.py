@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from fedatoms.cli.args import Job, Options
 from fedatoms.cli.console import suggest, terminal
+from fedatoms.cli.parsing import Job, Options
 from fedatoms.evidence.paper.tables import cells_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import PRESETS

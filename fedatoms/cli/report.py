@@ -6,8 +6,8 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.args import Job, Options
 from fedatoms.cli.console import line, say, terminal
+from fedatoms.cli.parsing import Job, Options
 
 FOLDERS = arg(metavar="FOLDER ...", help="Folders with runs and measures, at any depth.", help_behavior_hint="")
 PAGE = arg(metavar="FILE", aliases=("-o",), help="The page; a CSV file is written beside it.")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.args import Job, Options, flags, settled
+from fedatoms.cli.args import flags, settled
 from fedatoms.cli.console import line, overall, repeatable, say, terminal
+from fedatoms.cli.parsing import Job, Options
 from fedatoms.evidence.paper.studies import Study, studies
 
 if TYPE_CHECKING:

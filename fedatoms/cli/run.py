@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.args import GROUPS, Job, Options, before_flags, flags, named, settled, value_of
+from fedatoms.cli.args import GROUPS, before_flags, flags, named, settled, value_of
 from fedatoms.cli.console import line, resumable, say, suggest, terminal, watching
+from fedatoms.cli.parsing import Job, Options
 from fedatoms.experiment.fields import Experiment, load, load_run, run_name
 
 if TYPE_CHECKING:
