@@ -17,7 +17,7 @@ from results import SOURCE, VALUES, a_run, stand_ins
 from rich.console import Console
 
 from fedatoms.cli import main
-from fedatoms.cli.args import GROUPS, flags, settled
+from fedatoms.cli.args import GROUPS, flags, updated
 from fedatoms.cli.parsing import parse
 from fedatoms.cli.tables import sheet
 from fedatoms.engine.loop import Watch
@@ -72,7 +72,7 @@ def test_the_name_of_a_run_is_what_one_would_type_for_it(study: Study) -> None:
         def run(*, given: Annotated[object, flags(start, GROUPS)]) -> object:
             return given
 
-        assert settled(start, parse("run", run, words)) == experiment
+        assert updated(start, parse("run", run, words)) == experiment
 
 
 @pytest.mark.parametrize("study", ALL, ids=lambda study: study.name)
@@ -198,6 +198,7 @@ def test_only_what_is_missing_runs(
     assert main(["reproduce", "iid", *TINY]) == 0
     first = capsys.readouterr().out
     assert "2 of 2 to do (quick" in first and (folder / "report.html").exists()
+    assert "[0/2] fedavg-cifar10-5 --partition iid: 0% done" in first  # before its first round is over
     written = {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
     assert len(written) == 2
     gone = next(path for path in written if "atoms" in path.parent.name)

@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, NamedTuple, Union, cast
 
-from tyro.conf import subcommand
+from tyro.conf import Suppress, subcommand
 
 from fedatoms.cli import bench, compare, demo, explain, flower, personalize, presets, report, reproduce, run
 from fedatoms.cli.console import say
-from fedatoms.cli.parsing import CAUGHT, Job, Options, filled, parse, told
+from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, message_of, parse
 from fedatoms.core.lookup import find
 from fedatoms.core.version import __version__
 
@@ -26,7 +26,7 @@ class Command(NamedTuple):
     summary: str
     options: Callable[[Sequence[str]], Options] | None = None
     commands: Mapping[str, "Command"] = {}
-    asks: bool = False  # without words it prints its help
+    needs_words: bool = False  # without words it prints its help
     about: str = ""  # in the help of commands that have commands of their own
 
 
@@ -41,14 +41,14 @@ FLOWER = {
 COMMANDS = {
     "demo": Command("compare FedAvg with and without atoms, in about a minute", demo.options),
     "run": Command("train one experiment, or resume one", run.options),
-    "compare": Command("train a grid of experiments, and show one table", compare.options, asks=True),
-    "reproduce": Command("redo the paper's tables and figures", reproduce.options, asks=True),
-    "report": Command("make one page of all results in some folders", report.options, asks=True),
-    "personalize": Command("fit a client that joins later", personalize.options, asks=True),
-    "explain": Command("measure what latent clients change in a run", explain.options, asks=True),
+    "compare": Command("train a grid of experiments, and show one table", compare.options, needs_words=True),
+    "reproduce": Command("redo the paper's tables and figures", reproduce.options, needs_words=True),
+    "report": Command("make one page of all results in some folders", report.options, needs_words=True),
+    "personalize": Command("fit a client that joins later", personalize.options, needs_words=True),
+    "explain": Command("measure what latent clients change in a run", explain.options, needs_words=True),
     "presets": Command("list the named experiments", presets.options),
     "bench": Command("measure speed and memory against a hand-written loop", bench.options),
-    "flower": Command("run a real federation, on Flower", commands=FLOWER, asks=True, about=FEDERATION),
+    "flower": Command("run a real federation, on Flower", commands=FLOWER, needs_words=True, about=FEDERATION),
 }
 ABOUT = "Federated learning with filter atoms, on PyTorch. `fedatoms COMMAND --help` lists the options of a command."
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *where: say(str(message))
+            warnings.showwarning = lambda message, *where: say(as_typed(str(message), words))
             return _parsed(words)()
     except KeyboardInterrupt as stop:
         print(*("fedatoms: stopped.", *stop.args), file=sys.stderr)
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CAUGHT as error:
         if os.environ.get("FEDATOMS_DEBUG"):
             raise
-        print(f"fedatoms: {told(error, words)}", file=sys.stderr)
+        print(f"fedatoms: {message_of(error, words)}", file=sys.stderr)
         return 2
 
 
@@ -76,7 +76,7 @@ def _parsed(words: Sequence[str]) -> Job:
         print(f"fedatoms {__version__}")
         return lambda: 0
     path, command = _chosen(words)
-    rest = list(words[len(path) :]) or (["--help"] if command.asks else [])
+    rest = list(words[len(path) :]) or (["--help"] if command.needs_words else [])
     options = cast(Options, _union(COMMANDS, path, rest))
     try:
         job = parse("fedatoms", options, [*path, *rest], command=" ".join(["fedatoms", *path]), about=filled(ABOUT))
@@ -89,7 +89,7 @@ def _parsed(words: Sequence[str]) -> Job:
 
 def _chosen(words: Sequence[str]) -> tuple[list[str], Command]:
     """Returns the words that name a command, such as flower and new, and the command."""
-    path, command = list[str](), Command(ABOUT, commands=COMMANDS, asks=True)
+    path, command = list[str](), Command(ABOUT, commands=COMMANDS, needs_words=True)
     for word in itertools.takewhile(lambda word: not word.startswith("-"), words):
         if not command.commands:
             break
@@ -103,7 +103,7 @@ def _union(commands: Mapping[str, Command], path: Sequence[str], rest: Sequence[
 
     The options of some commands need torch, which the help of another should not wait for.
     """
-    parts = []
+    parts: list[object] = [Annotated[object, Suppress]]  # spares tyro a check of types that takes longer than all else
     for name, command in commands.items():
         made: object = _nothing
         about = command.summary

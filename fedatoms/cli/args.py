@@ -49,13 +49,13 @@ class Flag(NamedTuple):
 
 
 def flags(default: "DataclassInstance", groups: Mapping[str, Sequence[str]] | None = None) -> object:
-    """Marks a parameter as the flags of some settings, in groups if there are any; ``settled`` reads what was given."""
+    """Marks a parameter as the flags of some settings, in groups if there are any; ``updated`` reads what was given."""
     kinds, docs = get_type_hints(type(default)), docs_of(type(default))
     made = {name: _flag(kinds[name], getattr(default, name), docs[name]) for name in docs}
     return tyro.conf.arg(name="", constructor=_grouped(made, groups) if groups else _struct(made))
 
 
-def settled(default: Settings, given: object) -> Settings:
+def updated(default: Settings, given: object) -> Settings:
     """Returns settings with what was given by their flags."""
     return _replaced(default, _values(given))
 
@@ -122,13 +122,13 @@ def docs_of(kind: type["DataclassInstance"]) -> dict[str, str]:
     """
     (body,) = ast.parse(inspect.cleandoc(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
-    said = {
+    below = {
         one.target.id: inspect.cleandoc(after.value.value)
         for one, after in itertools.pairwise(body.body)
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(after, ast.Expr)
         if isinstance(after.value, ast.Constant) and isinstance(after.value.value, str)
     }
-    helps = {field.name: field.metadata.get("help") or said.get(field.name, "") for field in dataclasses.fields(kind)}
+    helps = {field.name: field.metadata.get("help") or below.get(field.name, "") for field in dataclasses.fields(kind)}
     return {name: " ".join(text.split()) for name, text in helps.items()}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from fedatoms.cli.args import flags, settled
+from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.experiment.fields import Experiment
@@ -21,7 +21,7 @@ def options(words: Sequence[str]) -> Options:
 
         With --device cuda, torch.compile and JAX compete too; flags below --out are for that alone.
         """
-        return lambda: _bench(settled(Bench(), given))
+        return lambda: _bench(updated(Bench(), given))
 
     return bench
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedatoms.engine.loop import Watch
 
 LINES = 10  # of a run without a terminal, besides its first round
-PAUSE = 30.0  # seconds without a line after which a pipe hears that work goes on
+PAUSE = 30.0  # seconds after which progress without a terminal prints a line again
 
 
 def terminal() -> "Console":
@@ -67,20 +67,24 @@ def watching(console: "Console", label: str, rounds: int) -> Iterator["Watch"]:
     """Shows the progress of a run: yields its progress callback."""
     summary, done = _summary(), 0
     if not console.is_terminal:
-        with _lines(console, lambda: f"{label}  in round {done + 1}/{rounds}") as printed:
+
+        def status() -> str:
+            return f"{label}  in round {done + 1}/{rounds}" if done else f"{label}  in its first round"
+
+        with _lines(console, status) as show:
 
             def after(progress: "RoundDone") -> None:
                 nonlocal done
                 done, text = progress.state.round, summary(progress)
                 left = span((rounds - done) * progress.record.seconds)
                 due = done == rounds or done % max(rounds // LINES, 1) == 0
-                printed(f"{label}  round {done}/{rounds}  {text}  about {left} left", due)
+                show(f"{label}  round {done}/{rounds}  {text}  about {left} left", due)
 
             yield after
         return
-    with _bar(console, "spinner", "{task.description}", "bar", "count", "{task.fields[news]}", "left") as bar:
-        task = bar.add_task(label, total=rounds, news="")
-        yield lambda progress: bar.update(task, completed=progress.state.round, news=summary(progress))
+    with _bar(console, "spinner", "{task.description}", "bar", "count", "{task.fields[summary]}", "left") as bar:
+        task = bar.add_task(label, total=rounds, summary="")
+        yield lambda progress: bar.update(task, completed=progress.state.round, summary=summary(progress))
 
 
 @contextlib.contextmanager
@@ -105,20 +109,20 @@ def overall(console: "Console", jobs: Mapping[str, float]) -> Iterator[Callable[
         with _bar(console, "spinner", "{task.fields[ended]}", "bar", "elapsed", "left", "{task.description}") as bar:
             task = bar.add_task("", total=1.0, ended=_ended(shares))
 
-            def show(name: str, share: float) -> None:
+            def update_bar(name: str, share: float) -> None:
                 shares[name] = share
                 bar.update(task, completed=_done(jobs, shares), ended=_ended(shares), description=name)
 
-            yield show
+            yield update_bar
         return
-    with _lines(console, lambda: _status(jobs, shares, current, time.perf_counter() - began)) as printed:
+    with _lines(console, lambda: _status(jobs, shares, current, time.perf_counter() - began)) as show:
 
-        def tell(name: str, share: float) -> None:
+        def update(name: str, share: float) -> None:
             nonlocal current
             current, ends, shares[name] = name, shares[name] < 1 <= share, share
-            printed(_status(jobs, shares, name, time.perf_counter() - began), ends)
+            show(_status(jobs, shares, name, time.perf_counter() - began), ends)
 
-        yield tell
+        yield update
 
 
 @contextlib.contextmanager
@@ -146,13 +150,13 @@ def span(seconds: float) -> str:
 
 @contextlib.contextmanager
 def _lines(console: "Console", status: Callable[[], str]) -> Iterator[Callable[[str, bool], None]]:
-    """Shows progress without a terminal: yields what prints a line, now or if none was printed for a while.
+    """Shows progress without a terminal: yields a function that prints a line, now or if none was printed for a while.
 
     ``status`` is printed when that long has passed without a line, so that a long round is not silent.
     """
     last, over = time.monotonic() - PAUSE, threading.Event()
 
-    def printed(text: str, now: bool) -> None:
+    def show(text: str, now: bool) -> None:
         nonlocal last
         if now or time.monotonic() - last >= PAUSE:
             last = time.monotonic()
@@ -160,12 +164,12 @@ def _lines(console: "Console", status: Callable[[], str]) -> Iterator[Callable[[
 
     def beat() -> None:
         while not over.wait(PAUSE):
-            printed(status(), False)
+            show(status(), False)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
     try:
-        yield printed
+        yield show
     finally:
         over.set()
         thread.join()
@@ -195,7 +199,7 @@ def _bar(console: "Console", *columns: str) -> "Progress":
 
 
 def _summary() -> Callable[["RoundDone"], str]:
-    """Returns what says a round in a few words: its loss, the last accuracy, and clients per second so far."""
+    """Returns a function that sums a round up: its loss, the last accuracy, and clients per second so far."""
     trained, seconds, accuracy = 0, 0.0, "accuracy -"
 
     def summary(progress: "RoundDone") -> str:
@@ -225,4 +229,5 @@ def _status(jobs: Mapping[str, float], shares: Mapping[str, float], current: str
     """
     share, done = shares.get(current, 0.0), _done(jobs, shares)
     left = f", about {span(spent / done - spent)} left" if done else ""
-    return f"[{_ended(shares)}] {current}: {'' if share >= 1 else f'{share:.0%} '}done, {span(spent)} so far{left}"
+    job = f"{current or 'at work'}: {'' if share >= 1 else f'{share:.0%} '}done"
+    return f"[{_ended(shares)}] {job}, {span(spent)} so far{left}"

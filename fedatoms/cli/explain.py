@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import FlagCreatePairsOff, arg
 
-from fedatoms.cli.args import flags, settled
+from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, say, suggest, terminal, working
 from fedatoms.cli.parsing import Job, Options
 
@@ -38,7 +38,7 @@ def _replay_options() -> Options:
         given: Annotated[object, flags(Explain())],
     ) -> Job:
         """Replays rounds of a run from its last checkpoint, and measures what latent clients change in them."""
-        return lambda: _explain(run, settled(Explain(), given))
+        return lambda: _explain(run, updated(Explain(), given))
 
     return explain
 
@@ -50,7 +50,7 @@ def _bounds_options() -> Options:
         *, bounds: Annotated[bool, BOUNDS, FlagCreatePairsOff] = False, given: Annotated[object, flags(Bounds())]
     ) -> Job:
         """Prints the bounds of Theorems 5.5 and F.1 for some constants, as printed and as their proofs give them."""
-        return lambda: _bounds(settled(Bounds(), given))
+        return lambda: _bounds(updated(Bounds(), given))
 
     return explain
 

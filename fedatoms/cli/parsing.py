@@ -26,8 +26,8 @@ Options = Callable[..., Job]  # its parameters are the options of a command, whi
 WIDTH = 80  # columns of a help, at most
 NO_WRAP = 10_000  # columns of a mistake, which is one line
 COLOUR = "\x1b\\[[0-9;]*m"
-CAUGHT = (ValueError, OSError, FloatingPointError, MemoryError)  # errors that are told in one line
-SAID = {  # tyro's words, and ours
+CAUGHT = (ValueError, OSError, FloatingPointError, MemoryError)  # errors that cost one line
+REWORDED = {  # tyro's messages, and ours
     r"Unrecognized options: (-[^\s,]+).*": r"unknown option \1",
     r"Unrecognized options: ([^\s,]+).*": r"'\1' is one word too many",
     r"Missing value for argument '(\S+)'.*": r"\1 needs a value",
@@ -57,9 +57,9 @@ def parse(
     ...
     ValueError: unknown option --tims. Did you mean --times? See `greet --help`.
     """
-    helps = bool({"-h", "--help"} & set(words))
-    page, box = _page(coloured=helps and sys.stdout.isatty()), io.StringIO()
-    columns = min(shutil.get_terminal_size().columns, WIDTH) if helps else NO_WRAP
+    wants_help = bool({"-h", "--help"} & set(words))
+    page, box = _page(coloured=wants_help and sys.stdout.isatty()), io.StringIO()
+    columns = min(shutil.get_terminal_size().columns, WIDTH) if wants_help else NO_WRAP
     try:
         with _columns(columns), contextlib.redirect_stdout(page), contextlib.redirect_stderr(box):
             return tyro.cli(options, prog=prog, description=about, args=words)
@@ -80,8 +80,8 @@ def filled(text: str) -> str:
     return "\n".join(f"  {one}".rstrip() for one in lines)
 
 
-def told(error: Exception, words: Sequence[str]) -> str:
-    """Says in one line what went wrong, after the words that were typed."""
+def message_of(error: Exception, words: Sequence[str]) -> str:
+    """Returns the one line for an error of the command that was typed."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         place = f" for {error.filename}" if error.filename else ""
         return f"no space left{place}. Free some, then use --resume: it continues from the last whole checkpoint."
@@ -123,8 +123,8 @@ def tidied(text: str) -> str:
     text = re.sub(r"(usage:.*?)\{[a-z,]+\}", r"\1COMMAND ...", text, count=1)
     text = re.sub(r"\[[A-Z]+ OPTIONS\]", "[OPTIONS]", text, count=1)
     text = re.sub(r"\n{3,}", "\n\n", text)
-    said = {row: re.sub(COLOUR, "", row).strip("│ ") for row in text.split("\n")}
-    return "\n".join(row for row in text.split("\n") if "│" not in row or said[row] not in ("", "(required)"))
+    bare = {row: re.sub(COLOUR, "", row).strip("│ ") for row in text.split("\n")}
+    return "\n".join(row for row in text.split("\n") if "│" not in row or bare[row] not in ("", "(required)"))
 
 
 def unboxed(text: str) -> str:
@@ -132,7 +132,7 @@ def unboxed(text: str) -> str:
     lines = [line.strip("│╭╮╰╯ ") for line in text.splitlines()[1:]]
     paragraphs = "\n".join("" if set(line) <= set("─-") else line for line in lines).strip()
     first = " ".join(paragraphs.split("\n\n")[0].split()).rstrip(".")
-    for pattern, better in SAID.items():
+    for pattern, better in REWORDED.items():
         first = re.sub(pattern, better, first)
     near = re.search(r"(?:Perhaps you meant|Arguments similar to \S+):\s*(--[a-z-]+)", paragraphs)
     return f"{first}{'' if first.endswith('?') else '.'}{f' Did you mean {near[1]}?' if near else ''}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.args import flags, settled
+from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, terminal, working
 from fedatoms.cli.parsing import Job, Options
 
@@ -26,7 +26,7 @@ def options(words: Sequence[str]) -> Options:
         For example:
           fedatoms personalize runs/mine --images ann.npz --out ann.safetensors
         """
-        return lambda: _personalize(run, settled(Newcomer(), given))
+        return lambda: _personalize(run, updated(Newcomer(), given))
 
     return personalize
 

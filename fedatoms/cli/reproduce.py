@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.args import flags, settled
+from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, overall, repeatable, say, terminal
-from fedatoms.cli.parsing import Job, Options
+from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.evidence.paper.studies import Study, studies
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def options(words: Sequence[str], clock: Callable[[], float] = time.monotonic) -
     def reproduce(
         names: Annotated[tuple[str, ...], STUDIES] = (), /, *, given: Annotated[object, flags(Reproduce())]
     ) -> Job:
-        return lambda: _reproduce(names, settled(Reproduce(), given), began, clock)
+        return lambda: _reproduce(names, updated(Reproduce(), given), began, clock)
 
     listed = (f"  {study.name:21} {study.title}" for study in studies().values())
     reproduce.__doc__ = ABOUT.format(studies="\n".join(listed))
@@ -99,14 +99,14 @@ def _do(
     jobs = by_worth(jobs, seeds_of(settings), begun(jobs), [result.experiment for result in results])
     limit = informed(limit, settings, jobs, results)
     work = on_ray if settings.on == "ray" else partial(here, limit=limit)
-    with overall(console, {job.name: job.weight for job in jobs}) as tell, repeatable():
-        over = list(work(jobs, lambda job, share: tell(job.name, share)))
+    with overall(console, {job.name: job.weight for job in jobs}) as update, repeatable():
+        over = list(work(jobs, lambda job, share: update(job.name, share)))
     failed = [done for done in over if done.failure and not is_done(done.job)]  # by another process, meanwhile
     for each in failed:
-        say(f"{each.job.name} failed: {each.failure}")
+        say(f"{each.job.name} failed: {as_typed(each.failure)}")
     left = [job for job in jobs if job.name not in {done.job.name for done in over}]
-    said = f"{len(over) - len(failed)} done, {left_over(left, limit, settings.minutes)}" if left else ""
-    return said, bool(failed)
+    unfinished = f"{len(over) - len(failed)} done, {left_over(left, limit, settings.minutes)}" if left else ""
+    return unfinished, bool(failed)
 
 
 def _show(wanted: Sequence[Study], asked: Sequence["plan.Job"], settings: "Reproduce", console: "Console") -> None:

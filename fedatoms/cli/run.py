@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.args import GROUPS, before_flags, flags, named, settled, value_of
+from fedatoms.cli.args import GROUPS, before_flags, flags, named, updated, value_of
 from fedatoms.cli.console import line, resumable, say, suggest, terminal, watching
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.experiment.fields import Experiment, load, load_run, run_name
@@ -33,9 +33,9 @@ def options(words: Sequence[str]) -> Options:
     ) -> Job:
         """Trains one experiment: a preset (`fedatoms presets`) or a file, changed by flags.
 
-        With --resume, a run continues where it stopped, bit for bit; --rounds asks for more.
+        With --resume, a run continues where it stopped, bit for bit; --rounds needs_words for more.
         """
-        experiment = settled(default, given)
+        experiment = updated(default, given)
 
         def job() -> int:
             if start != first:
