@@ -1,25 +1,29 @@
 """The command line: what a user types and sees, and what a mistake costs: one line, exit status 2, nothing written."""
 
-import ast
-import inspect
+import io
 import json
 import os
 import pickle
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedatoms.algorithms import ALGORITHMS
-from fedatoms.cli import grid, main
+from fedatoms.cli import COMMANDS, Command, console, main
+from fedatoms.cli.args import GROUPS, WHOLE, axes, docs_of, grid
+from fedatoms.cli.parsing import as_typed, parse
 from fedatoms.data.datasets import DATASETS, Images
 from fedatoms.experiment.checks import check
-from fedatoms.experiment.fields import LIST_FIELDS, Experiment
+from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identity import identity
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.nn.models import MODELS
@@ -130,7 +134,10 @@ class Evil:
         (["--threads", "9999"], ["--threads 9999", "cores"]),
         (["--beta", "1/2", "--slow-local", "freeze", "--fast", "atoms"], ["nothing to train"]),
         (["--atms", "3"], ["--atms", "--atoms"]),
-        (["fedavgg"], ["preset 'fedavgg'", "'fedavg'"]),
+        (["--atoms"], ["--atoms needs a value", "fedatoms run --help"]),
+        (["fedavgg"], ["preset 'fedavgg'. Did you mean fedavg, ", "`fedatoms presets` lists all"]),
+        (["--rounds", "3", "fedavg"], ["'fedavg' comes after flags", "fedatoms run fedavg ..."]),
+        (["fedavg", "feddc"], ["'feddc' is one word too many"]),
         (["missing.json"], ["missing.json"]),
         (["--resume", "nowhere"], ["nowhere", "experiment.json"]),
         (["--dataset", "cifar10", "--model", "lenet"], ["data_batch_1", "cifar-10-batches-py", "kriz/cifar.html"]),
@@ -229,6 +236,40 @@ def test_an_unknown_command_gets_the_nearest(command: list[str], capsys: pytest.
     assert "unknown command" in mistake(command, capsys)
 
 
+def test_a_mistyped_preset_gets_its_five_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["run", "fedprox-cifar10"], ["compare", "fedavg", "fedprox-cifar10"]):
+        line = mistake(words, capsys)
+        named = re.split(", | or ", re.findall(r"Did you mean (.*)\?", line)[0])
+        assert len(named) == 5 and named[0].startswith("fedprox-cifar10") and set(named) < set(PRESETS)
+
+
+def test_a_mistake_in_a_terminal_is_a_plain_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert mistake(["run", "--atms", "3"], capsys).startswith("fedatoms: unknown option --atms. Did you mean --atoms?")
+    assert main(["--help"]) == 0 and "\x1b[" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("lr=-1 is not positive. Use for example lr=0.1.", "--lr -1 is not positive. Use for example --lr 0.1."),
+        ("--lr -1 is not a positive number.", "--lr -1 is not a positive number."),
+        ("loss is nan. Lower lr, or set clip=10.", "loss is nan. Lower --lr, or set --clip 10."),
+        ("client_state='disk' needs a folder", "--client-state disk needs a folder"),
+        ("batch_size must be 1 or more", "--batch-size must be 1 or more"),
+        ("`clip` and `where` do not go together", "`--clip` and `--where` do not go together"),
+        ("decompose(net, atoms=9), or where=lambda name: True", "decompose(net, atoms=9), or where=lambda name: True"),
+        ("the atoms of the head, in model 'lr' of runs/lr", "the atoms of the head, in model 'lr' of runs/lr"),
+        ("fork=-1 is less than 0, as others=3 are", "--fork -1 is less than 0, as others=3 are"),
+    ],
+)
+def test_an_error_of_the_library_is_said_in_flags(said: str, shown: str) -> None:
+    assert as_typed(said, ["--fork", "-1"]) == shown == as_typed(shown, ["--fork", "-1"])
+
+
 def test_run_resume_and_saved_experiments(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *QUICK, "--parametrisation", "atoms", "--beta", "1/2", "--name", "first"]) == 0
     said = capsys.readouterr().out
@@ -239,30 +280,137 @@ def test_run_resume_and_saved_experiments(capsys: pytest.CaptureFixture[str]) ->
     assert main(["run", "--resume", "runs/first", "--name", "other"]) == 0  # a run keeps its folder
     capsys.readouterr()
     assert "--resume runs/first" in mistake(["run", "runs/first"], capsys)
-    assert "`--epochs` cannot change" in mistake(["run", "--resume", "runs/first", "--epochs", "2"], capsys)
+    assert "--epochs cannot change" in mistake(["run", "--resume", "runs/first", "--epochs", "2"], capsys)
     assert "already holds a run" in mistake(["run", *QUICK, "--name", "first"], capsys)
 
 
-def test_every_field_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["run", "--help"])
+def helps(commands: Mapping[str, Command], *path: str) -> Iterator[list[str]]:
+    """Lists every command whose help there is."""
+    yield [*path]
+    for name, command in commands.items():
+        yield from helps(command.commands, *path, name)
+
+
+@pytest.mark.parametrize("path", [*helps(COMMANDS), ["explain", "--bounds"]], ids=" ".join)
+def test_every_command_has_a_help_of_80_columns(
+    path: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # a wide terminal makes it no wider
+    assert main([*path, "--help"]) == 0
+    said = capsys.readouterr()
+    usage = " ".join(["usage: fedatoms", *(word for word in path if word != "--bounds"), "[-h]"])
+    assert said.out.startswith(usage) and said.err == "" and os.environ["COLUMNS"] == "200"
+    assert max(map(len, said.out.splitlines())) <= 80 and "(default: ''" not in said.out
+    assert all(name in said.out for name in (COMMANDS if not path else ()))
+
+
+@pytest.mark.parametrize("path", [[], ["compare"], ["reproduce"], ["report"], ["explain"], ["flower"]], ids=" ".join)
+def test_without_words_a_command_that_needs_some_prints_its_help(
+    path: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(path) == 0
+    alone = capsys.readouterr().out
+    assert main([*path, "-h"]) == 0
+    assert capsys.readouterr().out == alone != ""
+
+
+@pytest.mark.parametrize(("name", "word"), [("new", "DIR"), ("keys", "--host"), ("demo", "--tls")])
+def test_the_commands_of_flower_have_helps_of_their_own(
+    name: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["flower", name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert word in said and "subcommands" not in said
+
+
+def test_every_field_is_a_flag_with_help_in_one_group(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [field.name for field in fields(Experiment)]
+    assert sorted(name for group in GROUPS.values() for name in group) == sorted(names)
+    assert all(docs_of(Experiment)[name] for name in names)
+    assert main(["run", "--help"]) == 0
     text = capsys.readouterr().out
-    assert end.value.code == 0
-    for field in fields(Experiment):
-        assert f"--{field.name.replace('_', '-')}" in text
+    for title, group in GROUPS.items():
+        box = text.split(f"─ {title} options ─")[1].split("╰")[0]
+        assert all(f"--{name.replace('_', '-')}" in box for name in group)
     assert all(name in text or "-head" in name for name in METHODS)  # there as local-atoms[-and-head]
     for table in (ALGORITHMS, DATASETS):
         assert all(name in text for name in table)
     assert all(name in text or name.startswith("resnet18") for name in MODELS)
 
 
+def test_the_help_of_a_preset_has_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "feddc-atoms25-cifar10-5", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(default: feddc)" in said and "(parametrisation atoms). (default: 25)" in said
+
+
 def test_help_needs_no_torch() -> None:
     code = (
-        "import sys; from fedatoms.cli import main; main(['--help']); main(['presets']); print('torch' in sys.modules)"
+        "import sys; from fedatoms.cli import main; main(['--help']); main(['run', '--help']); main(['compare']); "
+        "main(['presets']); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
     assert "demo" in done.stdout and all(name in done.stdout for name in PRESETS)
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "fedatoms", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("fedatoms ")
+
+
+def a_pipe() -> Console:
+    return Console(file=io.StringIO(), width=80)
+
+
+def lines_of(pipe: Console) -> list[str]:
+    assert isinstance(pipe.file, io.StringIO)
+    return pipe.file.getvalue().splitlines()
+
+
+def test_a_pipe_hears_of_a_first_round_before_it_is_over_and_is_not_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = a_pipe()
+    with console.overall(pipe, {"one": 1.0, "two": 3.0}) as tell:
+        tell("one", 0.0)
+        assert lines_of(pipe) == ["[0/2] one: 0% done, 0 s so far"]
+        for share in range(1, 101):
+            tell("one", share / 100)
+        tell("two", 0.0)
+        tell("two", 1.0)
+    _, one, two = lines_of(pipe)
+    assert one.startswith("[1/2] one: done, 0 s so far, about 0 s left") and two.startswith("[2/2] two: done")
+
+
+def test_a_pipe_hears_that_a_long_round_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "PAUSE", 0.02)
+    pipe = a_pipe()
+    with console.overall(pipe, {"one": 1.0}) as tell:
+        tell("one", 0.0)
+        while len(lines_of(pipe)) < 3:
+            time.sleep(0.01)
+    assert set(lines_of(pipe)) == {"[0/1] one: 0% done, 0 s so far"}
+    with console.watching(pipe, "mine", 7):
+        while "mine" not in lines_of(pipe)[-1]:
+            time.sleep(0.01)
+    assert lines_of(pipe)[-1] == "mine  in its first round"
+
+
+def test_a_comparison_may_keep_clients_on_disk(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--algorithm", "feddc", "--client-state", "disk", *QUICK]) == 0
+    (folder,) = Path("runs").iterdir()
+    assert json.loads((folder / "experiment.json").read_text())["client_state"] == "disk"
+
+
+def test_a_command_ends_with_the_next_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *QUICK, "--parametrisation", "atoms", "--name", "x"]) == 0
+    *_, report, resume = capsys.readouterr().out.splitlines()
+    assert report.startswith("next:  fedatoms report runs ") and "fedatoms run --resume runs/x --rounds 4" in resume
+    for words in ([*resume.split("#")[0].split()[1:]], ["compare", *QUICK, "--out", "runs"], ["explain", "runs/x"]):
+        assert main(words) == 0
+        assert "next:  fedatoms report runs " in capsys.readouterr().out
+    assert main(["report", "runs"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"open: {Path('report.html').resolve().as_uri()}"
+    assert main(["explain", "--bounds"]) == 0 and "next:  fedatoms explain RUN" in capsys.readouterr().out
 
 
 def test_compare_prints_one_table_and_runs_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,8 +452,13 @@ def test_the_demo_of_local_training_sends_nothing(capsys: pytest.CaptureFixture[
 
 def test_presets_are_listed_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presets"]) == 0
-    said = capsys.readouterr().out.splitlines()
+    heads, *said, after = capsys.readouterr().out.splitlines()
+    assert heads.split() == ["preset", "method", "network", "paper"] and after.startswith("next:  fedatoms run ")
     assert len(said) == len(PRESETS) and max(map(len, said)) <= 80
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in said}
+    assert rows["fedavg"] == "fedavg plain -" and rows["fedprox-atoms-cifar10-2"] == "fedprox 9 atoms Table 1"
+    assert rows["fedprox-finetune-personal-cifar10-5"] == "finetune, fedprox plain Table 2"
+    assert rows["feddc-atoms25-cifar100-20"] == "feddc 25 atoms -"  # the paper has 9
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -322,22 +475,45 @@ def test_a_mistake_in_the_last_experiment_costs_no_time(capsys: pytest.CaptureFi
     assert "--name" in mistake(["compare", "--algorithm", "fedavg,feddc", "--name", "x"], capsys)
 
 
+def points(*words: str, starts: Sequence[Experiment] = (Experiment(),)) -> list[Experiment]:
+    """Returns the experiments of a grid."""
+
+    def compare(*, given: Annotated[object, axes(starts[0])]) -> object:
+        return given
+
+    return grid(starts, parse("compare", compare, words), words)
+
+
 def test_the_grid_is_the_product_of_its_axes() -> None:
-    names, points = grid(["a", "b", "--atoms", "3,9", "--distinct", "--fast", "atoms,head", "--seeds=0,1"])
-    assert names == ["a", "b"] and len(points) == 4
-    assert points[0] == ["--atoms", "3", "--distinct", "--fast", "atoms,head", "--seed", "0"]
+    found = points("--atoms", "3,9", "--distinct", "--fast", "atoms,head", "--seeds=0,1", "--strength", "None,0.5")
+    assert [(one.atoms, one.seed, one.strength) for one in found][:3] == [(3, 0, None), (3, 0, 0.5), (3, 1, None)]
+    assert len(found) == 8 and all(one.distinct and one.fast == Experiment().fast for one in found)
 
 
-def test_a_field_of_words_with_commas_is_one_value_of_the_grid() -> None:
-    for name in LIST_FIELDS:
-        for words in ([f"--{name}", "atoms,head"], [f"--{name}=atoms,head"]):
-            assert grid([*words, "--seeds", "0,1"])[1] == [[f"--{name}", "atoms,head", "--seed", s] for s in "01"]
-    body = ast.parse(inspect.getsource(Experiment)).body[0].body  # type: ignore[attr-defined]
-    pairs = [pair for pair in pairwise(body) if isinstance(pair[0], ast.AnnAssign)]
-    said = {ast.unparse(field.target): ast.unparse([field, text]) for field, text in pairs}
-    assert {
-        name for name, text in said.items() if re.search(r"[a-z],[a-z]", text)
-    } == LIST_FIELDS  # as its help shows it
+def test_what_is_typed_first_varies_slowest() -> None:
+    words = [["--algorithm", "fedavg,feddc"], ["--parametrisation", "plain,atoms"]]
+    assert [one.algorithm for one in points(*words[0], *words[1])] == ["fedavg", "fedavg", "feddc", "feddc"]
+    assert [one.algorithm for one in points(*words[1], *words[0])] == ["fedavg", "feddc", "fedavg", "feddc"]
+
+
+def test_what_is_not_typed_is_as_in_each_preset() -> None:
+    starts = [PRESETS["fedavg-cifar10-5"], PRESETS["feddc"]]
+    assert points(starts=starts) == starts
+    assert points("--clients", "20", starts=starts) == [replace(one, clients=20) for one in starts]
+
+
+def test_no_preset_sets_a_flag_that_has_no_value() -> None:  # a grid takes False for "not typed"
+    switches = [field.name for field in fields(Experiment) if field.default is False]
+    assert switches and not any(getattr(one, name) for one in PRESETS.values() for name in switches)
+
+
+def test_a_field_whose_value_may_have_a_comma_is_one_value_of_the_grid() -> None:
+    for name in WHOLE:
+        for words in ([f"--{name.replace('_', '-')}", "a{1,2}"], [f"--{name.replace('_', '-')}=a{{1,2}}"]):
+            assert len(points(*words, "--seeds", "0,1")) == 2
+    lists = {name for name, doc in docs_of(Experiment).items() if re.search(r"[a-z],[a-z]", doc)}
+    assert lists <= WHOLE and "fast" in WHOLE  # as their help shows them
+    assert points("--where", "a{1,2}")[0].where == "a{1,2}"
 
 
 def test_a_comparison_holds_two_groups_fixed_at_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -399,8 +575,9 @@ def test_keys_are_secret_and_never_overwritten(capsys: pytest.CaptureFixture[str
     ("words", "reason"),
     [
         (["demmo"], "Did you mean 'demo'"),
-        (["new"], "name one new folder"),
-        (["keys"], "name a new folder"),
+        (["new"], "DIR is missing: A new folder for the app. See `fedatoms flower new --help`"),
+        (["new", "one", "two"], "'two' is one word too many"),
+        (["keys"], "DIR is missing"),
         (["demo", "--nodes", "0"], "--nodes 0 and --rounds 3 must be at least 1"),
         (["demo", "--tsl"], "Did you mean --tls"),
     ],

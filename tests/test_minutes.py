@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from results import a_run, stand_ins
 
 from fedatoms.cli import main
-from fedatoms.cli.reproduce import command
+from fedatoms.cli.parsing import parse
+from fedatoms.cli.reproduce import options
 from fedatoms.evidence.paper.studies import quick
 from fedatoms.evidence.reproduce import work
 from fedatoms.evidence.reproduce.budget import Limit, Took, begun, by_worth, estimate, next_of, took
@@ -51,6 +52,10 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path / "runs" / "quick"
+
+
+def command(words: Sequence[str], clock: Callable[[], float]) -> int:
+    return parse("fedatoms reproduce", options(words, clock), words)()
 
 
 def every_second() -> Callable[[], float]:

@@ -200,8 +200,8 @@ def test_text_of_files_is_escaped(tmp_path: Path) -> None:
         (["."], "no finished run below ."),
         ([".", "-o", "page.pdf"], "does not end in .html"),
         ([".", "--data-dir", "nowhere"], "--data-dir nowhere is not a folder"),
-        ([".", "--colour"], "--colour is no option"),
-        (["-o", "page.html"], "needs a folder"),
+        ([".", "--colour"], "unknown option --colour"),
+        (["-o", "page.html"], "a folder with runs is missing"),
     ],
 )
 def test_bad_input_costs_one_line(

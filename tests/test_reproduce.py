@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Annotated
 
 import pytest
 import torch
 from results import SOURCE, VALUES, a_run, stand_ins
 from rich.console import Console
 
-from fedatoms.cli import main, parse
-from fedatoms.cli.tables import sheet
+from fedatoms.cli import main
+from fedatoms.cli.args import GROUPS, flags, updated
+from fedatoms.cli.parsing import parse
+from fedatoms.cli.tables import result_table
 from fedatoms.engine.loop import Watch
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
@@ -67,8 +70,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("study", ALL, ids=lambda study: study.name)
 def test_the_name_of_a_run_is_what_one_would_type_for_it(study: Study) -> None:
     for typed, experiment in study.runs.items():
-        name, *flags = typed.split()
-        assert parse("run", flags, preset(name)) == experiment
+        name, *words = typed.split()
+        start = preset(name)
+
+        def run(*, given: Annotated[object, flags(start, GROUPS)]) -> object:
+            return given
+
+        assert updated(start, parse("run", run, words)) == experiment
 
 
 @pytest.mark.parametrize("study", ALL, ids=lambda study: study.name)
@@ -133,7 +141,7 @@ def test_every_run_comes_once_for_each_seed() -> None:
     ("words", "said"),
     [
         (["tabel1"], "tabel1"),
-        (["--quick"], "name a study first"),
+        (["--quick"], "a study is missing"),
         (["table1", "--seeds", "0,x"], "--seeds 0,x is not a list"),
         (["table1", "--seeds", "1, 1"], "--seeds 1, 1 is not a list"),
         (["table1", "--only", "("], r"--only \( is not a regular expression: missing \)"),
@@ -194,6 +202,7 @@ def test_only_what_is_missing_runs(
     assert main(["reproduce", "iid", *TINY]) == 0
     first = capsys.readouterr().out
     assert "2 of 2 to do (quick" in first and (folder / "report.html").exists()
+    assert "[0/2] fedavg-cifar10-5 --partition iid: 0% done" in first  # before its first round is over
     written = {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
     assert len(written) == 2
     gone = next(path for path in written if "atoms" in path.parent.name)
@@ -203,7 +212,7 @@ def test_only_what_is_missing_runs(
     second = capsys.readouterr().out
     assert "1 of 2 to do" in second and shown(first) == shown(second)
     assert all(path.stat().st_mtime_ns == time for path, time in written.items() if path != gone)
-    monkeypatch.setattr("fedatoms.cli.tables.overall", None)  # with nothing to do there is no bar
+    monkeypatch.setattr("fedatoms.cli.reproduce.overall", None)  # with nothing to do there is no bar
     assert main(["reproduce", "iid", *TINY]) == 0
     assert "0 of 2 to do" in capsys.readouterr().out
 
@@ -224,7 +233,7 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
     with monkeypatch.context() as patch:
         patch.setattr(work, "finish", stopped)
         assert main(["reproduce", "iid", *TINY]) == 130
-    assert capsys.readouterr().err == "fedatoms: stopped. The same command goes on from here.\n"
+    assert capsys.readouterr().err == "fedatoms: stopped. Run the same command again to continue.\n"
     assert main(["reproduce", "iid", *TINY]) == 0
     said = capsys.readouterr().out
     assert "1 of 2 to do" in said and shown(said) == whole
@@ -328,7 +337,7 @@ def test_the_papers_round_of_lower_loss_stands_beside_ours_but_not_beside_a_quic
 def test_table_1_fits_80_columns() -> None:
     console = Console(width=80)
     with console.capture() as said:
-        console.print(sheet(the_table(RESULTS)))
+        console.print(result_table(the_table(RESULTS)))
     assert sum("Decomposition" in line and "cifar" in line for line in said.get().splitlines()) == 20
 
 

@@ -1,86 +1,121 @@
-"""The command line: fedatoms demo | run | compare | report | personalize | ...; torch only when it must."""
+"""The command line: every command with its one-line summary; imports all layers, torch only when it must."""
 
-import errno
+import inspect
+import itertools
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, NamedTuple, Union, cast
 
-from fedatoms.cli import bench, experiments, explain, flower, personalize, report, reproduce
-from fedatoms.cli.args import grid, parse, with_flags
+from tyro.conf import Suppress, subcommand
+
+from fedatoms.cli import bench, compare, demo, explain, flower, personalize, presets, report, reproduce, run
 from fedatoms.cli.console import say
-from fedatoms.core.lookup import one_line, unknown
+from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, message_of, parse
+from fedatoms.core.lookup import find
+from fedatoms.core.version import __version__
 
-__all__ = ["grid", "main", "parse"]
+__all__ = ["main"]
 
-HELP = """usage: fedatoms COMMAND [OPTIONS]
 
-Federated learning with filter atoms, on PyTorch.
+class Command(NamedTuple):
+    """A command: its line in the help, what makes its options of the words that follow it, or commands of its own."""
 
-  demo          FedAvg with and without atoms on built-in data: a table and a plot, in about a minute
-  run           one experiment:  fedatoms run [PRESET | FILE] [--FLAG VALUE ...] [--resume FOLDER]
-  compare       a grid of them:  fedatoms compare [PRESET ...] [--FLAG VALUE,VALUE ...] [--seeds 0,1,2]
-  reproduce     the paper's tables and figures: fedatoms reproduce table1 | figure-variance | ... | all [--quick]
-  report        a page of results: fedatoms report FOLDER ... [-o report.html] [--data-dir FOLDER]
-  personalize   a client that joins later: fedatoms personalize RUN --images FILE.npz --out FILE.safetensors
-  explain       what latent clients change: fedatoms explain RUN [--fork N] [--plain RUN], or explain --bounds
-  presets       the named experiments
-  bench         how fast, how big, against a hand-written loop; --device cuda adds torch.compile and JAX
-  flower        a real federation: fedatoms flower new DIR | keys DIR | demo [--nodes 3] [--rounds 3] [--tls]
+    summary: str
+    options: Callable[[Sequence[str]], Options] | None = None
+    commands: Mapping[str, "Command"] = {}
+    needs_words: bool = False  # without words it prints its help
+    about: str = ""  # in the help of commands that have commands of their own
 
-fedatoms COMMAND --help lists a command's options.
-"""
+
+FEDERATION = """Runs a real federation, on Flower: here, or on machines that do not trust each other.
+
+docs/federation.md leads from one to the other."""
+FLOWER = {
+    "new": Command("write an app to fill in: your network and your data", flower.new_options),
+    "keys": Command("make certificates for a server and keys for its nodes", flower.keys_options),
+    "demo": Command("run a SuperLink and SuperNodes on this machine", flower.demo_options),
+}
+COMMANDS = {
+    "demo": Command("compare FedAvg with and without atoms, in about a minute", demo.options),
+    "run": Command("train one experiment, or resume one", run.options),
+    "compare": Command("train a grid of experiments, and show one table", compare.options, needs_words=True),
+    "reproduce": Command("redo the paper's tables and figures", reproduce.options, needs_words=True),
+    "report": Command("make one page of all results in some folders", report.options, needs_words=True),
+    "personalize": Command("fit a client that joins later", personalize.options, needs_words=True),
+    "explain": Command("measure what latent clients change in a run", explain.options, needs_words=True),
+    "presets": Command("list the named experiments", presets.options),
+    "bench": Command("measure speed and memory against a hand-written loop", bench.options),
+    "flower": Command("run a real federation, on Flower", commands=FLOWER, needs_words=True, about=FEDERATION),
+}
+ABOUT = "Federated learning with filter atoms, on PyTorch. `fedatoms COMMAND --help` lists the options of a command."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; a mistake costs one line on stderr and exit status 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    commands: dict[str, Callable[[list[str]], int]] = {
-        "demo": experiments.demo_command,
-        "run": experiments.run_command,
-        "compare": experiments.compare_command,
-        "reproduce": reproduce.command,
-        "report": report.command,
-        "personalize": personalize.command,
-        "explain": explain.command,
-        "presets": experiments.presets_command,
-        "bench": bench.command,
-        "flower": flower.command,
-    }
-    if not words or words[0] in ("-h", "--help"):
-        print(HELP, end="")
-        return 0
-    if words[0] == "--version":
-        from fedatoms.core.version import __version__
-
-        print(f"fedatoms {__version__}")
-        return 0
     try:
-        if words[0] not in commands:
-            raise unknown(words[0], commands, "command")
-        _interrupt_by("SIGTERM")  # a cluster's "time is up" saves a checkpoint too
-        _interrupt_by("SIGHUP")  # and a terminal that is closed leaves nothing running, unless by nohup
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *where: say(str(message))
-            return commands[words[0]](words[1:])
+            warnings.showwarning = lambda message, *where: say(as_typed(str(message), words))
+            return _parsed(words)()
     except KeyboardInterrupt as stop:
         print(*("fedatoms: stopped.", *stop.args), file=sys.stderr)
         return 130
-    except (ValueError, OSError, FloatingPointError, MemoryError) as error:
+    except CAUGHT as error:
         if os.environ.get("FEDATOMS_DEBUG"):
             raise
-        print(f"fedatoms: {_one_line(error)}", file=sys.stderr)
+        print(f"fedatoms: {message_of(error, words)}", file=sys.stderr)
         return 2
 
 
-def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        place = f" for {error.filename}" if error.filename else ""
-        return f"no space left{place}. Free some, then use --resume: it goes on from the last whole checkpoint."
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}. Choose another --out or --data-dir, or mend that path."
-    return with_flags(one_line(error))
+def _parsed(words: Sequence[str]) -> Job:
+    """Returns what the words ask for; help and version are printed, and leave nothing to do."""
+    if words[:1] == ["--version"]:
+        print(f"fedatoms {__version__}")
+        return lambda: 0
+    path, command = _chosen(words)
+    rest = list(words[len(path) :]) or (["--help"] if command.needs_words else [])
+    options = cast(Options, _union(COMMANDS, path, rest))
+    try:
+        job = parse("fedatoms", options, [*path, *rest], command=" ".join(["fedatoms", *path]), about=filled(ABOUT))
+    except SystemExit:  # the help is printed
+        return lambda: 0
+    _interrupt_by("SIGTERM")  # a cluster's "time is up" saves a checkpoint too
+    _interrupt_by("SIGHUP")  # and a terminal that is closed leaves nothing running, unless by nohup
+    return job
+
+
+def _chosen(words: Sequence[str]) -> tuple[list[str], Command]:
+    """Returns the words that name a command, such as flower and new, and the command."""
+    path, command = list[str](), Command(ABOUT, commands=COMMANDS, needs_words=True)
+    for word in itertools.takewhile(lambda word: not word.startswith("-"), words):
+        if not command.commands:
+            break
+        command = find(word, command.commands, " ".join([*path, "command"]))
+        path.append(word)
+    return path, command
+
+
+def _union(commands: Mapping[str, Command], path: Sequence[str], rest: Sequence[str]) -> object:
+    """Returns commands as subcommands of tyro: the one that is typed as a whole, of the others their summary alone.
+
+    The options of some commands need torch, which the help of another should not wait for.
+    """
+    parts: list[object] = [Annotated[object, Suppress]]  # spares tyro a check of types that takes longer than all else
+    for name, command in commands.items():
+        made: object = _nothing
+        about = command.summary
+        if [name] == path[:1]:
+            made = command.options(rest) if command.options else _union(command.commands, path[1:], rest)
+            about = filled(inspect.getdoc(made) or "" if command.options else command.about)
+        parts.append(Annotated[object, subcommand(name, constructor=cast(Options, made), description=about)])
+    return Union[tuple(parts)]  # noqa: UP007
+
+
+def _nothing() -> None:
+    """Stands for the options of a command that is not typed."""
 
 
 def _interrupt_by(name: str) -> None:

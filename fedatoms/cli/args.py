@@ -1,111 +1,245 @@
-"""The words of a command line: flags into settings, grids of them, and mistakes in one line."""
+"""Words into settings: every field is a flag that tyro parses and explains, and commas make grids of experiments."""
 
-import contextlib
+import ast
 import dataclasses
-import io
+import difflib
+import inspect
 import itertools
-import re
-from collections.abc import Sequence
-from typing import TypeVar
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedatoms.experiment.fields import LIST_FIELDS, Experiment
+import tyro
+from tyro.conf import OmitArgPrefixes
+from tyro.constructors import PrimitiveConstructorSpec
 
-Settings = TypeVar("Settings")
+from fedatoms.experiment.fields import LIST_FIELDS, PATH_FIELDS, Experiment
+from fedatoms.experiment.presets import PRESETS
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Settings = TypeVar("Settings", bound="DataclassInstance")
+
+NEAREST = 5  # presets that a mistyped one is answered with
+GROUPS = {  # of the flags of an experiment, in the order of their help
+    "data": (
+        *("dataset", "data_dir", "augment", "holdout", "partition", "clients", "classes_per_client", "distinct"),
+        *("dirichlet", "unbalanced"),
+    ),
+    "model": ("model", "head", "parametrisation", "atoms", "init", "where", "gamma"),
+    "algorithm": ("algorithm", "strength", "controls", "personal", "personal_strength"),
+    "exchange": ("rounds", "fraction", "failures", "beta", "fast", "slow_local", "fixed"),
+    "local training": (
+        *("epochs", "batch_size", "lr", "lr_decay", "momentum", "weight_decay", "clip", "atoms_lr", "atoms_decay"),
+        "last_epochs",
+    ),
+    "scoring": ("score", "eval_every", "own_test"),
+    "machine": ("seed", "device", "precision", "deterministic", "threads", "map", "block", "client_state"),
+    "output": ("name", "out", "checkpoint_every", "tensorboard"),
+}
+WHOLE = {*LIST_FIELDS, *PATH_FIELDS, "where"}  # a comma in these belongs to the value
 
 
-def parse(command: str, words: Sequence[str], default: Settings) -> Settings:
-    """Reads flags into settings, such as an experiment; a mistake is a ValueError of one line.
+class Flag(NamedTuple):
+    """A flag as tyro wants it: an annotated type, and the value if it is not given."""
 
-    >>> from fedatoms.experiment.fields import Experiment
-    >>> parse("run", ["--atoms", "3"], Experiment()).atoms
-    3
-    >>> parse("run", ["--atms", "3"], Experiment())
-    Traceback (most recent call last):
-    ...
-    ValueError: Unrecognized options: --atms, 3. Did you mean --atoms? See `fedatoms run --help`.
+    kind: object
+    default: object
+
+
+def flags(default: "DataclassInstance", groups: Mapping[str, Sequence[str]] | None = None) -> object:
+    """Marks a parameter as the flags of some settings, in groups if there are any; ``updated`` reads what was given."""
+    kinds, docs = get_type_hints(type(default)), docs_of(type(default))
+    made = {name: _flag(kinds[name], getattr(default, name), docs[name]) for name in docs}
+    return tyro.conf.arg(name="", constructor=_grouped(made, groups) if groups else _struct(made))
+
+
+def updated(default: Settings, given: object) -> Settings:
+    """Returns settings with what was given by their flags."""
+    return _replaced(default, _values(given))
+
+
+def axes(default: Experiment, many: Mapping[str, tuple[object, ...]] | None = None) -> object:
+    """Marks a parameter as the axes of a grid: every flag of an experiment, with commas between its values.
+
+    What is not given is () or, for a flag without a value, False; ``many`` has values of its own for some.
     """
-    import tyro
-
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(type(default), prog=f"fedatoms {command}", args=words, default=default)
-    except SystemExit as end:
-        if end.code in (0, None):
-            raise
-        raise ValueError(_unbox(said.getvalue(), command)) from None
+    kinds, docs, many = get_type_hints(Experiment), docs_of(Experiment), many or {}
+    made = {name: _axis(name, kinds[name], many.get(name, ()), getattr(default, name), docs[name]) for name in docs}
+    return tyro.conf.arg(name="", constructor=_grouped(made, GROUPS))
 
 
-def grid(words: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Takes the words of ``compare`` apart: the presets, and one list of flags for each point of the grid.
-
-    >>> grid(["fedavg", "--atoms", "3,9", "--seeds", "0,1"])[1][1]
-    ['--atoms', '3', '--seed', '1']
-    """
-    names, flags = before_flags(words)
-    axes: list[list[list[str]]] = []
-    for word in (part for flag in flags for part in split_equals(flag)):
-        if word.startswith("--"):
-            axes.append([[word.replace("--seeds", "--seed")]])
-        elif axes:
-            flag = axes[-1][0]
-            values = [word] if flag[0].removeprefix("--") in LIST_FIELDS else word.split(",")
-            axes[-1] = [[*flag, value] for value in values]
-    return names, [list(itertools.chain(*point)) for point in itertools.product(*axes)]
+def grid(starts: Sequence[Experiment], given: object, words: Sequence[str]) -> list[Experiment]:
+    """Returns every combination of the values on some axes, the first that was typed varying slowest."""
+    values = {name: value if isinstance(value, tuple) else (value,) for name, value in _values(given).items() if value}
+    names = sorted(values, key=lambda name: _place(name, words))
+    points = [dict(zip(names, point, strict=True)) for point in itertools.product(*(values[name] for name in names))]
+    return [_replaced(start, point) for start in starts for point in points]
 
 
-def with_flags(text: str) -> str:
-    """Turns the arguments of an experiment that an error names into flags; what stands in a call is code, and stays.
-
-    >>> with_flags("batch_size=0 is less than 1. Use another `name`, or decompose(model, where=...).")
-    '--batch-size 0 is less than 1. Use another `--name`, or decompose(model, where=...).'
-    """
-    names = "|".join(field.name for field in dataclasses.fields(Experiment))
-
-    def flag(found: re.Match[str]) -> str:
-        if found["call"]:
-            return found[0]
-        dashed = "--" + (found["given"] or found["quoted"]).replace("_", "-")
-        return f"{dashed} " if found["given"] else f"`{dashed}`"
-
-    pattern = rf"(?P<call>\w\([^()]*\))|(?<![\w.'-])(?P<given>{names})=(?!lambda\b|=)|`(?P<quoted>{names})`"
-    return re.sub(pattern, flag, text)
-
-
-def before_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits words at the first flag.
+def before_flags(words: Sequence[str]) -> list[str]:
+    """Returns the words that come before the first flag.
 
     >>> before_flags(["table1", "--quick"])
-    (['table1'], ['--quick'])
+    ['table1']
     """
-    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
-    return list(words[:first]), list(words[first:])
+    return list(itertools.takewhile(lambda word: not word.startswith("-"), words))
 
 
-def take(words: list[str], flag: str) -> tuple[list[str], str | None]:
-    """Takes a flag with its value out of the words."""
-    words = [part for word in words for part in split_equals(word)]
-    if flag not in words:
-        return words, None
-    place = words.index(flag)
-    if place + 1 == len(words):
-        raise ValueError(f"{flag} needs a value.")
-    return words[:place] + words[place + 2 :], words[place + 1]
+def value_of(flag: str, words: Sequence[str]) -> str | None:
+    """Returns the value that follows a flag, if it was typed.
+
+    >>> value_of("--resume", ["--resume=runs/mine"]), value_of("--resume", ["--rounds", "3"])
+    ('runs/mine', None)
+    """
+    parts = [part for word in words for part in (word.split("=", 1) if word.startswith(f"{flag}=") else [word])]
+    pairs = itertools.pairwise(parts)
+    return next((value for word, value in pairs if word == flag and not value.startswith("--")), None)
 
 
-def split_equals(word: str) -> list[str]:
-    return word.split("=", 1) if re.match(r"--[a-z-]+=", word) else [word]
+def named(name: str) -> Experiment:
+    """Returns a preset; a mistyped one is answered with the nearest.
 
-
-def _unbox(text: str, command: str) -> str:
-    """Makes one line of tyro's message: its first paragraph below the title, and the flag that it suggests."""
-    lines = [line.strip("│╭╮╰╯ ") for line in text.splitlines()[1:]]
-    paragraphs = "\n".join("" if set(line) <= set("─-") else line for line in lines).strip()
-    first = " ".join(paragraphs.split("\n\n")[0].split()).rstrip(".")
-    first = re.sub(
-        r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)", r"\1 \2 is not a whole number", first
+    >>> named("fedavg-atom")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown preset 'fedavg-atom'. Did you mean fedavg-atoms, ...? `fedatoms presets` lists all.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    *near, last = difflib.get_close_matches(name.lower(), PRESETS, n=NEAREST, cutoff=0)
+    raise ValueError(
+        f"unknown preset '{name}'. Did you mean {', '.join(near)} or {last}? `fedatoms presets` lists all."
     )
-    first = re.sub(r"Error parsing (\S+): could not convert string to float: (.*)", r"\1 \2 is not a number", first)
-    near = re.search(r"Perhaps you meant:\s*(--[a-z-]+)", paragraphs)
-    hint = f" Did you mean {near[1]}?" if near else ""
-    return f"{first}.{hint} See `fedatoms {command} --help`."
+
+
+def docs_of(kind: type["DataclassInstance"]) -> dict[str, str]:
+    """Returns what the fields of a dataclass are for: the help in their metadata, or the strings below them.
+
+    >>> docs_of(Experiment)["lr"]
+    'Learning rate of the first round.'
+    """
+    (body,) = ast.parse(inspect.cleandoc(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    below = {
+        one.target.id: inspect.cleandoc(after.value.value)
+        for one, after in itertools.pairwise(body.body)
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(after, ast.Expr)
+        if isinstance(after.value, ast.Constant) and isinstance(after.value.value, str)
+    }
+    helps = {field.name: field.metadata.get("help") or below.get(field.name, "") for field in dataclasses.fields(kind)}
+    return {name: " ".join(text.split()) for name, text in helps.items()}
+
+
+def _flag(kind: object, default: object, doc: str) -> Flag:
+    about = tyro.conf.arg(help=doc, help_behavior_hint=_hint("" if default is False else _text(default)))
+    if kind is bool:
+        return Flag(Annotated[bool, about], default)
+    return Flag(Annotated[object, _reader(_metavar(kind), lambda word: _read(word, kind)), about], default)
+
+
+def _axis(name: str, kind: object, many: tuple[object, ...], default: object, doc: str) -> Flag:
+    if kind is bool:
+        return _flag(kind, False, doc)
+    whole = name in WHOLE or get_origin(kind) in (tuple, list)
+    reader = _reader(
+        _metavar(kind) if whole else f"{_metavar(kind)},...",
+        lambda word: tuple(_read(part, kind) for part in ([word] if whole else word.split(","))),
+    )
+    about = tyro.conf.arg(
+        name="seeds" if name == "seed" else None,
+        aliases=("--seed",) if name == "seed" else None,
+        help=doc,
+        help_behavior_hint=_hint(_text(many) or _text(default)),
+    )
+    return Flag(Annotated[object, reader, about], many)
+
+
+def _reader(metavar: str, read: Callable[[str], object]) -> PrimitiveConstructorSpec[object]:
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: read(words[0]),
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [_text(value)],
+    )
+
+
+def _read(word: str, kind: object) -> object:
+    """Reads a value of a kind.
+
+    >>> _read("3", float | None), _read("None", float | None), _read("1/5", str | float), _read("a,b", tuple[str, ...])
+    (3.0, None, '1/5', ('a', 'b'))
+    """
+    origin, members = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if word == "None" and type(None) in members:
+            return None
+        return _read(word, str if str in members else members[0])
+    if origin in (tuple, list):
+        parts = [_read(part.strip(), members[0]) for part in word.split(",") if part.strip()]
+        return tuple(parts) if origin is tuple else parts
+    if origin is Literal and word not in members:
+        near = difflib.get_close_matches(word, map(str, members), n=1, cutoff=0)[0]
+        raise ValueError(f"'{word}' is not one of {', '.join(members)}. Did you mean '{near}'?")
+    if kind is int or kind is float:
+        try:
+            return int(word) if kind is int else float(word)
+        except ValueError:
+            raise ValueError(f"'{word}' is not a {'whole ' * (kind is int)}number") from None
+    return word
+
+
+def _metavar(kind: object) -> str:
+    origin, members = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return f"{{{','.join(members)}}}"
+    if origin in (tuple, list):
+        return f"{_metavar(members[0])},..."
+    if members:
+        return _metavar(str if str in members else members[0])
+    return {int: "INT", float: "FLOAT"}.get(kind, "TEXT") if isinstance(kind, type) else "TEXT"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return ",".join(map(_text, value))
+    return "" if value is None else str(value)
+
+
+def _hint(default: str) -> str:
+    return f"(default: {default})" if default else ""
+
+
+def _struct(members: Mapping[str, Flag]) -> type:
+    parts = [(name, flag.kind, dataclasses.field(default=flag.default)) for name, flag in members.items()]
+    return dataclasses.make_dataclass("Flags", parts, frozen=True)
+
+
+def _grouped(members: Mapping[str, Flag], groups: Mapping[str, Sequence[str]]) -> type:
+    """Makes a type of types: tyro draws a box for each, and its flags have the names that they have alone."""
+    kinds = {title: _struct({name: members[name] for name in names}) for title, names in groups.items()}
+    marked = {
+        title: Annotated[kind, tyro.conf.arg(name=title, help=""), OmitArgPrefixes] for title, kind in kinds.items()
+    }
+    return dataclasses.make_dataclass("Groups", [(title.replace(" ", "_"), kind) for title, kind in marked.items()])
+
+
+def _values(given: object) -> dict[str, object]:
+    """Returns what was given by flags, whatever their groups."""
+    nested = [
+        _values(value) if dataclasses.is_dataclass(value) else {name: value} for name, value in vars(given).items()
+    ]
+    return {name: value for part in nested for name, value in part.items()}
+
+
+def _replaced(default: Settings, values: Mapping[str, object]) -> Settings:
+    return dataclasses.replace(default, **values)
+
+
+def _place(name: str, words: Sequence[str]) -> int:
+    """Returns where a flag was typed; what was not typed comes last."""
+    found = [word.split("=")[0].replace("_", "-").replace("--seeds", "--seed") for word in words]
+    flag = f"--{name.replace('_', '-')}"
+    return found.index(flag) if flag in found else len(found)

@@ -1,32 +1,53 @@
 """fedatoms bench: how fast, how big."""
 
-from fedatoms.cli.args import parse
-from fedatoms.cli.console import terminal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from fedatoms.cli.args import flags, updated
+from fedatoms.cli.console import line, suggest, terminal
+from fedatoms.cli.parsing import Job, Options
 from fedatoms.experiment.fields import Experiment
 
+if TYPE_CHECKING:
+    from fedatoms.bench.results import Bench
 
-def command(words: list[str]) -> int:
-    """Measures, writes and shows what there is a bar for."""
+
+def options(words: Sequence[str]) -> Options:
+    """Returns the options: the settings of the benchmark."""
+    from fedatoms.bench.results import Bench
+
+    def bench(*, given: Annotated[object, flags(Bench())]) -> Job:
+        """Measures speed and memory against a hand-written loop, and says which bars are met.
+
+        With --device cuda, torch.compile and JAX compete too; flags below --out are for that alone.
+        """
+        return lambda: _bench(updated(Bench(), given))
+
+    return bench
+
+
+def _bench(settings: "Bench") -> int:
     import torch
 
     from fedatoms.bench import cpu, gpu
-    from fedatoms.bench.results import Bench, Event, check, collect, machine, write
+    from fedatoms.bench.results import Event, check, collect, machine, write
     from fedatoms.cli.tables import benchmarks, contest, news
     from fedatoms.experiment.build import device_of
 
-    settings, console = parse("bench", words, Bench()), terminal()
     check(settings)  # before a file is written
-    events: list[Event] = []
+    console, events = terminal(), list[Event]()
     device = device_of(Experiment(device=settings.device))
     torch.set_num_threads(settings.threads)  # which the file names
     origin = machine(device)
-    write(collect(settings, events, origin))  # a file that cannot be written is said now
+    write(collect(settings, events, origin))  # a file that cannot be written fails now
     for event in cpu.measure(settings) if device == "cpu" else gpu.measure(settings):
         events.append(event)
         write(collect(settings, events, origin))  # what was measured stays, should a later part never end
-        console.print(news(event), highlight=False, soft_wrap=True)
+        line(console, news(event))
     results = collect(settings, events, origin)
     if results.rows:
         console.print(contest(results.rows))
     console.print(benchmarks(results.results))
+    if device == "cpu":
+        suggest(console, ("fedatoms bench --device cuda --out bench.json", "the contest on a GPU, kept in a file"))
     return 0

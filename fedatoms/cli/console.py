@@ -1,30 +1,50 @@
-"""What every command says in the same way: to the terminal, beside it, and when it is stopped."""
+"""What a person sees besides tables: lines, progress in a terminal or a pipe, and hints."""
 
 import contextlib
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
+
+    from fedatoms.engine.loop import Progress as RoundDone
+    from fedatoms.engine.loop import Watch
+
+LINES = 10  # of a run without a terminal, besides its first round
+PAUSE = 30.0  # seconds after which progress without a terminal prints a line again
 
 
 def terminal() -> "Console":
-    """Returns where tables and lines are printed."""
+    """Returns the console for results, on stdout."""
     from rich.console import Console
 
     return Console()
 
 
+def line(console: "Console", text: str) -> None:
+    """Prints a line as it is: it may be longer than the terminal is wide."""
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
 def say(text: str) -> None:
-    """Says a line beside the results, on stderr."""
+    """Prints a line on stderr, beside the results."""
     print(f"fedatoms: {' '.join(text.split())}", file=sys.stderr)
 
 
+def suggest(console: "Console", *steps: tuple[str, str]) -> None:
+    """Ends a command with the next useful ones: what to type, and what for."""
+    for number, (typed, purpose) in enumerate(steps):
+        line(console, f"{'' if number else 'next:':6} {typed}  # {purpose}")
+
+
 @contextlib.contextmanager
-def told_how_to_continue(folder: Path) -> Iterator[None]:
-    """Says how a run goes on that is stopped within."""
+def resumable(folder: Path) -> Iterator[None]:
+    """On Ctrl-C, says how to resume the run in a folder."""
     try:
         yield
     except KeyboardInterrupt:
@@ -34,9 +54,180 @@ def told_how_to_continue(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told_to_repeat() -> Iterator[None]:
-    """Says that the same command goes on, if it is stopped within."""
+def repeatable() -> Iterator[None]:
+    """On Ctrl-C, says that re-running resumes."""
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("The same command goes on from here.") from None
+        raise KeyboardInterrupt("Run the same command again to continue.") from None
+
+
+@contextlib.contextmanager
+def watching(console: "Console", label: str, rounds: int) -> Iterator["Watch"]:
+    """Shows the progress of a run: yields its progress callback."""
+    summary, done = _summary(), 0
+    if not console.is_terminal:
+
+        def status() -> str:
+            return f"{label}  in round {done + 1}/{rounds}" if done else f"{label}  in its first round"
+
+        with _lines(console, status) as show:
+
+            def after(progress: "RoundDone") -> None:
+                nonlocal done
+                done, text = progress.state.round, summary(progress)
+                left = span((rounds - done) * progress.record.seconds)
+                due = done == rounds or done % max(rounds // LINES, 1) == 0
+                show(f"{label}  round {done}/{rounds}  {text}  about {left} left", due)
+
+            yield after
+        return
+    with _bar(console, "spinner", "{task.description}", "bar", "count", "{task.fields[summary]}", "left") as bar:
+        task = bar.add_task(label, total=rounds, summary="")
+        yield lambda progress: bar.update(task, completed=progress.state.round, summary=summary(progress))
+
+
+@contextlib.contextmanager
+def counting(console: "Console", label: str, rounds: int) -> Iterator[Callable[[int], None]]:
+    """Shows how many rounds another program has done: yields a callback for their number."""
+    if not console.is_terminal:
+        yield lambda number: None
+        return
+    with _bar(console, "spinner", "{task.description}", "bar", "count", "elapsed") as bar:
+        task = bar.add_task(label, total=rounds)
+        yield lambda number: bar.update(task, completed=number)
+
+
+@contextlib.contextmanager
+def overall(console: "Console", jobs: Mapping[str, float]) -> Iterator[Callable[[str, float], None]]:
+    """Shows jobs together, by their weights: yields a callback for a job and the share of it that is done.
+
+    A share of 0 says that a job begins.
+    """
+    shares, current, began = dict.fromkeys(jobs, 0.0), "", time.perf_counter()
+    if console.is_terminal:
+        with _bar(console, "spinner", "{task.fields[ended]}", "bar", "elapsed", "left", "{task.description}") as bar:
+            task = bar.add_task("", total=1.0, ended=_ended(shares))
+
+            def update_bar(name: str, share: float) -> None:
+                shares[name] = share
+                bar.update(task, completed=_done(jobs, shares), ended=_ended(shares), description=name)
+
+            yield update_bar
+        return
+    with _lines(console, lambda: _status(jobs, shares, current, time.perf_counter() - began)) as show:
+
+        def update(name: str, share: float) -> None:
+            nonlocal current
+            current, ends, shares[name] = name, shares[name] < 1 <= share, share
+            show(_status(jobs, shares, name, time.perf_counter() - began), ends)
+
+        yield update
+
+
+@contextlib.contextmanager
+def working(console: "Console", what: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Shows that something of unknown length goes on: yields a callback for a part of it, how much is done, of what."""
+    if not console.is_terminal:
+        line(console, what)
+        yield lambda part, done, of: None if done else line(console, part)
+        return
+    with _bar(console, "spinner", "{task.description}", "elapsed") as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda part, done, of: bar.update(task, description=f"{part} {done}/{of}" if of else part)
+
+
+def span(seconds: float) -> str:
+    """Writes a time in the unit that suits it.
+
+    >>> span(12.3), span(600), span(9000)
+    ('12 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+@contextlib.contextmanager
+def _lines(console: "Console", status: Callable[[], str]) -> Iterator[Callable[[str, bool], None]]:
+    """Shows progress without a terminal: yields a function that prints a line, now or if none was printed for a while.
+
+    ``status`` is printed when that long has passed without a line, so that a long round is not silent.
+    """
+    last, over = time.monotonic() - PAUSE, threading.Event()
+
+    def show(text: str, now: bool) -> None:
+        nonlocal last
+        if now or time.monotonic() - last >= PAUSE:
+            last = time.monotonic()
+            line(console, text)
+
+    def beat() -> None:
+        while not over.wait(PAUSE):
+            show(status(), False)
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield show
+    finally:
+        over.set()
+        thread.join()
+
+
+def _bar(console: "Console", *columns: str) -> "Progress":
+    """Makes a progress bar of columns, by name; others are texts."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    known: dict[str, ProgressColumn] = {
+        "spinner": SpinnerColumn(),
+        "bar": BarColumn(bar_width=20),
+        "count": MofNCompleteColumn(),
+        "elapsed": TimeElapsedColumn(),
+        "left": TimeRemainingColumn(compact=True),
+    }
+    return Progress(*(known.get(name) or TextColumn(name, markup=False) for name in columns), console=console)
+
+
+def _summary() -> Callable[["RoundDone"], str]:
+    """Returns a function that sums a round up: its loss, the last accuracy, and clients per second so far."""
+    trained, seconds, accuracy = 0, 0.0, "accuracy -"
+
+    def summary(progress: "RoundDone") -> str:
+        nonlocal trained, seconds, accuracy
+        trained, seconds = trained + progress.record.clients, seconds + progress.record.seconds
+        if progress.scores:
+            name, score = list(progress.scores.items())[-1]
+            accuracy = f"{name} {score.accuracy:.2f} %"
+        return f"loss {progress.record.loss:.3f}  {accuracy}  {trained / seconds:.1f} clients/s"
+
+    return summary
+
+
+def _done(jobs: Mapping[str, float], shares: Mapping[str, float]) -> float:
+    return sum(share * jobs[name] for name, share in shares.items()) / sum(jobs.values())
+
+
+def _ended(shares: Mapping[str, float]) -> str:
+    return f"{sum(share >= 1 for share in shares.values())}/{len(shares)}"
+
+
+def _status(jobs: Mapping[str, float], shares: Mapping[str, float], current: str, spent: float) -> str:
+    """Says how far the current job is, and how long all of them take.
+
+    >>> _status({"one": 1.0, "two": 3.0}, {"one": 1.0, "two": 0.0}, "two", 60)
+    '[1/2] two: 0% done, 60 s so far, about 3 min left'
+    """
+    share, done = shares.get(current, 0.0), _done(jobs, shares)
+    left = f", about {span(spent / done - spent)} left" if done else ""
+    job = f"{current or 'at work'}: {'' if share >= 1 else f'{share:.0%} '}done"
+    return f"[{_ended(shares)}] {job}, {span(spent)} so far{left}"

@@ -1,97 +1,118 @@
-"""fedatoms flower: a real federation."""
+"""fedatoms flower new | keys | demo: a real federation."""
 
-import dataclasses
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from fedatoms.cli.args import parse
-from fedatoms.cli.console import terminal
-from fedatoms.core.lookup import unknown
+from tyro.conf import FlagCreatePairsOff, arg
 
+from fedatoms.cli.console import counting, line, suggest, terminal
+from fedatoms.cli.parsing import Job, Options
 
-def command(words: list[str]) -> int:
-    """Makes an app or keys, or runs a federation on this machine."""
-    commands = {"new": _flower_new, "keys": _flower_keys, "demo": _flower_demo}
-    if not words or words[0] in ("-h", "--help") or (words[:1] == ["new"] and {"-h", "--help"} & set(words)):
-        print("fedatoms flower new DIR                                   a Flower app to fill in, which works as it is")
-        print("fedatoms flower keys DIR [--host NAME] [--nodes N]        certificates for a server, keys for its nodes")
-        print("fedatoms flower demo [--nodes N] [--rounds N] [--tls]     a SuperLink and SuperNodes on this machine\n")
-        print("See docs/federation.md for the way from there to machines that do not trust each other.")
-        return 0
-    if words[0] not in commands:
-        raise unknown(words[0], commands, "flower command")
-    if importlib.util.find_spec("flwr") is None:
-        raise ValueError('Flower is not installed. Use pip install "fedatoms[flower]".')
-    return commands[words[0]](words[1:])
+APP = arg(metavar="DIR", help="A new folder for the app.")
+KEYS = arg(metavar="DIR", help="A new folder for the files.")
+HOST = arg(metavar="NAME", help="Name under which nodes reach the server.")
+ADDRESS = arg(metavar="IP", help="Address of the server.")
+KEYED = arg(metavar="N", help="Nodes that get a key.")
+NODES = arg(metavar="N", help="SuperNodes, each a client.")
+ROUNDS = arg(metavar="N", help="Rounds.")
+TLS = arg(help="Use TLS, and admit only nodes whose keys are registered.", help_behavior_hint="")
 
 
-@dataclasses.dataclass(frozen=True)
-class FlowerKeys:
-    """Files for a federation with TLS; those without .crt, .pem or .pub are secrets."""
+def new_options(words: Sequence[str]) -> Options:
+    """Returns the options of ``flower new``."""
 
-    host: str = "localhost"
-    """Name under which nodes reach the server."""
-    address: str = "127.0.0.1"
-    """Address of the server."""
-    nodes: int = 3
-    """Nodes that get a key."""
+    def new(folder: Annotated[Path, APP], /) -> Job:
+        """Writes a Flower app to fill in with your network and data; it learns the built-in digits as it is."""
+        return lambda: _new(folder)
+
+    return new
 
 
-@dataclasses.dataclass(frozen=True)
-class FlowerDemo:
-    """A federation on this machine's loopback, run and ended."""
+def keys_options(words: Sequence[str]) -> Options:
+    """Returns the options of ``flower keys``."""
 
-    nodes: int = 3
-    """SuperNodes."""
-    rounds: int = 3
-    """Rounds."""
-    tls: bool = False
-    """TLS, and only nodes whose keys are registered."""
+    def keys(
+        folder: Annotated[Path, KEYS],
+        /,
+        *,
+        host: Annotated[str, HOST] = "localhost",
+        address: Annotated[str, ADDRESS] = "127.0.0.1",
+        nodes: Annotated[int, KEYED] = 3,
+    ) -> Job:
+        """Makes certificates for a server, and keys for its nodes.
+
+        Files whose names do not end in .crt, .pem or .pub are secrets; no file is ever overwritten.
+        """
+        return lambda: _keys(folder, host, address, nodes)
+
+    return keys
 
 
-def _flower_new(words: list[str]) -> int:
-    if len(words) != 1 or words[0].startswith("-"):
-        raise ValueError("name one new folder: fedatoms flower new DIR")
+def demo_options(words: Sequence[str]) -> Options:
+    """Returns the options of ``flower demo``."""
+
+    def demo(
+        *,
+        nodes: Annotated[int, NODES] = 3,
+        rounds: Annotated[int, ROUNDS] = 3,
+        tls: Annotated[bool, TLS, FlagCreatePairsOff] = False,
+    ) -> Job:
+        """Runs a whole federation on this machine: a SuperLink, SuperNodes and some rounds. Nothing stays behind."""
+        return lambda: _demo(nodes, rounds, tls=tls)
+
+    return demo
+
+
+def _new(folder: Path) -> int:
+    _check_flower()
     from fedatoms.flower.new import new
 
     console = terminal()
-    for path in new(Path(words[0])):
-        console.print(str(path), highlight=False)
-    console.print(f"\nYour network and data go into {Path(words[0]) / 'federation' / 'task.py'}.", highlight=False)
+    for path in new(folder):
+        line(console, str(path))
+    line(console, f"\nYour network and data go into {folder / 'federation' / 'task.py'}.")
+    suggest(console, (f"flwr run {folder} local --stream", "runs it here; more in docs/federation.md"))
     return 0
 
 
-def _flower_keys(words: list[str]) -> int:
-    if "-h" not in words and "--help" not in words and (not words or words[0].startswith("-")):
-        raise ValueError("name a new folder: fedatoms flower keys DIR [--host NAME] [--nodes N]")
-    folder = Path(words[0])
-    settings = parse("flower keys", words[1:] if not words[0].startswith("-") else words, FlowerKeys())
+def _keys(folder: Path, host: str, address: str, nodes: int) -> int:
+    _check_flower()
     from fedatoms.flower.keys import certificates, node_key
 
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty. Use a new folder: keys are never overwritten.")
     folder.mkdir(parents=True, exist_ok=True)
-    files = [*certificates(folder, [settings.host], [settings.address])]
-    files += [file for i in range(settings.nodes) for file in node_key(folder, f"node-{i}")]
+    files = [*certificates(folder, [host], [address])]
+    files += [file for number in range(nodes) for file in node_key(folder, f"node-{number}")]
+    console = terminal()
     for file in files:
-        terminal().print(str(file), highlight=False)
+        line(console, str(file))
+    suggest(console, ("fedatoms flower new DIR", "the app; docs/federation.md starts it with these files"))
     return 0
 
 
-def _flower_demo(words: list[str]) -> int:
-    settings = parse("flower demo", words, FlowerDemo())
-    from fedatoms.cli.tables import counting, tables
+def _demo(nodes: int, rounds: int, *, tls: bool) -> int:
+    _check_flower()
+    from fedatoms.cli.tables import tables
     from fedatoms.flower.demo import demo
     from fedatoms.flower.deploy import DeploymentError
 
     console = terminal()
     try:
-        with counting(console, "federation", settings.rounds) as done:
-            lines = demo(settings.nodes, settings.rounds, tls=settings.tls, say=console.print, done=done)
+        with counting(console, "federation", rounds) as done:
+            lines = demo(nodes, rounds, tls=tls, say=lambda text: line(console, text), done=done)
     except DeploymentError as error:  # with the end of the log: one line would not help
         print(f"fedatoms: {error}", file=sys.stderr)
         return 2
-    for table in tables(lines, f"{settings.nodes} nodes, {settings.rounds} rounds"):
+    for table in tables(lines, f"{nodes} nodes, {rounds} rounds"):
         console.print(table)
+    suggest(console, ("fedatoms flower new DIR", "an app to fill in with your network and data"))
     return 0
+
+
+def _check_flower() -> None:
+    if importlib.util.find_spec("flwr") is None:
+        raise ValueError('Flower is not installed. Use pip install "fedatoms[flower]".')

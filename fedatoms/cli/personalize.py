@@ -1,37 +1,49 @@
 """fedatoms personalize: a client that joins later."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from fedatoms.cli.args import parse
-from fedatoms.cli.console import terminal
+from tyro.conf import arg
+
+from fedatoms.cli.args import flags, updated
+from fedatoms.cli.console import line, terminal, working
+from fedatoms.cli.parsing import Job, Options
+
+if TYPE_CHECKING:
+    from fedatoms.adapt.join import Newcomer
+
+RUN = arg(metavar="RUN", help="The folder of a run, for example runs/mine.")
 
 
-def command(words: list[str]) -> int:
-    """Fits a newcomer's own part to its pictures."""
-    from fedatoms.adapt.join import Newcomer, join, prepare
+def options(words: Sequence[str]) -> Options:
+    """Returns the options: a run, and the newcomer's settings."""
+    from fedatoms.adapt.join import Newcomer
 
-    if not words or "-h" in words or "--help" in words:
-        print("fedatoms personalize RUN --images FILE.npz --out FILE.safetensors [--FLAG VALUE ...]")
-        print("Fits a new client's own atoms to its pictures, with all else of the run's model as it is.\n")
-        parse("personalize", ["--help"], Newcomer())
-    if words[0].startswith("-"):
-        raise ValueError("the run is missing. Give its folder first, for example `fedatoms personalize runs/mine`.")
-    from fedatoms.cli.tables import joining, working
+    def personalize(run: Annotated[Path, RUN], /, *, given: Annotated[object, flags(Newcomer())]) -> Job:
+        """Fits a new client's own atoms to its images, with all else of the run's model as it is.
 
-    console, newcomer = terminal(), parse("personalize", words[1:], Newcomer())
-    ready = prepare(Path(words[0]), newcomer)
+        For example:
+          fedatoms personalize runs/mine --images ann.npz --out ann.safetensors
+        """
+        return lambda: _personalize(run, updated(Newcomer(), given))
+
+    return personalize
+
+
+def _personalize(run: Path, newcomer: "Newcomer") -> int:
+    from fedatoms.adapt.join import join, prepare
+    from fedatoms.cli.tables import joining
+
+    console, ready = terminal(), prepare(run, newcomer)
     what = f"fitting {ready.numbers:,} numbers to {len(ready.sim.data.y):,} images, {newcomer.epochs} epochs"
     with working(console, what):
         done = join(ready)
     if Path(newcomer.images).is_dir():
-        console.print(f"labels: {ready.labels_from}", highlight=False, soft_wrap=True, markup=False)
+        line(console, f"labels: {ready.labels_from}")
     if done.scores:
         console.print(joining(done))
-    lines = (
-        f"file: {ready.out}, {ready.numbers:,} numbers ({newcomer.part}) in {done.size / 1000:.1f} kB",
-        f'load: model = fedatoms.load_personal("{ready.run}", "{ready.out}")',
-        f'use:  model(fedatoms.inputs_of("{ready.run}", images))',
-    )
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    line(console, f"file: {ready.out}, {ready.numbers:,} numbers ({newcomer.part}) in {done.size / 1000:.1f} kB")
+    line(console, f'load: model = fedatoms.load_personal("{ready.run}", "{ready.out}")')
+    line(console, f'use:  model(fedatoms.inputs_of("{ready.run}", images))')
     return 0

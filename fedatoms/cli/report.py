@@ -1,34 +1,50 @@
 """fedatoms report: a page of results."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from fedatoms.cli.args import take
-from fedatoms.cli.console import say, terminal
+from tyro.conf import arg
+
+from fedatoms.cli.console import line, say, terminal
+from fedatoms.cli.parsing import Job, Options
+
+FOLDERS = arg(metavar="FOLDER ...", help="Folders with runs and measures, at any depth.", help_behavior_hint="")
+PAGE = arg(metavar="FILE", aliases=("-o",), help="The page; a CSV file is written beside it.")
+DATA_DIR = arg(
+    metavar="FOLDER",
+    help="Data sets' official files, for pictures of how they are spread over clients (digits need none).",
+    help_behavior_hint="",
+)
 
 
-def command(words: list[str]) -> int:
-    """Writes the page, and names what was left out of it."""
-    if not words or "-h" in words or "--help" in words:
-        print("fedatoms report FOLDER ... [-o report.html] [--data-dir FOLDER]")
-        print(
-            "Makes one page, which opens offline, of all runs and measures below the folders, and a CSV file beside it."
-        )
-        print("--data-dir adds pictures of how data sets other than digits are spread over clients.")
-        return 0
-    words, page = take(words, "-o")
-    words, data_dir = take(words, "--data-dir")
-    strange = [word for word in words if word.startswith("-")]
-    if strange or not words:
-        said = f"{strange[0]} is no option of it" if strange else "it needs a folder that holds runs"
-        raise ValueError(f"fedatoms report: {said}. Use for example `fedatoms report runs -o report.html`.")
+def options(words: Sequence[str]) -> Options:
+    """Returns the options: folders and files."""
+
+    def report(
+        folders: Annotated[tuple[Path, ...], FOLDERS] = (),
+        /,
+        *,
+        out: Annotated[Path, PAGE] = Path("report.html"),
+        data_dir: Annotated[Path | None, DATA_DIR] = None,
+    ) -> Job:
+        """Makes one page, which opens offline, of all runs and measures in some folders."""
+        return lambda: _report(folders, out, data_dir)
+
+    return report
+
+
+def _report(folders: Sequence[Path], out: Path, data_dir: Path | None) -> int:
+    if not folders:
+        raise ValueError("a folder with runs is missing. Use for example `fedatoms report runs -o report.html`.")
     from fedatoms.evidence.page.assemble import report
 
-    done = report([Path(word) for word in words], Path(page or "report.html"), Path(data_dir) if data_dir else None)
+    done, console = report(folders, out, data_dir), terminal()
     for note in (*done.found.left_out, *done.found.notes):
         say(f"{note.path}: {note.reason}")
     counts = {"run": len(done.found.runs), "measure": len(done.found.measures)}
-    said = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in counts.items() if number)
-    lines = (f"page: {done.page}, {said}, {done.page.stat().st_size / 1e6:.1f} MB", f"data: {done.csv}")
-    for line in lines:
-        terminal().print(line, highlight=False, soft_wrap=True, markup=False)
+    found = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in counts.items() if number)
+    line(console, f"page: {done.page}, {found}, {done.page.stat().st_size / 1e6:.1f} MB")
+    line(console, f"data: {done.csv}")
+    line(console, f"open: {done.page.resolve().as_uri()}")
     return 0

@@ -1,108 +1,23 @@
-"""What a person sees while a run goes on and after it: a live bar, plain lines without a terminal, and tables."""
+"""What a person sees after the work: tables that fit 80 columns, and sentences about them."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from statistics import fmean
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from fedatoms.adapt.join import Joined
 from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
-from fedatoms.engine.loop import Progress as RoundDone
-from fedatoms.engine.loop import Watch
+from fedatoms.evidence.explain.bounds import Bounds
+from fedatoms.evidence.explain.bounds import Row as Bound
+from fedatoms.evidence.explain.values import Explanation, Round
 from fedatoms.evidence.reproduce.terminal_tables import TerminalTable
 from fedatoms.runs.compare import Line, Spread, scored_on
 from fedatoms.runs.results import WINDOW
 
-LINES = 10  # lines for a whole run when there is no terminal
 
-
-@contextmanager
-def watching(console: Console, label: str, rounds: int) -> Iterator[Watch]:
-    """Shows a run's progress: yields the watcher to hand to it."""
-    trained, seconds, accuracy = 0, 0.0, "accuracy -"
-
-    def news(progress: RoundDone) -> str:
-        nonlocal trained, seconds, accuracy
-        trained, seconds = trained + progress.record.clients, seconds + progress.record.seconds
-        if progress.scores:
-            name, score = list(progress.scores.items())[-1]
-            accuracy = f"{name} {score.accuracy:.2f} %"
-        return f"loss {progress.record.loss:.3f}  {accuracy}  {trained / seconds:.1f} clients/s"
-
-    if not console.is_terminal:
-        yield lambda progress: _line(console, label, rounds, progress, news(progress))
-        return
-    columns = (
-        "[bold]{task.description}",
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[news]}"),
-    )
-    with Progress(*columns, TimeRemainingColumn(), TextColumn("left"), console=console) as bar:
-        task = bar.add_task(label, total=rounds, news="")
-        yield lambda progress: bar.update(task, completed=progress.state.round, news=news(progress))
-
-
-@contextmanager
-def counting(console: Console, label: str, rounds: int) -> Iterator[Callable[[int], None]]:
-    """Shows how many rounds of some other program are over: yields what to tell."""
-    if not console.is_terminal:
-        yield lambda number: None
-        return
-    columns = (SpinnerColumn(), "[bold]{task.description}", BarColumn(bar_width=20), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
-        task = bar.add_task(label, total=rounds)
-        yield lambda number: bar.update(task, completed=number)
-
-
-@contextmanager
-def overall(console: Console, jobs: dict[str, float]) -> Iterator[Callable[[str, float], None]]:
-    """Shows one bar for all jobs, by their weights, with the time left: yields what to tell of a job's share done."""
-    shares, total = dict.fromkeys(jobs, 0.0), sum(jobs.values())
-
-    def done() -> float:
-        return sum(share * jobs[name] for name, share in shares.items())
-
-    def ended() -> str:
-        return f"{sum(share >= 1 for share in shares.values())}/{len(jobs)}"
-
-    if not console.is_terminal:
-        began = time.perf_counter()
-
-        def say(name: str, share: float) -> None:
-            before, shares[name] = shares[name], share
-            if before < 1 <= share:
-                left = (time.perf_counter() - began) * (total / done() - 1)
-                text = f"[{ended()}] {name}, about {left:.0f} s left"
-                console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-        yield say
-        return
-    columns = (TextColumn("{task.fields[ended]}"), BarColumn(bar_width=20), TimeRemainingColumn(), TextColumn("left"))
-    with Progress(*columns, TextColumn("{task.description}", markup=False), console=console) as bar:
-        task = bar.add_task("", total=total, ended=ended())
-
-        def show(name: str, share: float) -> None:
-            shares[name] = share
-            bar.update(task, completed=done(), ended=ended(), description=name)
-
-        yield show
-
-
-def sheet(made: TerminalTable) -> Table | str:
+def result_table(made: TerminalTable) -> Table | str:
     """Makes a table of what was reproduced, or a sentence where it is no table."""
     if not made.heads:
         return f"{made.title}\n{made.note}"
@@ -186,21 +101,6 @@ def judgement(lines: Sequence[Line]) -> str:
     return f"Measured, {second.label} against {first.label}: {'; '.join(parts)}."
 
 
-@contextmanager
-def working(console: Console, what: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Shows that something of unknown length goes on, and for how long; a plain line without a terminal.
-
-    Yields what to tell if it has parts: the part, and how far it is.
-    """
-    if not console.is_terminal:
-        console.print(what, highlight=False, soft_wrap=True)
-        yield lambda part, done, of: None if done else console.print(part, highlight=False, soft_wrap=True)
-        return
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda part, done, of: bar.update(task, description=f"{part} {done}/{of}" if of else part)
-
-
 def joining(done: Joined) -> Table:
     """Makes the table of a client that joined: the global model and its own, on its pictures that were held out."""
     sim = done.ready.sim
@@ -250,6 +150,61 @@ def news(event: Event) -> str:
     return f"{event.name}: not measured ({event.reason})" if isinstance(event, Gap) else event
 
 
+def rounds_table(explanation: Explanation) -> Table:
+    """Makes the table of the replayed rounds; it fits 80 columns."""
+    note = (
+        "apart: distance of the averages with and without latent clients, in % of the round's move; test accuracy in % "
+        "of both; mean test loss of real and latent clients; variance with latent clients, in % of that without: by "
+        "formula, and drawn again"
+    )
+    table = _titled(f"{explanation.run} from round {explanation.round + 1} on", note)
+    heads = ("round", "clients", "apart", "with", "without", "real\nloss", "latent\nloss", "variance\nformula", "drawn")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for each in explanation.rounds:
+        table.add_row(*_round(each))
+    return table
+
+
+def layers_table(explanation: Explanation) -> Table:
+    """Makes the table of distances by layer."""
+    table = _titled("by layer", "apart: as above, over the rounds")
+    table.add_column("layer", overflow="fold")
+    for head in ("apart,\nmean", "least", "most"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for name in explanation.rounds[0].aggregates.layers:
+        ratios = [100 * each.aggregates.layers[name].ratio for each in explanation.rounds]
+        table.add_row(name, *(f"{value:.3f}" for value in (fmean(ratios), min(ratios), max(ratios))))
+    return table
+
+
+def bounds_table(title: str, asked: Bounds, about: str, rows: Sequence[Bound]) -> Table:
+    """Makes the table of one of the paper's bounds."""
+    table = _titled(title, "printed: the formula in the paper; derived: what the steps of its own proof give")
+    result = f"bound at\nT = {asked.rounds}", f"least T\nfor {asked.epsilon:g}"
+    for head in (about, "formula", "D", "B + D\n+ start", *result):
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        values = f"{row.sampling:.3g}", f"{row.total:.4g}", f"{row.bound:.4g}", f"{row.rounds:,}"
+        table.add_row(row.about, row.form, *values)
+    return table
+
+
+def _round(each: Round) -> tuple[str, ...]:
+    both, latent, variance = each.aggregates, each.latent, each.variance
+    losses = ("-", "-") if latent is None else (f"{latent.loss_real:.3f}", f"{latent.loss_latent:.3f}")
+    left = (None, None) if variance is None else (variance.ratio, variance.drawn_ratio)
+    return (
+        str(each.round + 1),
+        str(len(each.clients)),
+        f"{100 * both.apart.ratio:.3f}",
+        f"{both.on.accuracy:.2f}",
+        f"{both.off.accuracy:.2f}",
+        *losses,
+        *("-" if share is None else f"{100 * share:.2f}" for share in left),
+    )
+
+
 def _titled(title: str, note: str) -> Table:
     table = Table(title=title, title_justify="left", caption=note, caption_justify="left", box=SIMPLE_HEAD)
     table.padding, table.min_width = (0, 1, 0, 0), len(title) + 2  # a title is not broken
@@ -272,11 +227,3 @@ def _spread(value: Spread | None) -> str:
     if value is None:
         return "-"
     return f"{value.mean:.2f}" + ("" if value.deviation is None else f" ± {value.deviation:.2f}")
-
-
-def _line(console: Console, label: str, rounds: int, progress: RoundDone, text: str) -> None:
-    every = max(rounds // LINES, 1)
-    if progress.state.round % every == 0 or progress.state.round == rounds:
-        left = (rounds - progress.state.round) * progress.record.seconds
-        news = f"{label}  round {progress.state.round}/{rounds}  {text}  about {left:.0f} s left"
-        console.print(news, highlight=False, soft_wrap=True)

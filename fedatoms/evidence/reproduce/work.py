@@ -53,6 +53,7 @@ def here(jobs: Sequence[Job], tell: Tell, limit: Limit = NO_LIMIT) -> Iterator[D
     left, known = list(jobs), list(limit.known)
     while (job := next_of(left, known, limit.end - limit.clock(), limit.begun)) is not None:
         left.remove(job)
+        tell(job, 0.0)
         try:
             done = perform(job, partial(_watch, job, tell, limit))
         except TimeOver:

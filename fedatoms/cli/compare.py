@@ -1,0 +1,82 @@
+"""fedatoms compare: a grid of experiments, side by side."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from fedatoms.cli.args import axes, before_flags, grid, named
+from fedatoms.cli.console import line, repeatable, suggest, terminal, watching
+from fedatoms.cli.parsing import Job, Options
+from fedatoms.experiment.fields import Experiment
+
+PICTURES = (".png", ".pdf", ".svg")
+STARTS = arg(metavar="[PRESET ...]", help="Presets, each at every point of the grid.", help_behavior_hint="")
+PLOT = arg(metavar="FILE", help="Picture of accuracy over rounds: .png, .pdf or .svg.", help_behavior_hint="")
+
+
+def options(words: Sequence[str]) -> Options:
+    """Returns the options: presets, the axes of the grid, and a plot."""
+    first = tuple(before_flags(words))
+    starts = [named(name) for name in first] or [Experiment()]
+
+    def compare(
+        presets: Annotated[tuple[str, ...], STARTS] = (),
+        /,
+        *,
+        plot: Annotated[str, PLOT] = "",
+        given: Annotated[object, axes(starts[0])],
+    ) -> Job:
+        """Runs every combination of values that has no result in --out yet, then prints one table.
+
+        Flags are those of `fedatoms run`, with commas between values. For example:
+          fedatoms compare --parametrisation plain,atoms --lr 0.1,0.3 --seeds 0,1
+        """
+
+        def job() -> int:
+            if presets != first:
+                strange = next(name for name in presets if name not in first)
+                raise ValueError(
+                    f"'{strange}' comes after flags. Name presets first, and put commas between the values of a flag."
+                )
+            experiments = grid(starts, given, words)
+            compared(experiments, "comparison", Path(plot) if plot else None)
+            suggest(terminal(), (f"fedatoms report {experiments[0].out}", "curves and tables of all its runs"))
+            return 0
+
+        return job
+
+    return compare
+
+
+def compared(experiments: list[Experiment], title: str, plot: Path | None, *, verdict: bool = False) -> None:
+    """Runs what is missing of a comparison and shows its table, and if asked for its plot and a sentence."""
+    from fedatoms.cli.tables import judgement, tables
+    from fedatoms.runs.compare import compare, run_missing
+    from fedatoms.runs.plots import accuracy_plot
+
+    console = terminal()
+    _check(experiments, plot)
+    with repeatable():
+        lines = compare(run_missing(experiments, lambda *what: watching(console, *what)))
+    for table in tables(lines, title):
+        console.print(table)
+    if verdict:
+        console.print(judgement(lines), highlight=False)
+    if plot is not None:
+        accuracy_plot(lines, plot, title)
+        line(console, f"plot: {plot}")
+
+
+def _check(experiments: list[Experiment], plot: Path | None) -> None:
+    """Refuses a mistake in the last experiment before the first takes its time."""
+    from fedatoms.experiment.build import simulation
+    from fedatoms.experiment.identity import run_folder
+
+    if plot is not None and plot.suffix not in PICTURES:
+        raise ValueError(f"--plot {plot} does not end in {', '.join(PICTURES)}. Use for example --plot plot.png.")
+    if any(experiment.name for experiment in experiments):
+        raise ValueError("--name cannot name the runs of a comparison: each has its own folder in --out. Leave it out.")
+    for experiment in experiments:
+        simulation(experiment, run_folder(experiment) / "checkpoint" / "clients")  # as a run does; nothing is written

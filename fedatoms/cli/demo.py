@@ -1,0 +1,43 @@
+"""fedatoms demo: FedAvg with and without atoms, on digits that are spread unevenly over clients."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from fedatoms.cli.args import axes, grid
+from fedatoms.cli.compare import compared
+from fedatoms.cli.console import suggest, terminal
+from fedatoms.cli.parsing import Job, Options
+from fedatoms.experiment.presets import DEMO
+
+AXES: dict[str, tuple[object, ...]] = {"parametrisation": ("plain", "atoms"), "seed": (0, 1, 2), "out": ("runs/demo",)}
+
+
+def options(words: Sequence[str]) -> Options:
+    """Returns the options: the axes of a comparison, with the demonstration as defaults."""
+
+    def demo(*, given: Annotated[object, axes(DEMO, AXES)]) -> Job:
+        """Trains FedAvg with and without atoms on built-in data, then shows a table and a plot.
+
+        It takes about a minute. Flags are those of `fedatoms run`, with commas between values.
+        """
+
+        def job() -> int:
+            experiments = grid([DEMO], given, ["--parametrisation", *words])  # the verdict is about its two values
+            first = experiments[0]
+            print(
+                f"{first.algorithm} on {first.dataset}: {first.clients} clients with {first.classes_per_client} "
+                f"classes each, {first.fraction:.0%} of them sampled in each of {first.rounds} rounds."
+            )
+            title, plot = f"{first.algorithm} with and without atoms", Path(first.out) / "demo.png"
+            compared(experiments, title, plot, verdict=True)
+            suggest(
+                terminal(),
+                (f"fedatoms report {first.out}", "curves and tables of these runs on one page"),
+                ("fedatoms run fedavg-atoms", "one experiment; `fedatoms presets` lists more"),
+            )
+            return 0
+
+        return job
+
+    return demo

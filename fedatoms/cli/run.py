@@ -1,0 +1,98 @@
+"""fedatoms run: one experiment, or the rest of one."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import arg
+
+from fedatoms.cli.args import GROUPS, before_flags, flags, named, updated, value_of
+from fedatoms.cli.console import line, resumable, say, suggest, terminal, watching
+from fedatoms.cli.parsing import Job, Options
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import load, load_run
+from fedatoms.experiment.identity import run_name
+
+if TYPE_CHECKING:
+    from fedatoms.runs.results import Result
+
+START = arg(metavar="[PRESET|FILE]", help="A preset, or a saved experiment.json.", help_behavior_hint="")
+RESUME = arg(metavar="FOLDER", help="Continue the run in this folder from its last checkpoint.", help_behavior_hint="")
+
+
+def options(words: Sequence[str]) -> Options:
+    """Returns the options; their defaults are those of the preset, file or run that the words begin with."""
+    first, folder = "".join(before_flags(words)[:1]), value_of("--resume", words)
+    default = starting_point(first) if folder is None else load_run(Path(folder))
+
+    def run(
+        start: Annotated[str, START] = "",
+        /,
+        *,
+        resume: Annotated[str, RESUME] = "",
+        given: Annotated[object, flags(default, GROUPS)],
+    ) -> Job:
+        """Trains one experiment: a preset (`fedatoms presets`) or a file, changed by flags.
+
+        With --resume, a run continues where it stopped, bit for bit; --rounds needs_words for more.
+        """
+        experiment = updated(default, given)
+
+        def job() -> int:
+            if start != first:
+                raise ValueError(f"'{start}' comes after flags. Name a preset or file first: fedatoms run {start} ...")
+            if start and resume:
+                raise ValueError(f"--resume continues a run as it is. Leave '{start}' out.")
+            return _resume(Path(resume), default, experiment) if resume else _run(experiment)
+
+        return job
+
+    return run
+
+
+def starting_point(name: str) -> Experiment:
+    """Returns the experiment that a word names: a preset or a file; the defaults without a word.
+
+    >>> starting_point("feddc").algorithm
+    'feddc'
+    """
+    if Path(name).is_dir() and name:
+        raise ValueError(f"{name} is a folder. Continue its run with `fedatoms run --resume {name}`.")
+    if name.endswith(".json"):
+        return load(Path(name))
+    return named(name) if name else Experiment()
+
+
+def _run(experiment: Experiment) -> int:
+    from fedatoms.runs.execute import run
+
+    home = Path(experiment.out) / run_name(experiment)
+    with watching(terminal(), home.name, experiment.rounds) as watch, resumable(home):
+        result = run(experiment, watch=watch)
+    return _show(result, home)
+
+
+def _resume(home: Path, before: Experiment, after: Experiment) -> int:
+    from fedatoms.runs.execute import resume
+
+    changes = {name: value for name, value in dataclasses.asdict(after).items() if value != getattr(before, name)}
+    with watching(terminal(), home.name, after.rounds) as watch, resumable(home):
+        result = resume(home, changes, watch=watch, say=say)
+    return _show(result, home)
+
+
+def _show(result: "Result", home: Path) -> int:
+    from fedatoms.cli.tables import tables
+    from fedatoms.runs.compare import compare
+
+    console, rounds = terminal(), result.experiment.rounds
+    for table in tables(compare([result]), f"{home.name}: {rounds} rounds"):
+        console.print(table)
+    line(console, f"files: {home}")
+    suggest(
+        console,
+        (f"fedatoms report {home.parent}", "all its runs on one page"),
+        (f"fedatoms run --resume {home} --rounds {2 * rounds}", "more rounds"),
+    )
+    return 0
