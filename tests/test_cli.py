@@ -280,7 +280,7 @@ def test_run_resume_and_saved_experiments(capsys: pytest.CaptureFixture[str]) ->
     assert main(["run", "--resume", "runs/first", "--name", "other"]) == 0  # a run keeps its folder
     capsys.readouterr()
     assert "--resume runs/first" in mistake(["run", "runs/first"], capsys)
-    assert "--epochs cannot change" in mistake(["run", "--resume", "runs/first", "--epochs", "2"], capsys)
+    assert "`--epochs` cannot change" in mistake(["run", "--resume", "runs/first", "--epochs", "2"], capsys)
     assert "already holds a run" in mistake(["run", *QUICK, "--name", "first"], capsys)
 
 
