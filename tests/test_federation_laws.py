@@ -147,7 +147,7 @@ def test_without_movement_the_server_stays(name: str) -> None:
 
 
 def test_fedprox_without_pull_is_fedavg() -> None:
-    from fedatoms.algorithms.fedprox import fedprox
+    from fedatoms.algorithms import fedprox
 
     assert identical(play(simulation(), 2).server.params, play(simulation(algorithm=fedprox(mu=0.0)), 2).server.params)
 

@@ -47,7 +47,9 @@ class Simulation:
 
     def __post_init__(self) -> None:
         if not isinstance(self.algorithm, Algorithm):
-            raise ValueError(f"algorithm={self.algorithm!r} is not an algorithm. Use for example fedatoms.fedavg().")
+            raise ValueError(
+                f"algorithm={self.algorithm!r} is not an algorithm. Use for example fedatoms.algorithms.fedavg()."
+            )
         for name, valid in (("map", MAPS), ("client_state", PLACES), ("precision", PRECISIONS)):
             if getattr(self, name) not in valid:
                 raise unknown(getattr(self, name), valid, name)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.core.lookup import one_line, some, unknown
+from fedatoms.personal import TABLE as PERSONAL
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "parametrisation": ("plain", "atoms", "fedpara", "pfedpara"),
@@ -34,6 +36,11 @@ ADDED = {"holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", 
 ADDED |= {"own_test", "precision", "fixed"}  # fields that files may lack, for their default: older ones do
 LOCAL = ("data_dir", "out")  # where things lie on this machine: no part of a result
 HOW_LONG = ("rounds", "eval_every")  # a resumed run may change these, and how it computes
+
+_CONTROLS = (
+    f"Learning rate by which {ALGORITHMS.having('controls')} turn a move into a gradient: current, or first (as in "
+    "FedDC's code)."
+)
 
 
 @dataclass(frozen=True)
@@ -79,17 +86,11 @@ class Experiment:
     """Factor on the learning rate of atoms and coefficients (parametrisation atoms)."""
     atoms_decay: float = 1.0
     """Factor on the weight decay of atoms and coefficients (parametrisation atoms)."""
-    algorithm: str = "fedavg"
-    """Algorithm: fedavg, fedprox, scaffold, feddyn, feddc, fedavgm or fedadam."""
-    strength: float | None = None
-    """The algorithm's own parameter (mu of fedprox, a of feddyn and feddc, ...); None takes its authors' default."""
-    controls: str = "current"
-    """Learning rate by which scaffold and feddc turn a move into a gradient: current, or first (as in FedDC's code)."""
-    personal: str = "none"
-    """Personalised method: none, local-atoms[-and-head], local, finetune[-head], ditto, fedper, fedrep, fedpac,
-    lg-fedavg, fedbn or pfedpara."""
-    personal_strength: float | None = None
-    """The personalised method's own parameter (pull of ditto and fedpac); None takes its authors' default."""
+    algorithm: str = dataclasses.field(default="fedavg", metadata={"help": ALGORITHMS.help()})
+    strength: float | None = dataclasses.field(default=None, metadata={"help": ALGORITHMS.strength_help()})
+    controls: str = dataclasses.field(default="current", metadata={"help": _CONTROLS})
+    personal: str = dataclasses.field(default="none", metadata={"help": PERSONAL.help()})
+    personal_strength: float | None = dataclasses.field(default=None, metadata={"help": PERSONAL.strength_help()})
     last_epochs: int = 10
     """Epochs of the last local pass over every client's own part (a personalised method); 0 leaves it out."""
     own_test: str = "split"
@@ -264,7 +265,8 @@ def run_name(experiment: Experiment) -> str:
     size = {"atoms": experiment.atoms, "fedpara": experiment.gamma, "pfedpara": experiment.gamma}.get(kind)
     layers = "" if kind == "plain" else f"-{kind}{size}"
     own = "" if experiment.personal == "none" else f"-{experiment.personal}"
-    return f"{experiment.algorithm}{layers}{own}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
+    method = f"{experiment.algorithm}{layers}{own}".replace(":", ".")  # module:factory, in folders of any system
+    return f"{method}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
 
 
 def to_json(experiment: Experiment) -> dict[str, object]:

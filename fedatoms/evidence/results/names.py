@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.experiment.fields import HOW_NOT_WHAT, Experiment, period_of
 
 _METHOD = {"algorithm", "parametrisation", "atoms", "fixed", "personal"}  # always part of a name
@@ -128,7 +129,7 @@ def _matters(experiment: Experiment, name: str) -> bool:
     if name in _ONLY_WITH_ATOMS:
         return experiment.parametrisation == "atoms"
     if name == "controls":
-        return experiment.algorithm in ("scaffold", "feddc")
+        return ALGORITHMS.has(experiment.algorithm, "controls", outside=True)
     if name == "gamma":
         return experiment.parametrisation in ("fedpara", "pfedpara")
     if name in ("fast", "slow_local"):
