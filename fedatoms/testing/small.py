@@ -71,6 +71,7 @@ def resumed(sim: Simulation, stop: int, until: int) -> Params:
     runtime = prepare(sim)
     with tempfile.TemporaryDirectory() as folder:
         save_checkpoint(Path(folder), train(sim, stop).state, trajectory="law", seconds=0.0)
+        train(sim, 1)  # another run in between: what is remembered beside the state is lost
         state = load_checkpoint(Path(folder), runtime, trajectory="law").state
         *_, last = rounds(runtime, state, until)
         return tensors(Trained(sim.model, {}, [], last.state))
