@@ -67,7 +67,7 @@ def test_a_run_leaves_its_files(tmp_path: Path) -> None:
     assert identity(again.experiment) == identity(result.experiment)
     model = fedatoms.load_model(folder)
     assert identical(dict(model.state_dict()), load_file(folder / "model.safetensors"))
-    assert fedatoms.is_decomposed(model)
+    assert fedatoms.nn.is_decomposed(model)
 
 
 def test_the_headline_is_the_mean_of_the_last_hundred_rounds() -> None:

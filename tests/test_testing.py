@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -172,9 +173,11 @@ def test_what_is_no_method_is_told_so() -> None:
         check_algorithm(local_atoms)  # type: ignore[arg-type]
 
 
-def test_every_law_is_a_sentence() -> None:
+def test_every_law_is_a_sentence_and_in_the_docs() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "own-methods.md").read_text()
     for law in (*ALGORITHM_LAWS, *PERSONAL_LAWS):
         assert (law.__doc__ or "").strip().endswith(".") and "\n\n" not in (law.__doc__ or "")
+        assert f"`{law.__name__}`" in page
 
 
 def test_checks_leave_the_threads_and_the_global_stream_alone() -> None:

@@ -29,8 +29,8 @@ def command(words: list[str]) -> int:
         console.print(joining(done))
     lines = (
         f"file: {ready.out}, {ready.numbers:,} numbers ({newcomer.part}) in {done.size / 1000:.1f} kB",
-        f'load: model = fedatoms.load_personal("{ready.run}", "{ready.out}")',
-        f'use:  model(fedatoms.inputs_of("{ready.run}", images))',
+        f'load: model = fedatoms.adapt.load_personal("{ready.run}", "{ready.out}")',
+        f'use:  model(fedatoms.adapt.inputs_of("{ready.run}", images))',
     )
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)

@@ -15,7 +15,11 @@ View = Literal["personal", "global"]
 
 
 class Phase(NamedTuple):
-    """One training in a client's round. Shared parameters are uploaded after the phase that moves them."""
+    """One training in a client's round. Shared parameters are uploaded after the phase that moves them.
+
+    >>> Phase("own", epochs=1).view
+    'personal'
+    """
 
     moves: Moves = "all"
     view: View = "personal"  # the received model, with the client's own part in it or without
@@ -26,7 +30,11 @@ class Phase(NamedTuple):
 
 
 class FeatureReport(NamedTuple):
-    """What a client uploads to a collaboration: its personal parameters, and statistics of its features."""
+    """What a client uploads to a collaboration: its personal parameters, and statistics of its features.
+
+    >>> sorted(FeatureReport(own={}, before={}, after={})._asdict())
+    ['after', 'before', 'own']
+    """
 
     own: Params
     before: Params  # statistics of the received model's features
@@ -37,6 +45,10 @@ class Collaboration(NamedTuple):
     """What a method exchanges beside the model: clients upload feature statistics, the server returns personal parts.
 
     Features z (n, d) are the inputs of the head, y (n,) their labels.
+
+    >>> from fedatoms.personal import fedpac
+    >>> isinstance(fedpac().collaboration, Collaboration)
+    True
     """
 
     start: Callable[[int, Tensor], Params]  # number of classes, some features -> the server's memory
