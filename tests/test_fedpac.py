@@ -285,7 +285,7 @@ def test_fast_and_slow_groups_go_with_it() -> None:
 
 
 def test_a_network_without_a_head_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no head that a client could have.*head"):
+    with pytest.raises(ValueError, match=r"no head to make personal.*`head`"):
         play(simulation(model=nn.Sequential(nn.Conv2d(1, 3, 6), nn.Flatten()).double()), 1)
 
 
