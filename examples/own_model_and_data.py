@@ -8,7 +8,7 @@ import fedatoms
 
 
 class TinyNet(nn.Module):
-    """A network of yours: nothing in it knows of federated learning or of atoms."""
+    """Any network of yours: nothing in it depends on fedatoms."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,15 +36,13 @@ def main() -> None:
     clients: list[Dataset[tuple[Tensor, ...]]] = [
         TensorDataset(*stripes([k % 4, (k + 1) % 4], n=40 + 10 * k, seed=k)) for k in range(6)
     ]
-    data = fedatoms.federation(clients, test=stripes([0, 1, 2, 3], n=400, seed=99))
+    data = fedatoms.data.federation(clients, test=stripes([0, 1, 2, 3], n=400, seed=99))
     torch.manual_seed(0)
     model = TinyNet()
     for net in (model, fedatoms.decompose(model, atoms=9)):
-        done = fedatoms.train(
-            fedatoms.Simulation(net, data, algorithm=fedatoms.feddyn(), training=fedatoms.Training(epochs=2, lr=0.05)),
-            10,
-        )
-        kind = "decomposed" if fedatoms.is_decomposed(net) else "plain"
+        training = fedatoms.Training(epochs=2, lr=0.05)
+        done = fedatoms.train(fedatoms.Simulation(net, data, fedatoms.algorithms.feddyn(), training=training), 10)
+        kind = "decomposed" if fedatoms.nn.is_decomposed(net) else "plain"
         print(f"{kind:10} accuracy {done.scores['server'].accuracy:.1f} %")
     TinyNet().load_state_dict(fedatoms.fuse(done.model).state_dict())  # a plain network again, for deployment
 

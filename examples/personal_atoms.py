@@ -6,9 +6,6 @@ import torch
 from torch import Tensor, nn
 
 import fedatoms
-from fedatoms.data import load
-from fedatoms.nn.models import build
-from fedatoms.personal import personal
 
 
 def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
@@ -20,19 +17,20 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
 def main() -> None:
     """Ten clients train a model of digits; then one joins whose scanner mirrors every picture."""
     torch.set_num_threads(1)  # 8x8 pixels: a second thread would only wait
-    digits = load("digits")
+    digits = fedatoms.data.load("digits")
     x, y, new_x, new_y = digits.x / 16, digits.y, digits.test_x.flip(-1) / 16, digits.test_y
     clients = [(x[k::10], y[k::10]) for k in range(10)]
-    net = fedatoms.decompose(build("digits-cnn", classes=10, channels=1, seed=0), atoms=9)
-    data = fedatoms.federation(clients, test=(digits.test_x / 16, digits.test_y))
+    net = fedatoms.decompose(fedatoms.nn.build("digits-cnn", classes=10, channels=1), atoms=9)
+    data = fedatoms.data.federation(clients, test=(digits.test_x / 16, digits.test_y))
     training = fedatoms.Training(epochs=2, batch_size=20, lr=0.1, momentum=0.5)
-    sim = fedatoms.Simulation(net, data, personal=personal("local-atoms"), training=training, score=("server",))
+    method = fedatoms.personal.local_atoms()
+    sim = fedatoms.Simulation(net, data, personal=method, training=training, score=("server",))
     model = fedatoms.train(sim, 8, eval_every=8).model
 
-    own = fedatoms.personalise(model, (new_x[::2], new_y[::2]), epochs=20)  # its atoms; all else stays as it is
+    own = fedatoms.adapt.personalise(model, (new_x[::2], new_y[::2]), epochs=20)  # its atoms; all else is fixed
     with tempfile.TemporaryDirectory() as folder:
-        file = fedatoms.save_personal(f"{folder}/ann.safetensors", own, of=model)
-        ours, size = fedatoms.load_personal(model, file), file.stat().st_size  # one plain network
+        file = fedatoms.adapt.save_personal(f"{folder}/ann.safetensors", own, of=model)
+        ours, size = fedatoms.adapt.load_personal(model, file), file.stat().st_size  # one plain network
     numbers = sum(leaf.numel() for leaf in own.values())
     print(f"global model    accuracy {accuracy(model, new_x[1::2], new_y[1::2]):.1f} % on mirrored digits")
     print(f"personal model  accuracy {accuracy(ours, new_x[1::2], new_y[1::2]):.1f} %: {numbers} numbers, {size} bytes")

@@ -1,105 +1,85 @@
 """Federated learning with filter atoms: extra clients at no extra cost.
 
-Names are imported when they are first used, so ``import fedatoms`` is quick and the command line's help needs no torch.
+The names of the ten-line program stand here; every other one in the folder where it lives: ``fedatoms.algorithms``,
+``personal``, ``nn``, ``data``, ``engine``, ``adapt``, ``flower`` and ``testing``. All are imported when first used, so
+``import fedatoms`` is quick and the command line's help needs no torch.
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
+from fedatoms.core.lazy import lazily
 from fedatoms.core.version import __version__
 
 if TYPE_CHECKING:
-    from fedatoms.adapt.fit import inputs_of, load_personal, personal_model, personalise, save_personal
-    from fedatoms.algorithms import ALGORITHMS, Algorithm, algorithm
-    from fedatoms.algorithms.fedavg import fedavg
-    from fedatoms.algorithms.feddc import feddc
-    from fedatoms.algorithms.feddyn import feddyn
-    from fedatoms.algorithms.fedopt import fedadam, fedavgm
-    from fedatoms.algorithms.fedprox import fedprox
-    from fedatoms.algorithms.scaffold import scaffold
-    from fedatoms.data.federation import Federation, federation
+    from fedatoms import adapt, algorithms, data, engine, flower, nn, personal, testing
     from fedatoms.engine.client_round import Training
-    from fedatoms.engine.exchange import Exchange, every_round, fast_slow
-    from fedatoms.engine.loop import Trained, train
+    from fedatoms.engine.loop import train
     from fedatoms.engine.spec import Simulation
     from fedatoms.experiment.fields import Experiment
     from fedatoms.experiment.presets import preset
-    from fedatoms.nn.atoms import AtomConv2d, decompose, fuse, is_decomposed
+    from fedatoms.nn.atoms import decompose, fuse
     from fedatoms.nn.groups import groups
-    from fedatoms.nn.hadamard import factorise, personal_factors
     from fedatoms.runs.execute import run
     from fedatoms.runs.loading import load_model
     from fedatoms.runs.results import Result
 
-_HOMES = {
-    "fedatoms.algorithms": ("ALGORITHMS", "Algorithm", "algorithm"),
-    "fedatoms.algorithms.fedavg": ("fedavg",),
-    "fedatoms.algorithms.feddc": ("feddc",),
-    "fedatoms.algorithms.feddyn": ("feddyn",),
-    "fedatoms.algorithms.fedopt": ("fedadam", "fedavgm"),
-    "fedatoms.algorithms.fedprox": ("fedprox",),
-    "fedatoms.algorithms.scaffold": ("scaffold",),
-    "fedatoms.data.federation": ("Federation", "federation"),
-    "fedatoms.nn.atoms": ("AtomConv2d", "decompose", "fuse", "is_decomposed"),
-    "fedatoms.nn.groups": ("groups",),
-    "fedatoms.engine.exchange": ("Exchange", "every_round", "fast_slow"),
-    "fedatoms.experiment.fields": ("Experiment",),
-    "fedatoms.nn.hadamard": ("factorise", "personal_factors"),
-    "fedatoms.runs.loading": ("load_model",),
-    "fedatoms.engine.client_round": ("Training",),
-    "fedatoms.adapt.fit": ("inputs_of", "load_personal", "personal_model", "personalise", "save_personal"),
-    "fedatoms.experiment.presets": ("preset",),
-    "fedatoms.runs.execute": ("run",),
-    "fedatoms.runs.results": ("Result",),
-    "fedatoms.engine.spec": ("Simulation",),
-    "fedatoms.engine.loop": ("Trained", "train"),
-}
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
-    "ALGORITHMS",
-    "Algorithm",
-    "AtomConv2d",
-    "Exchange",
     "Experiment",
-    "Federation",
     "Result",
     "Simulation",
-    "Trained",
     "Training",
     "__version__",
-    "algorithm",
+    "adapt",
+    "algorithms",
+    "data",
     "decompose",
-    "every_round",
-    "factorise",
-    "fast_slow",
-    "fedadam",
-    "fedavg",
-    "fedavgm",
-    "feddc",
-    "feddyn",
-    "federation",
-    "fedprox",
+    "engine",
+    "flower",
     "fuse",
     "groups",
-    "inputs_of",
-    "is_decomposed",
     "load_model",
-    "load_personal",
-    "personal_factors",
-    "personal_model",
-    "personalise",
+    "nn",
+    "personal",
     "preset",
     "run",
-    "save_personal",
-    "scaffold",
+    "testing",
     "train",
 ]
 
+_HOMES = {
+    "Experiment": "experiment.fields",
+    "Result": "runs.results",
+    "Simulation": "engine.spec",
+    "Training": "engine.client_round",
+    "decompose": "nn.atoms",
+    "fuse": "nn.atoms",
+    "groups": "nn.groups",
+    "load_model": "runs.loading",
+    "preset": "experiment.presets",
+    "run": "runs.execute",
+    "train": "engine.loop",
+}
+_MOVED = {  # names of 0.1.0, for the error that says where each is now
+    **dict.fromkeys(("inputs_of", "load_personal", "personal_model", "personalise", "save_personal"), "adapt"),
+    **dict.fromkeys(("ALGORITHMS", "Algorithm", "algorithm", "fedadam", "fedavg", "fedavgm"), "algorithms"),
+    **dict.fromkeys(("feddc", "feddyn", "fedprox", "scaffold"), "algorithms"),
+    **dict.fromkeys(("Federation", "federation"), "data"),
+    **dict.fromkeys(("Exchange", "Trained", "every_round", "fast_slow"), "engine"),
+    **dict.fromkeys(("AtomConv2d", "factorise", "is_decomposed", "personal_factors"), "nn"),
+}
 
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'fedatoms' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOME[name]), name)
+
+def _attribute(name: str) -> object:
+    if name in _MOVED:
+        raise AttributeError(f"fedatoms.{name} has moved since 0.1.0: use fedatoms.{_MOVED[name]}.{name}")
+    if name in __all__ and name not in _HOMES:
+        return importlib.import_module(f"fedatoms.{name}")
+    return lazily(__name__, _HOMES)(name)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = _attribute
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedatoms.algorithms import ALGORITHMS as METHODS
 from fedatoms.bench.report import fill, table
 from fedatoms.evidence.claims import Claim
 from fedatoms.evidence.claims import claims as all_claims
@@ -20,7 +21,7 @@ from fedatoms.runs.plots import accuracy_plot
 from fedatoms.runs.results import Result, accuracy_curves, read_result, read_rounds
 
 ROOT, MAKER = Path(__file__).parent, "paper-results/table.py"
-NAMES = dict(zip(ALGORITHMS, ("FedAvg", "FedProx", "SCAFFOLD", "FedDyn", "FedDC"), strict=True))
+NAMES = {name: METHODS[name].label for name in ALGORITHMS}
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 CIFAR10 = [column for column in CIFAR if column.dataset == "cifar10"]
 PAPER = {cell.preset: cell for name in DATASETS for cell in tables.cells(1, name)}

@@ -11,11 +11,7 @@ from conftest import clients_of, difference, identical, play, small_net
 from torch import Tensor, nn
 
 from examples.fedavg_by_hand import fedavg_by_hand
-from fedatoms.algorithms import ALGORITHMS, Algorithm, Server, Work, algorithm
-from fedatoms.algorithms.feddyn import feddyn
-from fedatoms.algorithms.fedopt import fedavgm
-from fedatoms.algorithms.fedprox import fedprox
-from fedatoms.algorithms.scaffold import scaffold
+from fedatoms.algorithms import ALGORITHMS, Algorithm, Server, Work, algorithm, fedavgm, feddyn, fedprox, scaffold
 from fedatoms.core.options import Map
 from fedatoms.engine.client_round import Training, displacement
 from fedatoms.engine.loop import begin

@@ -7,18 +7,21 @@ import shlex
 import shutil
 import statistics
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
 
 import fedatoms
-from fedatoms.algorithms import ALGORITHMS
+from fedatoms import algorithms, personal
 from fedatoms.bench.contestants import OURS
 from fedatoms.bench.report import content
 from fedatoms.bench.results import find_row, read
 from fedatoms.cli import main
+from fedatoms.core.methods import Table
 from fedatoms.data import load
 from fedatoms.evidence.claims.base import CLEAR
 from fedatoms.evidence.paper.tables import Cell, Pair, pairs
@@ -29,7 +32,6 @@ from fedatoms.evidence.results.groups import group
 from fedatoms.experiment.identity import identity
 from fedatoms.experiment.presets import ALGORITHMS as TABLE1_ALGORITHMS
 from fedatoms.experiment.presets import PRESETS, TABLE2_ROWS
-from fedatoms.personal import METHODS
 from fedatoms.runs.results import Result, read_result, read_rounds, summarise
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +40,12 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", RUNS / "README.md"
 CIFAR_PAIRS = [pair for name in ("cifar10", "cifar100") for pair in pairs(name)]
 HEADINGS = ["Use", "What it computes", "When it helps, and when not", "Hyper-parameters that were run"]
 HEADINGS += ["Cost in bytes", "Reference"]
+OF_0_1_0 = """
+ALGORITHMS Algorithm AtomConv2d Exchange Experiment Federation Result Simulation Trained Training __version__ algorithm
+decompose every_round factorise fast_slow fedadam fedavg fedavgm feddc feddyn federation fedprox fuse groups inputs_of
+is_decomposed load_model load_personal personal_factors personal_model personalise preset run save_personal scaffold
+train
+""".split()
 SMALLER = "--rounds 1 --clients 10 --epochs 1 --batch-size 10 --threads 1"  # for presets that take a GPU
 
 
@@ -92,23 +100,21 @@ def test_commands_run_as_printed(page: Path) -> None:
             assert shutil.which(words[0]) or words[0] == "pre-commit", command
 
 
-# methods on another one's card
-CARDS = {"local-atoms-and-head": "local-atoms", "finetune-head": "finetune", "pfedpara": "fedpara"}
+CARDS = sorted((ROOT / "docs" / "methods").glob("*.md"))
+LINES = [(table, name) for table in (algorithms.TABLE, personal.TABLE) for name in table.methods if name != "none"]
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*ALGORITHMS, "atoms", "fast-slow", *(CARDS.get(name, name) for name in METHODS if name != "none")})
-)
-def test_every_method_has_a_card_with_the_same_headings(name: str) -> None:
-    card = ROOT / "docs" / "methods" / f"{name}.md"
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_every_card_has_the_same_headings(card: Path) -> None:
     assert re.findall(r"^## (.*)$", card.read_text(), flags=re.M) == HEADINGS
-    assert f"docs/methods/{name}.md" in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "none"])
-def test_a_card_shows_every_method_from_the_command_line(name: str) -> None:
-    card = ROOT / "docs" / "methods" / f"{CARDS.get(name, name)}.md"
-    assert any(f"--personal {name} " in command for command in commands(card))
+@pytest.mark.parametrize(("table", "name"), LINES, ids=[name for _, name in LINES])
+def test_a_card_shows_every_method_from_the_command_line_and_by_its_label(table: Table, name: str) -> None:
+    shown = [card for card in CARDS if any(f"--{table.field} {name} " in command for command in commands(card))]
+    labels = [card.read_text().splitlines()[0].removeprefix("# ") for card in shown]
+    text = " ".join(card.read_text() for card in shown)
+    assert table.methods[name].label in labels or f"`{name}`" in text or table.methods[name].label in text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -138,13 +144,64 @@ def test_the_example_of_personal_atoms_gains_by_them(capsys: pytest.CaptureFixtu
     assert after > before + 10
 
 
-def test_the_surface_is_what_it_says() -> None:
-    assert sorted(fedatoms.__all__) == fedatoms.__all__ == dir(fedatoms)
-    for name in fedatoms.__all__:
-        assert getattr(fedatoms, name) is not None
-    assert callable(fedatoms.decompose) and callable(fedatoms.personalise) and callable(fedatoms.train)
+def test_the_surface_is_twenty_names_each_once() -> None:
+    assert sorted(fedatoms.__all__) == fedatoms.__all__ == dir(fedatoms) and len(fedatoms.__all__) <= 20
+    places = [name.rpartition(".")[2] for name in public()]
+    assert len(places) == len(set(places))
     with pytest.raises(AttributeError, match="no attribute 'fedavgg'"):
         fedatoms.fedavgg  # noqa: B018
+
+
+@pytest.mark.parametrize("name", OF_0_1_0)
+def test_a_name_of_0_1_0_is_there_or_its_error_says_where_it_is_now(name: str) -> None:
+    if name not in fedatoms.__all__:
+        with pytest.raises(AttributeError, match=rf"fedatoms.{name} has moved .*: use fedatoms\.\w+\.{name}$") as error:
+            getattr(fedatoms, name)
+        home = str(error.value).split()[-1].split(".")[1]
+        assert f"{home}.{name}" in public()
+        assert f"| `fedatoms.{name}` | `fedatoms.{home}.{name}` |" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_importing_the_surface_needs_no_torch() -> None:
+    namespaces = (
+        "fedatoms.algorithms, fedatoms.personal, fedatoms.nn, fedatoms.engine, fedatoms.adapt, fedatoms.testing"
+    )
+    code = f"import sys, {namespaces}; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def public() -> dict[str, object]:
+    """Finds every public name: those of the package, and those of its namespaces."""
+    found: dict[str, object] = {}
+    for name in fedatoms.__all__:
+        value = getattr(fedatoms, name)
+        inside = {f"{name}.{each}": getattr(value, each) for each in getattr(value, "__all__", ())}
+        found |= inside if isinstance(value, ModuleType) else {name: value}
+    return found
+
+
+def executed() -> str:
+    """Joins all Python that the documentation shows and the tests run."""
+    files = [*(ROOT / "examples").rglob("*.py"), *(ROOT / "fedatoms" / "flower" / "template").rglob("*.py")]
+    return "\n".join(
+        [block for page in PAGES for block in blocks(page, "python")] + [path.read_text() for path in files]
+    )
+
+
+@pytest.mark.parametrize("name", [name for name, value in public().items() if isinstance(value, type | FunctionType)])
+def test_every_public_callable_has_an_executed_example(name: str) -> None:
+    short = name.rpartition(".")[2]
+    if short != "FedAtoms":  # Flower's hooks: `server_app` makes it
+        assert ">>>" in (public()[name].__doc__ or "") or re.search(rf"\b{short}\b", executed()), name
+
+
+def test_the_glossary_points_to_the_code() -> None:
+    rows = re.findall(r"^\| (.+?) \| .* \| `([^`]+)` `([^`]+)` \|$", (ROOT / "docs" / "glossary.md").read_text(), re.M)
+    assert len(rows) > 40 and len({term for term, _, _ in rows}) == len(rows)
+    for term, path, name in rows:
+        place = ROOT / "fedatoms" / path
+        text = "".join(file.read_text() for file in (place.rglob("*.py") if place.is_dir() else [place]))
+        assert re.search(rf"\b{name}\b", text), term
 
 
 @pytest.mark.parametrize(
@@ -223,7 +280,7 @@ def test_cards_quote_the_accuracies_of_the_files(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in TABLE2_ROWS if name != "local-atoms"])  # the control of its row
 def test_cards_quote_the_personal_accuracies_of_the_files(name: str) -> None:
-    card = "finetune" if name.endswith("finetune") else CARDS.get(name, name)
+    card = "finetune" if name.endswith("finetune") else name.removesuffix("-and-head")
     assert _quoted(2, f"{name}-personal") in _card(card)
 
 

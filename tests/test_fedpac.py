@@ -24,9 +24,8 @@ from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
 from fedatoms.nn.models import build
-from fedatoms.personal import personal
-from fedatoms.personal.base import Told
-from fedatoms.personal.fedpac import collaborators, describe, fedpac, forms, prototypes
+from fedatoms.personal import FeatureReport, fedpac, personal
+from fedatoms.personal._fedpac import collaborators, describe, forms, prototypes
 from fedatoms.runs.checkpoints import load_checkpoint, save_checkpoint
 
 TRAINING = Training(epochs=2, batch_size=10, lr=0.05, lr_decay=0.9, momentum=0.5, weight_decay=1e-3, clip=1.0)
@@ -54,8 +53,8 @@ def same_bits(one: State, other: State) -> bool:
     return same and identical(one.common, other.common) and identical(one.server.params, other.server.params)
 
 
-def client(z: Tensor, y: Tensor, head: Tensor) -> Told:
-    return Told({"head": head}, describe(z, y), prototypes(z, y))
+def client(z: Tensor, y: Tensor, head: Tensor) -> FeatureReport:
+    return FeatureReport({"head": head}, describe(z, y), prototypes(z, y))
 
 
 def empty(classes: int, width: int) -> dict[str, Tensor]:
@@ -170,8 +169,8 @@ def test_a_round_is_what_a_loop_by_hand_computes() -> None:
                 if part is body and targets is not None:
                     loss = loss + 0.7 * F.mse_loss(z, targets[y])
                 names = list(part.parameters())
-                for weight, slope in zip(names, torch.autograd.grad(loss, names), strict=True):
-                    weight.data -= rate * slope
+                for weight, gradient in zip(names, torch.autograd.grad(loss, names), strict=True):
+                    weight.data -= rate * gradient
         targets = torch.stack([body(x)[y == c].mean(0) for c in range(3)]).detach()
     state = play(sim, 2)
     found = {**state.server.params, **state.clients.rows[0].own}
@@ -286,7 +285,7 @@ def test_fast_and_slow_groups_go_with_it() -> None:
 
 
 def test_a_network_without_a_head_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no head that a client could have.*head"):
+    with pytest.raises(ValueError, match=r"no head to make personal.*`head`"):
         play(simulation(model=nn.Sequential(nn.Conv2d(1, 3, 6), nn.Flatten()).double()), 1)
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from conftest import clients_of, difference, identical, play, small_net
 
-from fedatoms import load_model, personalise
+from fedatoms import load_model
+from fedatoms.adapt import personalise
 from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow

@@ -75,6 +75,7 @@ CASES: dict[str, dict[str, object]] = {
         for method in OWN
     },
     "local atoms, fast and slow": {"personal": "local-atoms", "algorithm": "feddyn", **FAST_SLOW},
+    "from outside": {"algorithm": "examples.own_algorithm:fedexp", "personal": "examples.own_personal:own_biases"},
 }
 
 

@@ -127,8 +127,8 @@ def test_a_changed_number_is_noticed_by_the_checksum(folder: Path) -> None:
     save_file({**tree, "fc2.bias": tree["fc2.bias"] + 1e-6}, path, metadata=IMAGES)
     for call in (
         lambda: fedatoms.load_model(folder),
-        lambda: fedatoms.personal_model(folder, 0),
-        lambda: fedatoms.personalise(folder, (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.arange(2))),
+        lambda: fedatoms.adapt.personal_model(folder, 0),
+        lambda: fedatoms.adapt.personalise(folder, (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.arange(2))),
     ):
         line = mistake(call)
         assert "has the checksum" in line and f"Write both again with `fedatoms run --resume {folder}`." in line
@@ -218,10 +218,10 @@ def test_a_clients_file_has_all_of_its_own_part_and_nothing_else(what: str, fold
         "of another type": {n: v.double() for n, v in own.items()},
     }[what]
     save_file(meddled, path)
-    line = mistake(lambda: fedatoms.personal_model(folder, 1))
+    line = mistake(lambda: fedatoms.adapt.personal_model(folder, 1))
     word = {"one missing": f"missing: {first})", "extra": "extra: fc2.bias)", "nothing": "missing: "}
     assert str(path) in line and word.get(what, f"misshapen: {first} is ") in line and "--resume" in line
-    fedatoms.personal_model(folder, 0)
+    fedatoms.adapt.personal_model(folder, 0)
     resume(folder, {})
     assert identical(load_file(path), own)
 
@@ -230,22 +230,22 @@ def test_a_clients_file_has_all_of_its_own_part_and_nothing_else(what: str, fold
 def test_a_clients_file_that_is_damaged_costs_one_line(content: bytes, folder: Path) -> None:
     path = folder / "personal" / "000001.safetensors"
     path.write_bytes(content)
-    assert f"{path} is not a safetensors file" in mistake(lambda: fedatoms.personal_model(folder, 1))
+    assert f"{path} is not a safetensors file" in mistake(lambda: fedatoms.adapt.personal_model(folder, 1))
 
 
 def test_there_is_one_file_for_each_client(folder: Path) -> None:
     personal = folder / "personal"
     (personal / "000000.safetensors").rename(personal / "000005.safetensors")  # or client 1 would be taken for client 0
-    line = mistake(lambda: fedatoms.personal_model(folder, 0))
+    line = mistake(lambda: fedatoms.adapt.personal_model(folder, 0))
     assert "missing: 000000.safetensors; extra: 000005.safetensors" in line
     shutil.rmtree(personal)
-    line = mistake(lambda: fedatoms.personal_model(folder, 0))
+    line = mistake(lambda: fedatoms.adapt.personal_model(folder, 0))
     assert "not one file for each of 5 clients" in line and "and 2 more" in line and "--resume" in line
 
 
 def test_a_client_of_a_run_on_nodes_is_looked_for_there(folder: Path) -> None:
     (folder / "nodes").mkdir()
-    assert "trained(task, folder, own=file)" in mistake(lambda: fedatoms.personal_model(folder, 0))
+    assert "trained(task, folder, own=file)" in mistake(lambda: fedatoms.adapt.personal_model(folder, 0))
 
 
 def test_a_clients_state_in_a_checkpoint_is_whole_or_refused(folder: Path) -> None:
@@ -281,7 +281,7 @@ def test_every_method_s_own_models_load(
     for client in range(5):
         own = load_file(folder / "personal" / f"{client:06d}.safetensors")
         by_hand = fedatoms.fuse(with_params(shared, own, own)).eval()
-        assert torch.equal(fedatoms.personal_model(folder, client)(x), by_hand(x))
+        assert torch.equal(fedatoms.adapt.personal_model(folder, client)(x), by_hand(x))
         parts.append(own.keys())
     assert all(part == parts[0] for part in parts)  # of who never took part, too
     assert parts[0] or not last_epochs

@@ -152,7 +152,7 @@ def test_mistakes_in_python_are_explained(tmp_path: Path) -> None:
     net, (x, y) = small_net(atoms=4), a_client()
     wrong: list[tuple[str, Callable[[], object]]] = [
         ("Did you mean 'atoms'", lambda: personalise(net, (x, y), part="atom")),
-        ("Decompose it first: --parametrisation atoms", lambda: personalise(small_net(), (x, y))),
+        ("Decompose it first: parametrisation='atoms'", lambda: personalise(small_net(), (x, y))),
         ("lr=0", lambda: personalise(net, (x, y), lr=0)),
         ("epochs=0", lambda: personalise(net, (x, y), epochs=0)),
         ("momentum=1", lambda: personalise(net, (x, y), momentum=1)),

@@ -70,7 +70,7 @@ def test_a_run_leaves_its_files(tmp_path: Path) -> None:
     assert identity(again.experiment) == identity(result.experiment)
     model = fedatoms.load_model(folder)
     assert identical(dict(model.state_dict()), load_file(folder / "model.safetensors"))
-    assert fedatoms.is_decomposed(model)
+    assert fedatoms.nn.is_decomposed(model)
 
 
 def test_the_headline_is_the_mean_of_the_last_hundred_rounds() -> None:
@@ -383,7 +383,7 @@ def test_tensorboard_events_are_written(tmp_path: Path) -> None:
 def test_ten_thousand_clients_keep_their_states_on_disk(tmp_path: Path) -> None:
     from conftest import clients_of, play, small_net
 
-    from fedatoms.algorithms.scaffold import scaffold
+    from fedatoms.algorithms import scaffold
     from fedatoms.core.files import Stored
     from fedatoms.engine.spec import Simulation
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fedatoms.personal._simplex import lightest
+from fedatoms.personal._simplex import minimiser
 
 
 def form_of(size: int, rank: int, spread: float, seed: int) -> Tensor:
@@ -41,14 +41,14 @@ FORMS = dict(size=st.integers(1, 30), rank=st.integers(1, 40), spread=st.floats(
 def test_the_answer_is_on_the_simplex_and_meets_the_conditions_of_optimality(
     size: int, rank: int, spread: float, seed: int
 ) -> None:
-    """No slope is below the value, and those of positive weights are the value."""
+    """No gradient is below the value, and those of positive weights are the value."""
     form = form_of(size, rank, spread, seed)
-    weights = lightest(form)
+    weights = minimiser(form)
     assert bool((weights >= 0).all()) and float(weights.sum()) == pytest.approx(1.0, abs=1e-12)
-    slopes, value = form @ weights, weights @ form @ weights
+    gradient, value = form @ weights, weights @ form @ weights
     small = 1e-8 * float(form.diagonal().max())
-    assert float(slopes.min()) >= float(value) - small
-    assert float(((slopes - value).abs() * (weights > 0)).max()) <= small
+    assert float(gradient.min()) >= float(value) - small
+    assert float(((gradient - value).abs() * (weights > 0)).max()) <= small
 
 
 @settings(max_examples=40)
@@ -65,7 +65,7 @@ def test_scipy_finds_nothing_lighter(size: int, rank: int, seed: int) -> None:
         method="SLSQP",
         options={"ftol": 1e-12, "maxiter": 500},
     )
-    weights = lightest(form)
+    weights = minimiser(form)
     value = float(weights @ form @ weights)
     assert value <= found.fun + 1e-8 and value == pytest.approx(found.fun, abs=1e-5 * float(form.diagonal().max()))
 
@@ -74,16 +74,16 @@ def test_scipy_finds_nothing_lighter(size: int, rank: int, seed: int) -> None:
 @given(size=st.integers(1, 6), seed=st.integers(0, 10_000))
 def test_a_search_of_all_sets_of_positive_weights_finds_the_same(size: int, seed: int) -> None:
     form = form_of(size, size + 2, 0.5, seed)
-    weights = lightest(form)
+    weights = minimiser(form)
     assert float(weights @ form @ weights) == pytest.approx(by_hand(form), rel=1e-7)
 
 
 @given(size=st.integers(1, 40))
 def test_a_form_that_cannot_tell_gives_equal_weights(size: int) -> None:
     for form in (torch.zeros(size, size), torch.eye(size), torch.ones(size, size)):
-        assert torch.allclose(lightest(form), torch.full((size,), 1 / size, dtype=torch.float64), atol=1e-6)
+        assert torch.allclose(minimiser(form), torch.full((size,), 1 / size, dtype=torch.float64), atol=1e-6)
 
 
 def test_a_form_that_is_not_finite_is_refused() -> None:
     with pytest.raises(ValueError, match="not finite"):
-        lightest(torch.tensor([[1.0, torch.nan], [torch.nan, 1.0]]))
+        minimiser(torch.tensor([[1.0, torch.nan], [torch.nan, 1.0]]))

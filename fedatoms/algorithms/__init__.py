@@ -1,40 +1,52 @@
-"""Federated algorithms, one file per paper. A new one is its file, a line in ``ALGORITHMS`` and a card in the docs."""
+"""Federated algorithms, one file per paper; imports core.
 
-import inspect
-from collections.abc import Callable
+A new one is its file, its line in ``ALGORITHMS`` (and its import, for type checkers), and its card in docs/methods: no
+other file names it. ``fedatoms.algorithms.scaffold()`` makes one; the table itself needs no torch.
+"""
 
-from fedatoms.algorithms.base import Algorithm, Server, Work
-from fedatoms.algorithms.fedavg import fedavg
-from fedatoms.algorithms.feddc import feddc
-from fedatoms.algorithms.feddyn import feddyn
-from fedatoms.algorithms.fedopt import fedadam, fedavgm
-from fedatoms.algorithms.fedprox import fedprox
-from fedatoms.algorithms.scaffold import scaffold
-from fedatoms.core.lookup import find
+from typing import TYPE_CHECKING
 
-ALGORITHMS: dict[str, Callable[..., Algorithm]] = {  # the first argument, if any, is what --strength sets
-    "fedavg": fedavg,
-    "fedprox": fedprox,
-    "scaffold": scaffold,
-    "feddyn": feddyn,
-    "feddc": feddc,
-    "fedavgm": fedavgm,
-    "fedadam": fedadam,
+from fedatoms.core.lazy import lazily
+from fedatoms.core.methods import Method, Table
+
+if TYPE_CHECKING:
+    from fedatoms.algorithms._fedavg import fedavg as fedavg
+    from fedatoms.algorithms._feddc import feddc as feddc
+    from fedatoms.algorithms._feddyn import feddyn as feddyn
+    from fedatoms.algorithms._fedopt import fedadam as fedadam
+    from fedatoms.algorithms._fedopt import fedavgm as fedavgm
+    from fedatoms.algorithms._fedprox import fedprox as fedprox
+    from fedatoms.algorithms._scaffold import scaffold as scaffold
+    from fedatoms.algorithms.base import Algorithm as Algorithm
+    from fedatoms.algorithms.base import Server as Server
+    from fedatoms.algorithms.base import Work as Work
+
+ALGORITHMS: dict[str, Method] = {
+    "fedavg": Method("FedAvg", "_fedavg:fedavg", traits={"replaces"}),
+    "fedprox": Method("FedProx", "_fedprox:fedprox", strength="mu", traits={"replaces"}),
+    "scaffold": Method("SCAFFOLD", "_scaffold:scaffold", strength="server_lr", traits={"controls"}),
+    "feddyn": Method("FedDyn", "_feddyn:feddyn", strength="a"),
+    "feddc": Method("FedDC", "_feddc:feddc", strength="a", traits={"controls"}),
+    "fedavgm": Method("FedAvgM", "_fedopt:fedavgm", strength="momentum"),
+    "fedadam": Method("FedAdam", "_fedopt:fedadam", strength="server_lr"),
 }
+TABLE = Table("algorithm", __name__, ALGORITHMS, field="algorithm", strength="strength")
 
 
-def algorithm(name: str, strength: float | None = None) -> Algorithm:
-    """Builds an algorithm by name; ``strength`` replaces its authors' default (mu, a, server rate or momentum).
+def algorithm(name: str, strength: float | None = None) -> "Algorithm":
+    """Builds an algorithm by its name in the table, or "module:factory" of your own.
+
+    ``strength`` replaces the authors' default of the argument that the table names, or of a factory's first one.
 
     >>> algorithm("feddyn").decay, algorithm("feddyn", 0.1).decay
     (0.01, 0.1)
     """
-    factory = find(name, ALGORITHMS, "algorithm")
-    if strength is None:
-        return factory()
-    if not inspect.signature(factory).parameters:
-        raise ValueError(f"strength={strength}, but {name} has none. Leave it out, or use another algorithm.")
-    return factory(strength)
+    from fedatoms.algorithms.base import Algorithm
+
+    return TABLE.build(name, strength, Algorithm)
 
 
-__all__ = ["ALGORITHMS", "Algorithm", "Server", "Work", "algorithm"]
+_HOMES = {**TABLE.homes(), **dict.fromkeys(("Algorithm", "Server", "Work"), "base")}
+__all__ = sorted(["ALGORITHMS", "algorithm", *_HOMES])
+if not TYPE_CHECKING:
+    __getattr__ = lazily(__name__, _HOMES)

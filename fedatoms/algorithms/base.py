@@ -11,16 +11,16 @@ Weighting = Literal["samples", "uniform"]
 
 
 class Server(NamedTuple):
-    """What the server holds, or the part of it that a client hears."""
+    """What the server holds, or the part of it that is broadcast to clients."""
 
     params: Params
     memory: Memory
 
 
 class Work(NamedTuple):
-    """What a client did in a round: where it began, its real steps, and how far that many unit gradients move."""
+    """What a client did in a round: where it started, its real steps, and how far that many unit gradients move."""
 
-    start: Params  # the server's, but for what it kept of its own
+    start: Params  # the server's parameters, except those that the client keeps
     steps: Tensor
     displacement: Params  # a number each: eta_t * sum over j <= K of (1 - b^j) / (1 - b), with momentum b
 
@@ -41,7 +41,7 @@ def nothing(params: Params) -> Memory:
 
 
 def as_it_is(gradient: Params, params: Params, server: Server, memory: Memory) -> Params:
-    """Leaves the gradient as it is.
+    """Returns the gradient unchanged.
 
     >>> as_it_is({}, {}, Server({}, {}), {})
     {}
@@ -50,7 +50,11 @@ def as_it_is(gradient: Params, params: Params, server: Server, memory: Memory) -
 
 
 def upload_params(params: Params, server: Server, memory: Memory, work: Work) -> tuple[Memory, Memory]:
-    """Uploads the trained parameters and keeps nothing new."""
+    """Uploads the trained parameters and keeps the memory as it was.
+
+    >>> upload_params({}, Server({}, {}), {}, Work({}, Tensor(), {}))
+    ({'params': {}}, {})
+    """
     return {"params": params}, memory
 
 
@@ -72,12 +76,12 @@ class Algorithm(NamedTuple):
 
     server_memory: Remember = nothing
     client_memory: Remember = nothing
-    correct: Correct = as_it_is  # gradient, parameters, what was heard, own memory -> gradient; in each local step
-    report: Report = upload_params  # trained parameters, what was heard, own memory, work -> upload, memory to keep
+    correct: Correct = as_it_is  # gradient, parameters, broadcast, own memory -> gradient; in each local step
+    report: Report = upload_params  # trained parameters, broadcast, own memory, work -> upload, memory to keep
     aggregate: Aggregate = replace_params  # server, mean of the uploads, participation -> server
     weighting: Weighting = "samples"
     decay: float = 0.0  # extra weight decay, after the clip
-    sends: tuple[str, ...] = ()  # server memory that also goes down, and is counted
+    sends: tuple[str, ...] = ()  # server memory that is broadcast too, and counted
 
 
 def require(value: float, name: str, *, below: float = float("inf"), or_zero: bool = False) -> None:

@@ -44,6 +44,6 @@ def _personalize(run: Path, newcomer: "Newcomer") -> int:
     if done.scores:
         console.print(joining(done))
     line(console, f"file: {ready.out}, {ready.numbers:,} numbers ({newcomer.part}) in {done.size / 1000:.1f} kB")
-    line(console, f'load: model = fedatoms.load_personal("{ready.run}", "{ready.out}")')
-    line(console, f'use:  model(fedatoms.inputs_of("{ready.run}", images))')
+    line(console, f'load: model = fedatoms.adapt.load_personal("{ready.run}", "{ready.out}")')
+    line(console, f'use:  model(fedatoms.adapt.inputs_of("{ready.run}", images))')
     return 0

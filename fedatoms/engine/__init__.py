@@ -1,1 +1,13 @@
 """A federation on one machine, round after round; imports core, nn, data, algorithms and personal."""
+
+from typing import TYPE_CHECKING
+
+from fedatoms.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedatoms.engine.exchange import Exchange, every_round, fast_slow
+    from fedatoms.engine.loop import Trained
+
+__all__ = ["Exchange", "Trained", "every_round", "fast_slow"]
+if not TYPE_CHECKING:
+    __getattr__ = lazily(__name__, {**dict.fromkeys(__all__, "exchange"), "Trained": "loop"})

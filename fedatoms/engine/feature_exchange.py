@@ -13,9 +13,9 @@ from fedatoms.data.batches import normalise
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.spec import head_of
 from fedatoms.engine.state import State
-from fedatoms.personal.base import Collaboration, Told
+from fedatoms.personal.base import Collaboration, FeatureReport
 
-Uploads = Mapping[int, Told]  # of each client that reported
+Uploads = Mapping[int, FeatureReport]  # of each client that reported
 _BATCH = 500  # samples whose features are computed at once
 _GROUP: Group = "head"  # under which all that is said of features is counted: it is said for the head's sake
 
@@ -65,7 +65,7 @@ def uploads_of(runtime: Runtime, state: State, before: Mapping[int, Params], aft
     for client, said in after.items():
         row = state.clients.read(client)
         assert row is not None, "who trained has a state"
-        told[client] = Told(trees.restrict(row.own, runtime.layout.own), before[client], said)
+        told[client] = FeatureReport(trees.restrict(row.own, runtime.layout.own), before[client], said)
     return told
 
 

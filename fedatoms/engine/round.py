@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedatoms.algorithms import fedprox
 from fedatoms.algorithms.base import Algorithm, Server
-from fedatoms.algorithms.fedprox import fedprox
 from fedatoms.core import ledger, trees
 from fedatoms.core.files import Stored
 from fedatoms.core.ledger import Bytes

@@ -81,7 +81,7 @@ def mean_of(total: Total, like: Params) -> Memory:
 def aggregate(server: Server, algorithm: Algorithm, mean: Memory, participation: float) -> Server:
     """Applies the mean of the uploads: the algorithm sees what travelled, the rest stays as it was.
 
-    >>> from fedatoms.algorithms.fedavg import fedavg
+    >>> from fedatoms.algorithms import fedavg
     >>> old = Server({"w": torch.tensor(0.0), "kept": torch.tensor(5.0)}, {})
     >>> aggregate(old, fedavg(), {"params": {"w": torch.tensor(2.0)}, "statistics": {}}, participation=0.1).params
     {'w': tensor(2.), 'kept': tensor(5.)}

@@ -1,6 +1,10 @@
 """An experiment: one flat, frozen value that describes a run; its fields are the command line's flags; no torch."""
 
+import dataclasses
 from dataclasses import dataclass
+
+from fedatoms.algorithms import TABLE as ALGORITHMS
+from fedatoms.personal import TABLE as PERSONAL
 
 ATOM_FIELDS = ("parametrisation", "atoms", "init", "where", "atoms_lr", "atoms_decay")  # how a network is decomposed
 EXECUTION_FIELDS = frozenset(  # how and where to compute: no part of what is computed
@@ -10,6 +14,11 @@ LENGTH_FIELDS = ("rounds", "eval_every")  # a resumed run may change these, and 
 LIST_FIELDS = frozenset({"fast", "fixed", "score"})  # names with commas between them
 PATH_FIELDS = ("data_dir", "out")  # folders of this machine: no part of a result
 OWN = "own"  # the data set of an experiment whose data and network only the caller's code can make
+
+_CONTROLS = (
+    f"Learning rate by which {ALGORITHMS.having('controls')} turn a move into a gradient: current, or first (as in "
+    "FedDC's code)."
+)
 
 
 @dataclass(frozen=True)
@@ -55,17 +64,11 @@ class Experiment:
     """Factor on the learning rate of atoms and coefficients (parametrisation atoms)."""
     atoms_decay: float = 1.0
     """Factor on the weight decay of atoms and coefficients (parametrisation atoms)."""
-    algorithm: str = "fedavg"
-    """Algorithm: fedavg, fedprox, scaffold, feddyn, feddc, fedavgm or fedadam."""
-    strength: float | None = None
-    """The algorithm's own parameter (mu of fedprox, a of feddyn and feddc, ...); None takes its authors' default."""
-    controls: str = "current"
-    """Learning rate by which scaffold and feddc turn a move into a gradient: current, or first (as in FedDC's code)."""
-    personal: str = "none"
-    """Personalised method: none, local-atoms[-and-head], local, finetune[-head], ditto, fedper, fedrep, fedpac,
-    lg-fedavg, fedbn or pfedpara."""
-    personal_strength: float | None = None
-    """The personalised method's own parameter (pull of ditto and fedpac); None takes its authors' default."""
+    algorithm: str = dataclasses.field(default="fedavg", metadata={"help": ALGORITHMS.help()})
+    strength: float | None = dataclasses.field(default=None, metadata={"help": ALGORITHMS.strength_help()})
+    controls: str = dataclasses.field(default="current", metadata={"help": _CONTROLS})
+    personal: str = dataclasses.field(default="none", metadata={"help": PERSONAL.help()})
+    personal_strength: float | None = dataclasses.field(default=None, metadata={"help": PERSONAL.strength_help()})
     last_epochs: int = 10
     """Epochs of the last local pass over every client's own part (a personalised method); 0 leaves it out."""
     own_test: str = "split"

@@ -41,7 +41,8 @@ def run_name(experiment: Experiment) -> str:
     size = {"atoms": experiment.atoms, "fedpara": experiment.gamma, "pfedpara": experiment.gamma}.get(kind)
     layers = "" if kind == "plain" else f"-{kind}{size}"
     own = "" if experiment.personal == "none" else f"-{experiment.personal}"
-    return f"{experiment.algorithm}{layers}{own}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
+    method = f"{experiment.algorithm}{layers}{own}".replace(":", ".")  # module:factory, in folders of any system
+    return f"{method}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
 
 
 def run_folder(experiment: Experiment) -> Path:

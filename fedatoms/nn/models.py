@@ -5,10 +5,7 @@ All return logits, for images of 32x32 pixels unless stated otherwise.
 
 import copy
 import functools
-import importlib
 import inspect
-import os
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
@@ -17,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedatoms.core import lookup
+from fedatoms.core.methods import from_outside
 from fedatoms.core.randomness import address
 
 Norm = Callable[[int], nn.Module]
@@ -239,17 +237,8 @@ def _cnn(
 
 def _own(name: str, classes: int) -> Callable[[], object]:
     """Imports "module:factory" and hands it ``classes=`` if it takes that."""
-    module, _, attribute = name.partition(":")
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.insert(0, os.getcwd())  # as `python -m` does
-    importlib.invalidate_caches()
     rule = "Type module:factory, as mynet:build for build(classes) in mynet.py of this folder"
-    try:
-        factory = getattr(importlib.import_module(module), attribute, None)
-    except Exception as error:  # whatever the user's file raises
-        raise ValueError(f"model={name!r}: importing {module!r} fails ({error!r}). {rule}") from error
-    if not callable(factory):
-        raise ValueError(f"model={name!r}: {module!r} has no function or class {attribute!r}. {rule}")
+    factory = from_outside(name, "model", rule)
     signature = inspect.signature(factory)
     takes = any(p.name == "classes" or p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     arguments = {"classes": classes} if takes else {}

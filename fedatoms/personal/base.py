@@ -15,45 +15,55 @@ View = Literal["personal", "global"]
 
 
 class Phase(NamedTuple):
-    """One training in a client's round. What is not a client's own is uploaded after the phase that moves it."""
+    """One training in a client's round. Shared parameters are uploaded after the phase that moves them.
+
+    >>> Phase("own", epochs=1).view
+    'personal'
+    """
 
     moves: Moves = "all"
-    view: View = "personal"  # the received model with the client's own part in it, or without
+    view: View = "personal"  # the received model, with the client's own part in it or without
     epochs: int = 0  # 0 takes the run's
     pull: float = 0.0  # towards the received model, when only the own part moves
     align: float = 0.0  # pull of the features towards a collaboration's targets, from the second round on
     lr: float = 0.0  # 0 takes the run's; decays as that does
 
 
-class Told(NamedTuple):
-    """What a client uploads to a collaboration: its own part, and what it says of its features."""
+class FeatureReport(NamedTuple):
+    """What a client uploads to a collaboration: its personal parameters, and statistics of its features.
+
+    >>> sorted(FeatureReport(own={}, before={}, after={})._asdict())
+    ['after', 'before', 'own']
+    """
 
     own: Params
-    before: Params  # of those that the received model gives
-    after: Params  # of those that its trained model gives
+    before: Params  # statistics of the received model's features
+    after: Params  # statistics of the trained model's features
 
 
 class Collaboration(NamedTuple):
-    """What a method exchanges beside the model: clients describe features, the server makes new own parts of all that.
+    """What a method exchanges beside the model: clients upload feature statistics, the server returns personal parts.
 
-    Features z (n, d) are what goes into the head, y (n,) their labels.
+    Features z (n, d) are the inputs of the head, y (n,) their labels.
+
+    >>> from fedatoms.personal import fedpac
+    >>> isinstance(fedpac().collaboration, Collaboration)
+    True
     """
 
     start: Callable[[int, Tensor], Params]  # number of classes, some features -> the server's memory
-    sends: Callable[[Params], Params]  # memory -> what goes to each sampled client
+    sends: Callable[[Params], Params]  # memory -> what each sampled client is sent
     before: Callable[[Tensor, Tensor], Params]
     after: Callable[[Tensor, Tensor], Params]
-    targets: Callable[
-        [Params, Params, int], Tensor
-    ]  # sent, before, number of classes -> features to aim at (classes, d)
-    settle: Callable[[Params, list[Told]], tuple[Params, list[Params]]]  # memory, the round -> memory, new own parts
+    targets: Callable[[Params, Params, int], Tensor]  # sent, before, number of classes -> target features (classes, d)
+    settle: Callable[[Params, list[FeatureReport]], tuple[Params, list[Params]]]  # memory, reports -> memory, personal
 
 
 class Personal(NamedTuple):
     """A personalised method; the default has nothing personal.
 
-    ``beside``: a client's own part is a second version; the server has its own, which travels like the rest. Else the
-    own part never leaves the client. ``final``: what a last local pass trains on every client; None takes the own part.
+    ``own`` names the personal parameters. ``beside``: they are a second version beside the server's, which travels like
+    the rest; else they never leave the client. ``final``: what a last local pass trains on every client; None: ``own``.
     """
 
     own: Part = lambda model, labels: frozenset()
@@ -64,7 +74,7 @@ class Personal(NamedTuple):
 
 
 def everything(model: nn.Module, labels: Labels) -> frozenset[str]:
-    """The whole model.
+    """Names all parameters of the model.
 
     >>> sorted(everything(nn.Linear(1, 1), {"weight": "head", "bias": "head"}))
     ['bias', 'weight']
@@ -73,7 +83,7 @@ def everything(model: nn.Module, labels: Labels) -> frozenset[str]:
 
 
 def groups(*wanted: Group) -> Part:
-    """The parameters of some groups.
+    """Returns the part that holds all parameters of some groups.
 
     >>> sorted(groups("head")(nn.Module(), {"conv.weight": "rest", "fc.bias": "head"}))
     ['fc.bias']
@@ -82,14 +92,14 @@ def groups(*wanted: Group) -> Part:
     def part(model: nn.Module, labels: Labels) -> frozenset[str]:
         for group in wanted:
             if group not in labels.values():
-                raise ValueError(f"the model has no {group} that a client could have of its own. {_REMEDIES[group]}")
+                raise ValueError(f"the model has no {group} to make personal. {_REMEDIES[group]}")
         return frozenset(name for name, group in labels.items() if group in wanted)
 
     return part
 
 
 def layers(kinds: tuple[type[nn.Module], ...], what: str) -> Part:
-    """The tensors of all layers of some kinds, which an error calls ``what``.
+    """Returns the part that holds all layers of some kinds, which an error calls ``what``.
 
     >>> model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1, affine=False, momentum=None))
     >>> sorted(layers((nn.BatchNorm1d,), "norm")(model, {"0.bias": "head", "1.running_mean": "statistics"}))
@@ -100,16 +110,17 @@ def layers(kinds: tuple[type[nn.Module], ...], what: str) -> Part:
         inside = [f"{name}." if name else "" for name, layer in model.named_modules() if isinstance(layer, kinds)]
         found = frozenset(name for name in labels if name.startswith(tuple(inside)))
         if not found:
-            raise ValueError(f"the model has no {what} of a client's own. Use --model resnet18, or another --personal.")
+            raise ValueError(f"the model has no {what} to make personal. Use model='resnet18', or another method.")
         return found
 
     return part
 
 
+_DECOMPOSE = "Decompose it first: parametrisation='atoms', or fedatoms.decompose(model)."
 _REMEDIES: dict[Group, str] = {
-    "atoms": "Decompose it first: --parametrisation atoms, or fedatoms.decompose(model).",
-    "coefficients": "Decompose it first: --parametrisation atoms, or fedatoms.decompose(model).",
-    "head": "Name its last layer with --head, or head=... of the simulation.",
-    "rest": "Use another --personal.",
-    "statistics": "Use a network with BatchNorm, or another --personal.",
+    "atoms": _DECOMPOSE,
+    "coefficients": _DECOMPOSE,
+    "head": "Name its last layer with `head`.",
+    "rest": "Use another method.",
+    "statistics": "Use a network with BatchNorm, or another method.",
 }

@@ -2,10 +2,9 @@
 
 from statistics import fmean as mean
 
+from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.evidence.explain.fork import Forked
 from fedatoms.evidence.explain.values import Explanation, Round
-
-REPLACES = ("fedavg", "fedprox")  # the server's next model is the mean itself
 
 
 def findings(explanation: Explanation) -> list[str]:
@@ -107,7 +106,7 @@ def _longer(explanation: Explanation) -> str:
     name = explanation.experiment.algorithm
     if explanation.fork:
         return _forked(explanation.fork)
-    if name in REPLACES:
+    if ALGORITHMS.has(name, "replaces"):
         return "A replayed round shows one average only: --fork N goes on for N rounds with and without latent clients."
     return f"Both are means of the clients' models: what the server of {name} adds of its own is not in these numbers."
 

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
 from fedatoms.experiment.parse import period_of
 
@@ -129,7 +130,7 @@ def _matters(experiment: Experiment, name: str) -> bool:
     if name in _ONLY_WITH_ATOMS:
         return experiment.parametrisation == "atoms"
     if name == "controls":
-        return experiment.algorithm in ("scaffold", "feddc")
+        return ALGORITHMS.has(experiment.algorithm, "controls", outside=True)
     if name == "gamma":
         return experiment.parametrisation in ("fedpara", "pfedpara")
     if name in ("fast", "slow_local"):

@@ -9,8 +9,8 @@ def fedprox(mu: float = 1e-4) -> Algorithm:
     """Adds ``mu / 2 * |w - w^t|^2`` to every client's loss.
 
     >>> from torch import tensor
-    >>> heard = Server({"w": tensor(1.0)}, {})
-    >>> fedprox(mu=0.5).correct({"w": tensor(1.0)}, {"w": tensor(3.0)}, heard, {})
+    >>> broadcast = Server({"w": tensor(1.0)}, {})
+    >>> fedprox(mu=0.5).correct({"w": tensor(1.0)}, {"w": tensor(3.0)}, broadcast, {})
     {'w': tensor(2.)}
     """
     require(mu, "mu", or_zero=True)  # 0 is FedAvg

@@ -23,8 +23,8 @@ def scaffold(server_lr: float = 1.0) -> Algorithm:
         return trees.apply(lambda g, own, c: g - own + c, gradient, memory["control"], server.memory["control"])
 
     def report(params: Params, server: Server, memory: Memory, work: Work) -> tuple[Memory, Memory]:
-        heard = server.memory["control"]
-        change = trees.apply(lambda y, w, c, far: (w - y) / far - c, params, work.start, heard, work.displacement)
+        c, start = server.memory["control"], work.start
+        change = trees.apply(lambda y, w, c, far: (w - y) / far - c, params, start, c, work.displacement)
         return {"params": params, "control": change}, {"control": trees.add(memory["control"], change)}
 
     def aggregate(server: Server, mean: Memory, participation: float) -> Server:

@@ -16,7 +16,7 @@ def pfedpara() -> Personal:
     def second(model: nn.Module, labels: Labels) -> frozenset[str]:
         found = personal_factors(model) & labels.keys()
         if not found:
-            raise ValueError("the model has no second factors. Factorise it first: --parametrisation pfedpara.")
+            raise ValueError("the model has no second factors. Factorise it first: parametrisation='pfedpara'.")
         return found
 
     return Personal(second)

@@ -1,10 +1,10 @@
 """FedPAC: Xu et al., "Personalized Federated Learning with Feature Alignment and Classifier Collaboration", ICLR 2023.
 
-A client tells the server of its features z, class by class, with p_c the shares and n the number of its samples::
+A client uploads statistics of its features z for each class, with p_c the shares and n the number of its samples::
 
     mu_c = mean of z over class c      h_c = p_c mu_c      V = (1 / n) (mean of |z|^2 - sum_c |h_c|^2)
 
-Its next head is a mean of all heads of the round whose weights a make ``a^T (diag(V) + M_i) a`` least on the simplex.
+Its next head is a mean of the round's heads, whose weights a minimise ``a^T (diag(V) + M_i) a`` over the simplex.
 """
 
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedatoms.algorithms.base import require
 from fedatoms.core.trees import Params, apply
-from fedatoms.personal._simplex import lightest
-from fedatoms.personal.base import Collaboration, Personal, Phase, Told, groups
+from fedatoms.personal._simplex import minimiser
+from fedatoms.personal.base import Collaboration, FeatureReport, Personal, Phase, groups
 
 _SMALLEST = 1e-3  # weights below count as zero, as in the authors' code
 
@@ -33,7 +33,7 @@ def fedpac(align: float = 1.0, head_lr: float = 0.1) -> Personal:
 
 
 def describe(z: Tensor, y: Tensor) -> Params:
-    """Returns a client's classes, their counts, ``h`` with a row for each of them, and ``V``.
+    """Returns a client's classes, their counts, ``h`` with a row for each class, and ``V``.
 
     >>> describe(torch.tensor([[1.0], [3.0]]), torch.tensor([4, 4]))
     {'classes': tensor([4]), 'counts': tensor([2]), 'h': tensor([[2.]]), 'variance': tensor(0.5000)}
@@ -45,7 +45,7 @@ def describe(z: Tensor, y: Tensor) -> Params:
 
 
 def prototypes(z: Tensor, y: Tensor) -> Params:
-    """Returns the mean features of each class that is there, in order.
+    """Returns the mean features of each class that occurs, in order.
 
     >>> prototypes(torch.tensor([[1.0], [3.0], [7.0]]), torch.tensor([0, 0, 4]))
     {'prototypes': tensor([[2.],
@@ -68,7 +68,7 @@ def forms(h: Tensor, variances: Tensor) -> Iterator[Tensor]:
 
 
 def collaborators(form: Tensor, client: int) -> Tensor:
-    """Returns the weights of all heads in a client's next one; its own if none is worth counting.
+    """Returns the weights of all heads in a client's next one; its own head alone if all weights are negligible.
 
     >>> collaborators(torch.tensor([[1.0, 0.0], [0.0, 9999.0]]), client=1)
     tensor([1., 0.], dtype=torch.float64)
@@ -77,7 +77,7 @@ def collaborators(form: Tensor, client: int) -> Tensor:
     alone[client] = 1.0
     if not torch.isfinite(form).all():
         return alone
-    weights = lightest(form)
+    weights = minimiser(form)
     weights = torch.where(weights < _SMALLEST, 0.0, weights)
     return weights / weights.sum() if weights.any() else alone
 
@@ -93,7 +93,7 @@ def _sends(memory: Params) -> Params:
 
 
 def _targets(sent: Params, before: Params, classes: int) -> Tensor:
-    """Returns the global prototypes; where there is none yet, the client's own from before its training."""
+    """Returns the global prototypes; for a class without one, the client's own from before its training."""
     h, counts = before["h"], before["counts"]
     targets = h.new_zeros(classes, h.shape[1])
     targets[before["classes"]] = h * (counts.sum() / counts)[:, None].to(h.dtype)  # mu_c = h_c / p_c
@@ -101,24 +101,24 @@ def _targets(sent: Params, before: Params, classes: int) -> Tensor:
     return targets
 
 
-def _settle(memory: Params, told: list[Told]) -> tuple[Params, list[Params]]:
+def _settle(memory: Params, reports: list[FeatureReport]) -> tuple[Params, list[Params]]:
     classes = len(memory["known"])
-    h = torch.stack([_dense(each.before["h"], each.before["classes"], classes).flatten() for each in told])
-    variances = torch.stack([each.before["variance"] for each in told])
-    heads = {name: torch.stack([each.own[name] for each in told]).double() for name in told[0].own}
+    h = torch.stack([_dense(each.before["h"], each.before["classes"], classes).flatten() for each in reports])
+    variances = torch.stack([each.before["variance"] for each in reports])
+    heads = {name: torch.stack([each.own[name] for each in reports]).double() for name in reports[0].own}
     mixed = []
-    for i, (each, form) in enumerate(zip(told, forms(h, variances), strict=True)):
+    for i, (each, form) in enumerate(zip(reports, forms(h, variances), strict=True)):
         weights = collaborators(form, i).to(h.device)
         mean = apply(lambda head, weights=weights: torch.tensordot(weights, head, dims=1), heads)
         mixed.append(apply(lambda leaf, like: leaf.to(like.dtype), mean, each.own))
-    return _remember(memory, told), mixed
+    return _remember(memory, reports), mixed
 
 
-def _remember(memory: Params, told: list[Told]) -> Params:
-    """Averages the prototypes of each class by the clients' counts; those of absent classes stay."""
+def _remember(memory: Params, reports: list[FeatureReport]) -> Params:
+    """Averages the prototypes of each class, weighted by the clients' counts; absent classes keep theirs."""
     old, classes = memory["prototypes"], len(memory["known"])
     total, count = old.new_zeros(old.shape, dtype=torch.float64), old.new_zeros(classes, 1, dtype=torch.float64)
-    for each in told:
+    for each in reports:
         counts = each.before["counts"].double()[:, None]
         total = total + _dense(counts * each.after["prototypes"], each.before["classes"], classes)
         count = count + _dense(counts, each.before["classes"], classes)
@@ -127,7 +127,7 @@ def _remember(memory: Params, told: list[Told]) -> Params:
 
 
 def _sums(z: Tensor, y: Tensor, classes: Tensor) -> Tensor:
-    # a product in float64: sums by index would add in any order on a GPU
+    # a float64 matrix product: index_add sums in no fixed order on a GPU
     return (y == classes[:, None]).double() @ z.double()
 
 

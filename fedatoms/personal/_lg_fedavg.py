@@ -15,9 +15,7 @@ def lg_fedavg() -> Personal:
     def representation(model: nn.Module, labels: Labels) -> frozenset[str]:
         linear = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
         if len(linear) < 2:
-            raise ValueError(
-                f"lg-fedavg shares two linear layers, the model has {len(linear)}. Use another --personal."
-            )
+            raise ValueError(f"lg-fedavg shares two linear layers, the model has {len(linear)}. Use another method.")
         return frozenset(name for name in labels if not name.startswith(tuple(f"{layer}." for layer in linear[-2:])))
 
     return Personal(representation)

@@ -1,0 +1,139 @@
+"""Tables of methods: one line each, known before torch is imported; and "module:factory" for methods from outside."""
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Literal, NamedTuple, TypeVar
+
+from fedatoms.core.lookup import find
+
+T = TypeVar("T")
+Factory = Callable[..., object]
+Trait = Literal[
+    "controls",  # turns a client's move into a gradient, by the learning rate that the field ``controls`` names
+    "replaces",  # the server's next model is the mean of the uploads, and nothing else
+]
+
+
+class Method(NamedTuple):
+    """A line of a table: what help, labels and checks say of a method without importing it."""
+
+    label: str  # as its paper writes it
+    factory: str  # "module:function" in the table's package
+    strength: str | None = None  # the factory's argument that a strength sets
+    traits: Collection[Trait] = ()
+
+
+class Table(NamedTuple):
+    """Methods of one kind by name, the package that holds them, and the fields of an experiment that choose one."""
+
+    kind: str
+    package: str
+    methods: Mapping[str, Method]
+    field: str
+    strength: str  # the field that sets the strength
+
+    def homes(self) -> dict[str, str]:
+        """Returns the module of each factory."""
+        paths = (method.factory.partition(":") for method in self.methods.values())
+        return {function: module for module, _, function in paths}
+
+    def help(self) -> str:
+        """Explains the field that chooses a method."""
+        return f"{self.kind.capitalize()}: {in_words(self.methods)}; or module:factory of your own."
+
+    def strength_help(self) -> str:
+        """Explains the field that sets a strength."""
+        return f"The {self.kind}'s own parameter ({self.strengths()}); None takes its authors' default."
+
+    def having(self, trait: Trait) -> str:
+        """Lists the methods that have a trait."""
+        return in_words((name for name in self.methods if self.has(name, trait)), "and")
+
+    def strengths(self) -> str:
+        """Says which argument a strength sets, and in which methods."""
+        named = {method.strength: "" for method in self.methods.values() if method.strength}
+        for argument in named:
+            named[argument] = in_words((n for n, m in self.methods.items() if m.strength == argument), "and")
+        return ", ".join(f"{argument} of {methods}" for argument, methods in named.items())
+
+    def has(self, name: str, trait: Trait, *, outside: bool = False) -> bool:
+        """Says whether a method has a trait; ``outside`` is the answer for one that is not in the table."""
+        return trait in self.methods[name].traits if name in self.methods else outside
+
+    def build(self, name: str, strength: float | None, of: type[T]) -> T:
+        """Builds a method of the table, or of "module:factory", whose first argument is its strength."""
+        factory, argument = self._outside(name) if ":" in name else self._inside(name)
+        if strength is not None and argument is None:
+            raise ValueError(
+                f"{self.strength}={strength}, but {name} has none. Leave it out, or use a {self.kind} that has one: "
+                f"{self.strengths()}."
+            )
+        made = factory() if strength is None or argument is None else factory(**{argument: strength})
+        if not isinstance(made, of):
+            raise ValueError(
+                f"{self.field}={name!r} returns {type(made).__name__}: a factory must return a {self._public(of)}."
+            )
+        return made
+
+    def _inside(self, name: str) -> tuple[Factory, str | None]:
+        method = find(name, self.methods, self.kind)
+        module, _, function = method.factory.partition(":")
+        factory: Factory = getattr(importlib.import_module(f"{self.package}.{module}"), function)
+        return factory, method.strength
+
+    def _outside(self, name: str) -> tuple[Factory, str | None]:
+        rule = "Type module:factory, as mine:build for build() in mine.py of this folder"
+        factory = from_outside(name, self.field, rule)
+        parameters = inspect.signature(factory).parameters.values()
+        if needed := [each.name for each in parameters if each.default is each.empty and each.kind in _TAKEN]:
+            raise ValueError(
+                f"{self.field}={name!r}: the factory needs {in_words(needed, 'and')}, but is called without arguments, "
+                f"or with its strength alone. Give each argument a default."
+            )
+        return factory, next((each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD), None)
+
+    def _public(self, of: type) -> str:
+        return f"{self.package}.{of.__name__}"
+
+
+_TAKEN = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+
+
+def from_outside(name: str, field: str, rule: str) -> Factory:
+    """Imports "module:factory", also from the current folder; an error names the field and ends with the rule.
+
+    >>> from_outside("math:sqrt", "model", "Type module:factory")(9)
+    3.0
+    >>> from_outside("math:root", "model", "Type module:factory")
+    Traceback (most recent call last):
+    ...
+    ValueError: model='math:root': 'math' has no function or class 'root'. Type module:factory
+    """
+    module, _, attribute = name.partition(":")
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    importlib.invalidate_caches()
+    try:
+        factory: object = getattr(importlib.import_module(module), attribute, None)
+    except Exception as error:  # whatever the user's file raises
+        raise ValueError(f"{field}={name!r}: importing {module!r} fails ({error!r}). {rule}") from error
+    if not callable(factory):
+        raise ValueError(f"{field}={name!r}: {module!r} has no function or class {attribute!r}. {rule}")
+    return factory
+
+
+def in_words(names: Iterable[str], last: str = "or") -> str:
+    """Lists names as a sentence does.
+
+    >>> in_words(["fedavg", "feddc", "feddyn"]), in_words(["a", "b"], "and"), in_words(["mu"])
+    ('fedavg, feddc or feddyn', 'a and b', 'mu')
+    """
+    *first, end = names
+    return f"{', '.join(first)} {last} {end}" if first else end

@@ -1,0 +1,13 @@
+"""The laws that every method keeps, to run on methods of your own in your own tests; imports runs and below."""
+
+from typing import TYPE_CHECKING
+
+from fedatoms.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedatoms.testing.algorithm_laws import check_algorithm
+    from fedatoms.testing.personal_laws import check_personal
+
+__all__ = ["check_algorithm", "check_personal"]
+if not TYPE_CHECKING:
+    __getattr__ = lazily(__name__, {"check_algorithm": "algorithm_laws", "check_personal": "personal_laws"})
