@@ -30,14 +30,14 @@ def _presets() -> int:
 
 
 def method(experiment: Experiment) -> str:
-    """Names the method: the personalised one if there is one, and the algorithm if that is not FedAvg.
+    """Names the method: the personalised one if there is one, and the algorithm if that is not the default.
 
     >>> method(Experiment(algorithm="feddc")), method(Experiment(algorithm="fedprox", personal="finetune"))
     ('feddc', 'finetune, fedprox')
     """
     if experiment.personal == "none":
         return experiment.algorithm
-    return experiment.personal + (f", {experiment.algorithm}" if experiment.algorithm != "fedavg" else "")
+    return experiment.personal + (f", {experiment.algorithm}" if experiment.algorithm != Experiment.algorithm else "")
 
 
 def network(experiment: Experiment) -> str:

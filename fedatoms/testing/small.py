@@ -55,7 +55,7 @@ def clients(order: Sequence[int] = range(len(SIZES)), copies: int = 1) -> Federa
 def network(*, norm: bool = True, dropout: bool = True) -> nn.Module:
     """Builds a decomposed network in float64, the same one each time.
 
-    >>> from fedatoms.nn.atoms import groups
+    >>> from fedatoms.nn.groups import groups
     >>> sorted(set(groups(network()).values()))
     ['atoms', 'coefficients', 'head', 'rest', 'statistics']
     """
