@@ -183,12 +183,14 @@ def _read(word: str, kind: object) -> object:
     if origin is Literal and word not in members:
         near = difflib.get_close_matches(word, map(str, members), n=1, cutoff=0)[0]
         raise ValueError(f"'{word}' is not one of {', '.join(members)}. Did you mean '{near}'?")
-    if kind is int or kind is float:
-        try:
-            return int(word) if kind is int else float(word)
-        except ValueError:
-            raise ValueError(f"'{word}' is not a {'whole ' * (kind is int)}number") from None
-    return word
+    return _number(word, whole=kind is int) if kind in (int, float) else word
+
+
+def _number(word: str, *, whole: bool) -> float:
+    try:
+        return int(word) if whole else float(word)
+    except ValueError:
+        raise ValueError(f"'{word}' is not a {'whole ' * whole}number") from None
 
 
 def _metavar(kind: object) -> str:

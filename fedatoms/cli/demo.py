@@ -8,6 +8,7 @@ from fedatoms.cli.args import axes, grid
 from fedatoms.cli.compare import compared
 from fedatoms.cli.console import suggest, terminal
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import DEMO
 
 AXES: dict[str, tuple[object, ...]] = {"parametrisation": ("plain", "atoms"), "seed": (0, 1, 2), "out": ("runs/demo",)}
@@ -22,22 +23,21 @@ def options(words: Sequence[str]) -> Options:
         It takes about a minute. Flags are those of `fedatoms run`, with commas between values.
         """
 
-        def job() -> int:
-            experiments = grid([DEMO], given, ["--parametrisation", *words])  # the verdict is about its two values
-            first = experiments[0]
-            print(
-                f"{first.algorithm} on {first.dataset}: {first.clients} clients with {first.classes_per_client} "
-                f"classes each, {first.fraction:.0%} of them sampled in each of {first.rounds} rounds."
-            )
-            title, plot = f"{first.algorithm} with and without atoms", Path(first.out) / "demo.png"
-            compared(experiments, title, plot, verdict=True)
-            suggest(
-                terminal(),
-                (f"fedatoms report {first.out}", "curves and tables of these runs on one page"),
-                ("fedatoms run fedavg-atoms", "one experiment; `fedatoms presets` lists more"),
-            )
-            return 0
-
-        return job
+        return lambda: _demo(grid([DEMO], given, ["--parametrisation", *words]))  # the verdict is about its values
 
     return demo
+
+
+def _demo(experiments: list[Experiment]) -> int:
+    first = experiments[0]
+    print(
+        f"{first.algorithm} on {first.dataset}: {first.clients} clients with {first.classes_per_client} classes each, "
+        f"{first.fraction:.0%} of them sampled in each of {first.rounds} rounds."
+    )
+    compared(experiments, f"{first.algorithm} with and without atoms", Path(first.out) / "demo.png", verdict=True)
+    suggest(
+        terminal(),
+        (f"fedatoms report {first.out}", "curves and tables of these runs on one page"),
+        ("fedatoms run fedavg-atoms", "one experiment; `fedatoms presets` lists more"),
+    )
+    return 0
