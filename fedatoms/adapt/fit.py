@@ -122,8 +122,7 @@ def load_personal(model: Model, path: Path | str) -> nn.Module:
     base, (own, about) = base_of(model), _read(Path(path))
     wrong = _misfit(base.model, own)
     if wrong or about["frozen"] != fingerprint(base.model, own):
-        whose = f" of experiment {about['experiment']}" if about["experiment"] else ""
-        this = f" of experiment {base.experiment}" if base.experiment else ""
+        whose, this = (f" of experiment {name}" if name else "" for name in (about["experiment"], base.experiment))
         raise ValueError(
             f"{path} belongs to another model{whose}, not to this one{this}{wrong and f' ({wrong})'}: own atoms only "
             "fit the coefficients that they were trained with. Load it with that model, or fit new ones with "

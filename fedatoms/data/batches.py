@@ -39,9 +39,8 @@ def planner(parts: Sequence[Tensor], recipe: Recipe | None, batch_size: int, see
     """
 
     def draw(client: int, round: int, epochs: int, phase: int) -> Plan:
-        part = parts[client]
         return plan(
-            part,
+            parts[client],
             batch_size=batch_size,
             epochs=epochs,
             recipe=recipe,
@@ -115,8 +114,7 @@ def fetch(
     >>> fetch(x, y, torch.tensor([0]), recipe, torch.float32, torch.tensor([True]), torch.tensor([[0, 1]]))
     (tensor([[[[1., 0.], [3., 0.]]]]), tensor([5]))
     """
-    flat = rows.flatten()
-    images = normalise(x.index_select(0, flat), recipe, dtype)  # ten times as fast as x[rows] on a CPU
+    images = normalise(x.index_select(0, rows.flatten()), recipe, dtype)  # ten times as fast as x[rows] on a CPU
     if recipe is not None and (recipe.flip or recipe.pad):
         images = _augment(images, recipe, flip.flatten(), shift.flatten(0, -2))
     return images.view(*rows.shape, *x.shape[1:]), y[rows]

@@ -164,10 +164,9 @@ def _materialise(dataset: Dataset[object], name: str) -> tuple[Tensor, Tensor]:
         x, y = zip(*items, strict=True)
         return torch.stack([torch.as_tensor(one) for one in x]), torch.stack([torch.as_tensor(one) for one in y])
     except (TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
         raise ValueError(
             f"{name}: the items of {type(dataset).__name__} are not pairs (x, y) of numbers, all of one shape "
-            f"({reason}). Give the data set a transform to tensors."
+            f"({str(error).splitlines()[0]}). Give the data set a transform to tensors."
         ) from error
 
 

@@ -84,9 +84,7 @@ def over_clients(right: Tensor, loss: Tensor, tested: Tensor) -> Score:
     """
     each = (right / tested)[tested > 0].sort().values
     if not len(each):
-        raise ValueError(
-            "no client has a part of the test set, so its own model cannot be scored. Use own_test classes."
-        )
+        raise ValueError("no client has a part of the test set, so no own model can be scored. Use own_test=classes.")
     worst = each[: max(round(len(each) / 10), 1)].mean()
     return Score(
         accuracy=100 * float(right.sum() / tested.sum()),

@@ -57,10 +57,7 @@ def prepare(sim: Simulation, like: Runtime | None = None) -> Runtime:
     batches, and compiles nothing again.
     """
     same = _same_fields(sim, like.sim) if like else set()
-    if like and {"model", "device"} <= same:
-        net = like.network
-    else:
-        net = network(copy.deepcopy(sim.model).to(sim.device))
+    net = like.network if like and {"model", "device"} <= same else network(copy.deepcopy(sim.model).to(sim.device))
     data = like.data if like and {"data", "device"} <= same else on_device(sim.data, sim.device)
     predict = like.predict if like and {"model", "device", "precision"} <= same else _predictor(sim, net)
     mapped = {"model", "data", "device", "map", "block", "precision", "fraction"}  # a compiled step reads the data

@@ -39,9 +39,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         if not isinstance(self.algorithm, Algorithm):
-            raise ValueError(
-                f"algorithm={self.algorithm!r} is not an algorithm. Use for example fedatoms.algorithms.fedavg()."
-            )
+            raise ValueError(f"algorithm={self.algorithm!r} is not an algorithm. Use fedatoms.algorithms.fedavg().")
         for name in ("map", "client_state", "precision"):
             one_of(CHOICES[name], getattr(self, name), name)
         for which in self.score:
@@ -99,9 +97,7 @@ def _check_personal(personal: Personal, exchange: Exchange) -> None:
         )
     shared = [phase for phase in personal.phases if phase.moves != "own"]
     if len(shared) > 1:
-        raise ValueError(
-            f"{len(shared)} phases of a round move what is shared, but one is uploaded. Leave one of them."
-        )
+        raise ValueError(f"{len(shared)} phases of a round move what is shared, but one is uploaded. Leave one.")
     if personal.beside and exchange.personal:
         raise ValueError("a second version of a part, and personal groups in the exchange. Use one of the two.")
     if personal.beside and any(phase.view == "personal" for phase in shared):

@@ -188,9 +188,8 @@ def fuse(model: nn.Module) -> nn.Module:
     >>> fuse(decompose(nn.Conv2d(3, 8, 3)))
     Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
     """
-    result = copy.deepcopy(model)
+    result, layers = copy.deepcopy(model), dict[nn.Module, nn.Module]()
     weights: dict[tuple[nn.Parameter, ...], nn.Parameter] = {}  # by factors, so that tied weights stay tied
-    layers: dict[nn.Module, nn.Module] = {}
     for layer in result.modules():
         if isinstance(layer, Factored):
             factors = layer.factors()

@@ -233,16 +233,13 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def _inputs(
     model: nn.Module, training: nn.Module, masked: nn.Module
 ) -> Callable[[Params, Tensor | None, Tensor], tuple[Params, list[str]]]:
-    """Returns the function that adds dropout's keys and BatchNorm's masks to a model's tensors, and names its buffers.
-
-    Buffers are cloned, since training changes them.
-    """
+    """Returns the function that adds dropout's keys and BatchNorm's masks to a model's tensors, and names buffers."""
     mutable = [name for name, _ in model.named_buffers()]
     drops = {f"{name}.key": place for place, (name, layer) in enumerate(training.named_modules()) if _drops(layer)}
     masks = [f"{name}.real" for name, layer in masked.named_modules() if isinstance(layer, MaskedBatchNorm)]
 
     def inputs(params: Params, real: Tensor | None, key: Tensor) -> tuple[Params, list[str]]:
-        state = {**params, **{name: params[name].clone() for name in mutable}}
+        state = {**params, **{name: params[name].clone() for name in mutable}}  # training changes buffers
         state |= {name: key + place * 1_000_003 for name, place in drops.items()}
         return state | (dict.fromkeys(masks, real) if real is not None else {}), mutable
 

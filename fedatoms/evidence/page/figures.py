@@ -50,8 +50,7 @@ def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list
     >>> splits([], None)
     ([], [])
     """
-    read = _reader(data_dir)
-    pictures, left_out = [], dict[str, None]()
+    read, pictures, left_out = _reader(data_dir), list[Json](), dict[str, None]()
     for experiment, mark in _marks([run.result.experiment for run in runs]).items():
         if experiment.dataset != "digits" and data_dir is None:
             left_out[f"{experiment.dataset}: its labels are not available; give its folder with --data-dir."] = None
