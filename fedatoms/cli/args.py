@@ -14,14 +14,12 @@ from tyro.conf import OmitArgPrefixes
 from tyro.constructors import PrimitiveConstructorSpec
 
 from fedatoms.experiment.fields import LIST_FIELDS, PATH_FIELDS, Experiment
-from fedatoms.experiment.presets import PRESETS
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
-NEAREST = 5  # presets that a mistyped one is answered with
 GROUPS = {  # of the flags of an experiment, in the order of their help
     "data": (
         *("dataset", "data_dir", "augment", "holdout", "partition", "clients", "classes_per_client", "distinct"),
@@ -96,22 +94,6 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
     parts = [part for word in words for part in (word.split("=", 1) if word.startswith(f"{flag}=") else [word])]
     pairs = itertools.pairwise(parts)
     return next((value for word, value in pairs if word == flag and not value.startswith("--")), None)
-
-
-def named(name: str) -> Experiment:
-    """Returns a preset; a mistyped one is answered with the nearest.
-
-    >>> named("fedavg-atom")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ...
-    ValueError: unknown preset 'fedavg-atom'. Did you mean fedavg-atoms, ...? `fedatoms presets` lists all.
-    """
-    if name in PRESETS:
-        return PRESETS[name]
-    *near, last = difflib.get_close_matches(name.lower(), PRESETS, n=NEAREST, cutoff=0)
-    raise ValueError(
-        f"unknown preset '{name}'. Did you mean {', '.join(near)} or {last}? `fedatoms presets` lists all."
-    )
 
 
 def docs_of(kind: type["DataclassInstance"]) -> dict[str, str]:

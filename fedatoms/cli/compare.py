@@ -6,10 +6,11 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.args import axes, before_flags, grid, named
+from fedatoms.cli.args import axes, before_flags, grid
 from fedatoms.cli.console import line, repeatable, suggest, terminal, watching
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.presets import preset
 
 PICTURES = (".png", ".pdf", ".svg")
 STARTS = arg(metavar="[PRESET ...]", help="Presets, each at every point of the grid.", help_behavior_hint="")
@@ -19,7 +20,7 @@ PLOT = arg(metavar="FILE", help="Picture of accuracy over rounds: .png, .pdf or 
 def options(words: Sequence[str]) -> Options:
     """Returns the options: presets, the axes of the grid, and a plot."""
     first = tuple(before_flags(words))
-    starts = [named(name) for name in first] or [Experiment()]
+    starts = [preset(name) for name in first] or [Experiment()]
 
     def compare(
         presets: Annotated[tuple[str, ...], STARTS] = (),

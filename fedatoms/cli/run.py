@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.args import GROUPS, before_flags, flags, named, updated, value_of
+from fedatoms.cli.args import GROUPS, before_flags, flags, updated, value_of
 from fedatoms.cli.console import line, resumable, say, suggest, terminal, watching
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load, load_run
 from fedatoms.experiment.identity import run_name
+from fedatoms.experiment.presets import preset
 
 if TYPE_CHECKING:
     from fedatoms.runs.results import Result
@@ -61,7 +62,7 @@ def starting_point(name: str) -> Experiment:
         raise ValueError(f"{name} is a folder. Continue its run with `fedatoms run --resume {name}`.")
     if name.endswith(".json"):
         return load(Path(name))
-    return named(name) if name else Experiment()
+    return preset(name) if name else Experiment()
 
 
 def _run(experiment: Experiment) -> int:

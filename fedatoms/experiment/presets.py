@@ -1,11 +1,12 @@
 """Named experiments: the regimes of the paper's Tables 1 and 2, and the embedded demonstration."""
 
+import difflib
 from dataclasses import replace
 
 from fedatoms.algorithms import TABLE
-from fedatoms.core.lookup import find
 from fedatoms.experiment.fields import Experiment
 
+NEAREST = 5  # presets that a mistyped one is answered with
 DIGITS = Experiment()
 DEMO = replace(DIGITS, rounds=20)
 TABLE1 = Experiment(  # the regime of FedDC's code, which the paper's Table 1 follows
@@ -89,5 +90,14 @@ def preset(name: str) -> Experiment:
 
     >>> preset("fedavg-atoms25-cifar10-2").parametrisation
     'atoms'
+    >>> preset("fedavg-atom")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown preset 'fedavg-atom'. Did you mean fedavg-atoms, ...? `fedatoms presets` lists all.
     """
-    return find(name, PRESETS, "preset")
+    if name in PRESETS:
+        return PRESETS[name]
+    *near, last = difflib.get_close_matches(name.lower(), PRESETS, n=NEAREST, cutoff=0)
+    raise ValueError(
+        f"unknown preset '{name}'. Did you mean {', '.join(near)} or {last}? `fedatoms presets` lists all."
+    )
