@@ -594,3 +594,9 @@ def test_flower_says_how_to_install_it(capsys: pytest.CaptureFixture[str], monke
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert 'pip install "fedatoms[flower]"' in mistake(["flower", "demo"], capsys)
     assert main(["flower"]) == 0 and "docs/federation.md" in capsys.readouterr().out
+
+
+def test_a_reader_that_leaves_early_is_no_mistake() -> None:
+    command = f"{sys.executable} -m fedatoms presets | head -1"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("preset") and ran.stderr == ""

@@ -63,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print(*("fedatoms: stopped.", *stop.args), file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read the output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except CAUGHT as error:
         if os.environ.get("FEDATOMS_DEBUG"):
             raise

@@ -36,7 +36,7 @@ def options(words: Sequence[str]) -> Options:
     ) -> Job:
         """Trains one experiment: a preset (`fedatoms presets`) or a file, changed by flags.
 
-        With --resume, a run continues where it stopped, bit for bit; --rounds needs_words for more.
+        With --resume, a run continues where it stopped, bit for bit; --rounds asks for more.
         """
         experiment = updated(default, given)
 
