@@ -253,6 +253,15 @@ def test_the_glossary_points_to_the_code() -> None:
         assert re.search(rf"\b{name}\b", text), term
 
 
+@pytest.mark.parametrize("word", ["slope", "heard", "roll", "books", "sheet"])
+def test_a_word_that_the_glossary_drops_is_not_written(word: str) -> None:
+    dropped = (ROOT / "docs" / "glossary.md").read_text().partition("## Not used")[2]
+    assert re.search(rf"^\| [^|]*\b{word}\b", dropped, re.M)
+    pages = [page for page in PAGES if page.name != "glossary.md"]
+    for path in [*pages, *(ROOT / "fedatoms").rglob("*.py")]:
+        assert not re.search(rf"\b{word}s?\b", path.read_text(), re.I), path
+
+
 @pytest.mark.parametrize(
     "folder", sorted(path.parent for path in RUNS.rglob("result.json")), ids=lambda path: path.name
 )

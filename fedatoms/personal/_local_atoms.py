@@ -7,8 +7,8 @@ from fedatoms.personal.base import Personal, Phase, groups
 def local_atoms() -> Personal:
     """Gives each client personal atoms beside the global ones, under the shared coefficients.
 
-    In a round the client first fits its own part with all that it received fixed; then it trains the received model,
-    global atoms included, and uploads that.
+    In a round the client first fits its personal parameters with all that it received fixed; then it trains the
+    received model, global atoms included, and uploads that.
 
     >>> local_atoms().beside
     True
