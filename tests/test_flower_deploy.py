@@ -155,10 +155,25 @@ def test_a_folder_holds_one_deployment(tmp_path: Path) -> None:
 
 
 def test_a_demo_whose_nodes_do_not_answer_is_an_error_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    silent = SimpleNamespace(run=lambda *words, **more: ["stopped in round 0"])
+    silent = SimpleNamespace(run=lambda *words, **more: ["stopped in round 1"])
     monkeypatch.setattr("fedatoms.flower.demo.deployed", lambda *words, **more: nullcontext(silent))
-    with pytest.raises(DeploymentError, match=r"(?s)nodes did not answer.*stopped in round 0"):
+    with pytest.raises(DeploymentError, match=r"(?s)nodes did not answer.*stopped in round 1"):
         demo(1, 1, tls=False, say=lambda line: None, done=lambda rounds: None)
+
+
+def test_a_demo_counts_the_rounds_that_the_server_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged, done = "INFO : round {}: loss 0.5000, 1 clients, server 50.00 %", list[int]()
+
+    def run(*words: object, each_line: Callable[[str], None], **more: object) -> list[str]:
+        for number in (1, 2):
+            each_line(f"INFO : round {number}: asking 1 of 1 clients")
+            each_line(logged.format(number))
+        return []
+
+    monkeypatch.setattr("fedatoms.flower.demo.deployed", lambda *words, **more: nullcontext(SimpleNamespace(run=run)))
+    with pytest.raises(DeploymentError):
+        demo(1, 2, tls=False, say=lambda line: None, done=done.append)
+    assert done == [1, 2]
 
 
 @pytest.mark.parametrize(

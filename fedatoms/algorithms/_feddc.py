@@ -6,7 +6,7 @@ from fedatoms.core.trees import Memory, Params
 
 
 def feddc(a: float = 0.01) -> Algorithm:
-    """Learns each client's drift ``h_k`` and takes it out of the average.
+    """Learns each client's drift ``h_k`` and removes it from the average.
 
     Client loss ``F_k(w) + a / 2 * |w - (w^t - h_k)|^2 + <w, g - g_k>``; then, with ``move = w_k - w^t``,
     ``h_k += move`` and ``g_k -= g + move / (K * eta)``. Server: ``w = mean of w_k + mean over all clients of h_k``.

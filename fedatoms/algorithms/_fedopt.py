@@ -10,7 +10,7 @@ from fedatoms.core.trees import Memory, Params
 
 
 def fedavgm(momentum: float = 0.9, server_lr: float = 1.0) -> Algorithm:
-    """Takes FedAvg's move with momentum: ``v = momentum * v + mean - w``, ``w += server_lr * v``.
+    """Applies FedAvg's update with momentum: ``v = momentum * v + mean - w``, ``w += server_lr * v``.
 
     >>> fedavgm().weighting
     'samples'
@@ -30,7 +30,7 @@ def fedavgm(momentum: float = 0.9, server_lr: float = 1.0) -> Algorithm:
 
 
 def fedadam(server_lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3) -> Algorithm:
-    """Takes FedAvg's move as Adam's gradient: ``w += server_lr * m / (sqrt(v) + tau)``, without bias correction.
+    """Uses FedAvg's update as Adam's gradient: ``w += server_lr * m / (sqrt(v) + tau)``, without bias correction.
 
     >>> sorted(fedadam().server_memory({}))
     ['first', 'second']

@@ -6,7 +6,7 @@ from fedatoms.core.trees import Memory, Params
 
 
 def scaffold(server_lr: float = 1.0) -> Algorithm:
-    """Steers each step by the difference of the server's control ``c`` and the client's ``c_k``.
+    """Corrects each step by the difference of the server's control ``c`` and the client's ``c_k``.
 
     Step ``y -= eta * (g(y) - c_k + c)``; then ``c_k += (w - y) / (K * eta) - c``. Server: ``w += server_lr * mean of
     (y - w)``, and ``c`` moves by the mean change of the ``c_k`` times the participation.

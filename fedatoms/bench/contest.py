@@ -1,4 +1,4 @@
-"""Contestants side by side on one device: a first round each, then rounds in turn; who fails leaves with a reason."""
+"""Contestants side by side on one device: a first round each, then rounds in turn; failures are listed."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -8,14 +8,14 @@ from fedatoms.bench.contestants import Contestant, Round
 from fedatoms.bench.limits import timed, watch_memory
 from fedatoms.bench.results import Gap
 
-WHILE = 0.5  # seconds of a turn
+WHILE = 0.5  # seconds per turn
 
 
 class Timing(NamedTuple):
     """What a contestant's rounds took."""
 
     name: str
-    first: float  # seconds of getting ready and of the first round
+    first: float  # seconds of set-up and of the first round
     memory: float | None  # peak of that, in MB
     seconds: list[float]  # of the rounds after it
     note: str  # what it warned about
@@ -28,13 +28,13 @@ class _Ready(NamedTuple):
 
 
 def compete(device: str, contestants: Sequence[Contestant], where: str) -> Iterator[str | Gap | Timing]:
-    """Gets all ready, lets them take turns, and gives the timings of those that came through."""
+    """Sets all contestants up, lets them take turns, and yields the timings of those that did not fail."""
     ready: list[_Ready] = []
     for contestant in contestants:
         try:
             ready.append(_first_round(device, contestant))
             yield f"{where}: {contestant.name}, first round {ready[-1].timing.first:.1f} s"
-        except Exception as error:  # out of memory, a compiler's refusal: the others go on
+        except Exception as error:  # out of memory, or a compiler error: the others continue
             yield Gap(f"{contestant.name}, {where}", reason_of(error))
     for turn in range(max((each.contestant.turns for each in ready), default=0)):
         for each in [each for each in ready if turn < each.contestant.turns]:
@@ -47,7 +47,7 @@ def compete(device: str, contestants: Sequence[Contestant], where: str) -> Itera
 
 
 def _turn(device: str, each: _Ready) -> float:
-    """Runs rounds for a while, at least one, and returns the mean: after others had their turn, the first is slower."""
+    """Runs rounds for one turn, at least one, and returns the mean: the first after a change is slower."""
     seconds = timed(device, each.work)
     more = round(WHILE / seconds) - 1
     if more < 1:
@@ -61,7 +61,7 @@ def _turn(device: str, each: _Ready) -> float:
 
 
 def reason_of(error: Exception) -> str:
-    """Says in one line what went wrong.
+    """Returns an error as one line.
 
     >>> reason_of(ValueError("too big\\nat line 3"))
     'ValueError: too big'

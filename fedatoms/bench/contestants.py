@@ -1,4 +1,4 @@
-"""Who takes part: fedatoms, and a round of FedAvg written by hand over the same clients and batches."""
+"""The contestants: fedatoms, and a round of FedAvg written by hand over the same clients and batches."""
 
 import copy
 from collections.abc import Callable
@@ -31,14 +31,14 @@ Round = Callable[[], object]
 
 
 class Cell(NamedTuple):
-    """A place in the grid."""
+    """A cell of the grid."""
 
     clients: int
     batch: int
 
 
 class Contestant(NamedTuple):
-    """A name, how to get ready for rounds (the first compiles), and how many rounds to measure."""
+    """A name, how to set up its rounds (the first compiles), and how many rounds to measure."""
 
     name: str
     start: Callable[[], Round]
@@ -46,7 +46,7 @@ class Contestant(NamedTuple):
 
 
 def contestants(settings: Bench, sim: Simulation, *, baselines: bool) -> list[Contestant]:
-    """Lists who takes part in a cell: fedatoms with atoms, and all others that run on torch if asked for.
+    """Lists the contestants of a cell: fedatoms with atoms and, if asked for, all others that run on torch.
 
     The loops are slow: three rounds of them must do.
     """
@@ -65,7 +65,7 @@ def contestants(settings: Bench, sim: Simulation, *, baselines: bool) -> list[Co
 
 
 def ours(sim: Simulation) -> Round:
-    """Gets a simulation ready: each call runs its next round."""
+    """Sets a simulation up: each call of the result runs its next round."""
     runtime = prepare(sim)
     state = begin(runtime)
 
@@ -77,7 +77,7 @@ def ours(sim: Simulation) -> Round:
 
 
 def by_hand(sim: Simulation, backend: str | None = None) -> Round:
-    """Gets the hand-written loop ready, its forward and backward pass compiled if a backend is named."""
+    """Sets the hand-written loop up, with forward and backward pass compiled if a backend is named."""
     model, t = copy.deepcopy(sim.model).to(sim.device), -1
     forward = torch.compile(model, backend=backend, dynamic=False) if backend else model
 
@@ -108,7 +108,7 @@ def eager_round(sim: Simulation, model: nn.Module, t: int, forward: Callable[[Te
 def lenet_clients(
     clients: int, samples: int, sampled: int, *, training: Training | None = None, tested: int = 10
 ) -> Simulation:
-    """LeNet on random pictures: the work of a round does not depend on what they show."""
+    """LeNet on random images: the work of a round does not depend on their content."""
     draws = torch.Generator().manual_seed(0)
     n = clients * samples
     x = torch.randint(256, (n + tested, 3, 32, 32), dtype=torch.uint8, generator=draws)

@@ -21,7 +21,7 @@ from fedatoms.nn.atoms import decompose
 
 
 def measure(settings: Bench) -> Iterator[str | Ratio]:
-    """Measures part by part, and says where it is."""
+    """Measures part by part, and yields progress."""
     yield from _rounds(settings)
     yield "imports, each in a process of its own"
     yield from _imports(settings)

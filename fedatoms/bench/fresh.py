@@ -1,4 +1,4 @@
-"""Measurements in a process of their own: `python -m fedatoms.bench.fresh NAME JSON` prints one line of JSON."""
+"""Measurements in a separate process: `python -m fedatoms.bench.fresh NAME JSON` prints one line of JSON."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def cold_start(settings: Bench) -> float:
 
 
 def deterministic_rounds(settings: Bench) -> list[float]:
-    """Returns the seconds of rounds with deterministic kernels, a setting that belongs to a whole process."""
+    """Returns the seconds of rounds with deterministic kernels, a setting that applies to a whole process."""
     seconds = ask("fedatoms.bench.fresh", "deterministic", json.dumps(vars(settings)))["seconds"]
     assert isinstance(seconds, list)
     return seconds

@@ -28,11 +28,11 @@ from fedatoms.personal import personal
 
 EVALUATED_EVERY = 10
 LONGER = 10  # epochs of the personal regime (Table 2), where the grid has one
-ALGORITHMS = ("fedavg", "scaffold", "feddyn", "feddc")  # the first is what the others are held to
+ALGORITHMS = ("fedavg", "scaffold", "feddyn", "feddc")  # the others are compared with the first
 
 
 class Contest(NamedTuple):
-    """What every part needs to know."""
+    """What every part of the contest shares."""
 
     settings: Bench
     limits: Limits
@@ -42,7 +42,7 @@ class Contest(NamedTuple):
 
 
 def measure(settings: Bench) -> Iterator[Event]:
-    """Measures part by part and gives each result as it comes; a part that fails becomes a gap."""
+    """Measures part by part and yields each result at once; a part that fails becomes a gap."""
     contest = _contest(settings)
     events: list[Event] = []
     for event in _all_parts(contest._replace(so_far=events), parts_of(settings)):
@@ -151,7 +151,7 @@ def _jax_timing(answer: dict[str, object]) -> Timing:
 
 
 def _rounds(contest: Contest) -> Iterator[Event]:
-    """Whole rounds as a run has them: a tenth of the clients, three models scored every ten rounds."""
+    """Rounds as in a run: a tenth of the clients, three models scored every ten rounds."""
     settings, cell = contest.settings, contest.special
     precisions: tuple[Precision, ...] = ("tf32", "bf16")
     for precision in precisions:
@@ -176,7 +176,7 @@ def _seconds_with_evaluation(sim: Simulation, count: int) -> float:
 
 
 def _algorithms(contest: Contest) -> Iterator[Event]:
-    """What an algorithm adds to a round of FedAvg."""
+    """The cost that an algorithm adds to a round of FedAvg."""
     sim, (first, *others) = cell_clients(contest.settings, contest.special), ALGORITHMS
     versions = {name: replace(sim, algorithm=algorithm(name)) for name in ALGORITHMS}
     yield from _costs(contest, contest.special, versions, {f"{name} / {first}": (name, first, 1.25) for name in others})
@@ -202,7 +202,7 @@ def _costs(
     versions: dict[str, Simulation],
     ratios: dict[str, tuple[str, str, float]],
 ) -> Generator[Event, None, dict[str, list[float]]]:
-    """Lets versions of a simulation take turns; a ratio has a name, what is over and under the line, and a bar.
+    """Lets versions of a simulation take turns; a ratio has a name, numerator, denominator and bar.
 
     Returns the seconds of each version's rounds.
     """

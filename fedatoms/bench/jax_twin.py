@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import jax
 
 PAD = 4
-SHAPES = {  # of models.lenet
+SHAPES = {  # of nn.models.lenet
     "conv1.weight": (64, 3, 5, 5),
     "conv1.bias": (64,),
     "conv2.weight": (64, 64, 5, 5),
@@ -50,7 +50,7 @@ class Task(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """Rows (C, S, B) of the pool, and how each image is varied."""
+    """Rows (C, S, B) of the pool, and how each image is augmented."""
 
     rows: Array
     flip: Array

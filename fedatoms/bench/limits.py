@@ -1,4 +1,4 @@
-"""What a card can do at most, what a step needs at least, and how time and memory are taken on a device."""
+"""Limits of a card, lower bounds of a step, and how time and memory are measured on a device."""
 
 import gc
 import time
@@ -25,7 +25,7 @@ class Limits(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What one step of all clients of a cell needs at least."""
+    """Lower bounds for one step of all clients of a cell."""
 
     flops: float
     bytes: float
@@ -42,7 +42,7 @@ def limits(device: str, precision: Precision) -> Limits:
 
 
 def need(cell: Cell, training: Training) -> Need:
-    """Counts what a step of plain LeNet needs; decomposed contestants are held to the same.
+    """Counts what a step of plain LeNet needs; the same is used for decomposed contestants.
 
     Operations are those that torch's counter sees in a forward and a backward pass: two per multiply-add of
     convolutions and linear layers. Bytes are the fewest that must move with P parameters of 4 bytes: P read and
@@ -64,7 +64,7 @@ def need(cell: Cell, training: Training) -> Need:
 
 
 def timed(device: str, work: Callable[[], object]) -> float:
-    """Returns the seconds that some work takes, until the device has done it."""
+    """Returns the seconds that some work takes, including synchronisation with the device."""
     synchronise(device)
     began = time.perf_counter()
     work()
@@ -79,7 +79,7 @@ def synchronise(device: str) -> None:
 
 
 def watch_memory(device: str) -> Callable[[], float | None]:
-    """Starts watching the device's memory: the function it returns gives the peak above the start in MB, if known."""
+    """Starts tracking the device's memory: the returned function gives the peak above the start in MB, if known."""
     if not device.startswith("cuda"):
         return lambda: None
     torch.cuda.reset_peak_memory_stats(device)

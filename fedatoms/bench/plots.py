@@ -1,4 +1,4 @@
-"""The contest as a picture."""
+"""The contest as a chart."""
 
 from collections.abc import Sequence
 from pathlib import Path

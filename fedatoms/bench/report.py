@@ -1,4 +1,4 @@
-"""Pages made from files: a block of Markdown between two markers, and the block of the contest."""
+"""Pages generated from files: a block of Markdown between two markers, and the block of the contest."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ HEADS = [
 
 
 def block(results: Results, picture: str) -> str:
-    """Makes the whole block: where the numbers come from, the picture, the tables and what is missing."""
+    """Makes the whole block: provenance, the picture, the tables and what is missing."""
     alt = "client-steps per second by contestant"
     rows = table(HEADS, [cells(row) for row in results.rows])
     parts = [_origin(results), f"![{alt}]({picture})", rows, _ratios(results.results)]
@@ -29,7 +29,7 @@ def block(results: Results, picture: str) -> str:
 
 
 def fill(page: str, text: str, name: str = "results", maker: str = MAKER) -> str:
-    """Puts a text between the markers of a page.
+    """Replaces the text between the markers of a page.
 
     >>> content(fill("<!-- cells: python a.py -->old<!-- end of cells -->", "new", "cells", "a.py"), "cells", "a.py")
     'new'
@@ -41,7 +41,7 @@ def fill(page: str, text: str, name: str = "results", maker: str = MAKER) -> str
 
 
 def content(page: str, name: str = "results", maker: str = MAKER) -> str:
-    """Returns what stands between the markers of a page.
+    """Returns the text between the markers of a page.
 
     >>> content("no markers")
     Traceback (most recent call last):
@@ -110,13 +110,13 @@ def _remarks(results: Results) -> list[str]:
 
 
 def _left_out(results: Results) -> list[str]:
-    """Lists what `fedatoms bench --device cuda` measures by itself and these results do not have."""
+    """Lists what `fedatoms bench --device cuda` measures by default and these results lack."""
     usual, names = Bench(), [ratio.name for ratio in results.results]
     grid = [(clients, batch) for clients in numbers(usual.clients, "") for batch in numbers(usual.batch, "")]
     cells = [f"{clients} x {batch}" for clients, batch in grid if not find_row(results.rows, OURS, clients, batch)]
     rounds = [name for name in (f"round with evaluation, ms, {each}" for each in ("tf32", "bf16")) if name not in names]
     asked = str(results.settings["parts"]).split(",")
-    parts = [said for part, said in PARTS.items() if part not in asked]
+    parts = [label for part, label in PARTS.items() if part not in asked]
     return ([f"{', '.join(cells)} (clients x batch)"] if cells else []) + rounds + parts
 
 

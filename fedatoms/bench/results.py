@@ -1,4 +1,4 @@
-"""What a benchmark is asked and what it answers: settings, rows, ratios and gaps, and their file."""
+"""Settings and results of a benchmark: rows, ratios and gaps, and their file."""
 
 import importlib.metadata
 import json
@@ -28,9 +28,9 @@ class Bench:
     threads: int = 2
     """CPU threads of every contestant."""
     repeats: int = 7
-    """Measurements of each; the median counts."""
+    """Measurements of each; the median is reported."""
     steps: int = 0
-    """Local steps per client and round; 0 is 5 on a CPU (the fewer, the more a round's own cost shows), 50 on cuda."""
+    """Local steps per client and round; 0 is 5 on a CPU (fewer steps show a round's overhead), 50 on cuda."""
     out: str = ""
     """File for the results as JSON; empty writes none."""
     clients: str = "10,50,100"
@@ -38,9 +38,9 @@ class Bench:
     batch: str = "10,50"
     """Images of a step: below 50 with momentum 0.9 (personal regime), else without (Table 1)."""
     precision: Precision = "tf32"
-    """Of all contestants' products: float32, tf32 or bf16."""
+    """Of all contestants' matrix products: float32, tf32 or bf16."""
     rounds: int = 100
-    """Rounds of the line that counts evaluations too."""
+    """Rounds of the measurement that includes evaluations."""
     against: int = 10
     """Clients of the cells in which plain, eager, compiled and JAX run too; the algorithms run there as well."""
     parts: str = ",".join(PARTS)
@@ -100,11 +100,11 @@ class Gap(NamedTuple):
     reason: str
 
 
-Event = str | Row | Ratio | Gap  # a string is news only
+Event = str | Row | Ratio | Gap  # a string is progress only
 
 
 class Results(NamedTuple):
-    """All that one run of the benchmark gave."""
+    """All results of one run of the benchmark."""
 
     settings: dict[str, object]
     results: list[Ratio]
@@ -167,7 +167,7 @@ def version_of(package: str) -> str | None:
 
 
 def check(settings: Bench) -> None:
-    """Refuses numbers and parts that nothing could be measured with.
+    """Refuses numbers and parts with which nothing can be measured.
 
     >>> check(Bench(repeats=0))
     Traceback (most recent call last):
@@ -183,7 +183,7 @@ def check(settings: Bench) -> None:
 
 
 def numbers(text: str, flag: str) -> list[int]:
-    """Reads a list of whole numbers.
+    """Parses a list of integers.
 
     >>> numbers("10,50", "--batch")
     [10, 50]
@@ -198,7 +198,7 @@ def numbers(text: str, flag: str) -> list[int]:
 
 
 def parts_of(settings: Bench) -> list[str]:
-    """Reads which parts to measure."""
+    """Parses which parts to measure."""
     chosen = [part.strip() for part in settings.parts.split(",")]
     for part in chosen:
         if part not in PARTS:
@@ -228,7 +228,7 @@ def find_row(events: Sequence[Event], contestant: str, clients: int, batch: int)
 def _driver() -> str | None:
     ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        said = subprocess.run(ask, capture_output=True, text=True, timeout=30, check=True).stdout.split()
+        output = subprocess.run(ask, capture_output=True, text=True, timeout=30, check=True).stdout.split()
     except (OSError, subprocess.SubprocessError):
         return None
-    return said[0] if said else None
+    return output[0] if output else None

@@ -1,4 +1,4 @@
-"""One client's round, a pure function: what it broadcast, its memory and its batches in; its upload and memory out."""
+"""One client's round, a pure function: broadcast, memory and batches in; upload and new memory out."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
@@ -140,7 +140,7 @@ def local_rounds(learner: Learner, broadcast: Server, jobs: Job) -> Reply:
 
 
 def block_step(learner: Learner) -> BlockStep:
-    """Returns one step of a block of clients, number ``s`` (one element); a client that is all padding stays."""
+    """Returns one step of a block of clients, number ``s`` (one element); a client whose rows are all padding stays."""
     step = local_step(learner, _by_transform)
 
     def unless_padding(
@@ -223,7 +223,7 @@ def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: 
 
 
 def displacement(steps: Tensor, rate: float | Tensor, momentum: float) -> Tensor:
-    """Says how far K unit gradients move a parameter: ``rate`` times the sum over j <= K of (1 - b^j) / (1 - b).
+    """Returns how far K unit gradients move a parameter: ``rate`` times the sum over j <= K of (1 - b^j) / (1 - b).
 
     >>> displacement(torch.tensor(2.0), rate=0.1, momentum=0.5)  # 0.1 * (1 + 1.5)
     tensor(0.2500)
@@ -234,12 +234,12 @@ def displacement(steps: Tensor, rate: float | Tensor, momentum: float) -> Tensor
 
 
 def traces_of(reply: Reply, clients: list[int]) -> Traces:
-    """Reads off a block of replies what ``check_finite`` looks at, without waiting for it."""
+    """Computes what ``check_finite`` checks of a block of replies, without waiting for the device."""
     # a sum is finite only if all its terms are, and costs one pass
-    leaves = (reply.upload["params"] or reply.params).values()  # where nothing travels, all there is
+    leaves = (reply.upload["params"] or reply.params).values()  # the whole model where nothing travels
     sums = [leaf[..., None].flatten(1).sum(1) for leaf in leaves if leaf.is_floating_point()]
     values = torch.cat([reply.losses, torch.stack(sums).sum(0)[:, None]], 1)
-    return Traces(clients, values, reply.steps.clone())  # a graph writes the next reply where this one is
+    return Traces(clients, values, reply.steps.clone())  # a CUDA graph writes the next reply to the same memory
 
 
 def check_finite(traces: Traces, t: int) -> list[float]:
@@ -257,7 +257,7 @@ def check_finite(traces: Traces, t: int) -> list[float]:
 
 
 def _rates(learner: Learner, names: Iterable[str], of_factor: Callable[[float], T]) -> dict[str, T]:
-    """Gives each parameter what follows from the factor on its rate, computed once for each factor."""
+    """Maps each parameter to ``of_factor`` of the factor on its rate, computed once for each factor."""
     factor = learner.training.atoms_lr
     values = {one: of_factor(one) for one in {1.0, factor}}
     return {name: values[factor if name in learner.decomposed else 1.0] for name in names}
@@ -270,7 +270,7 @@ def _descend(weights: Params, moves: Params, rates: Mapping[str, float | Tensor]
 def _down(weight: Tensor, move: Tensor, rate: float | Tensor) -> Tensor:
     if isinstance(rate, float):
         return torch.add(weight, move, alpha=-rate)  # one pass
-    return weight - rate * move  # a tensor, so that a new rate compiles nothing
+    return weight - rate * move  # a tensor: a new rate must not compile again
 
 
 def _fetch(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[Tensor, Tensor]:
@@ -303,7 +303,7 @@ def _cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
 def _mean(each: Tensor, batch: Batch) -> Tensor:
     if batch.real is None:
         return each.mean()
-    # in a step that is all padding the network may overflow, and 0 * inf is no loss of 0
+    # in a step that is all padding the network may overflow, and 0 * inf is not 0
     return torch.where(batch.real, each, 0.0).sum() / batch.real.sum().clamp(min=1)
 
 

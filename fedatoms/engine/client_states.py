@@ -12,7 +12,7 @@ from fedatoms.core.trees import Memory, Params
 
 
 class Client(NamedTuple):
-    """One client's own: the algorithm's memory, its own groups, and its last reported model (if that is scored)."""
+    """One client's state: the algorithm's memory, personal parameters, and its last model (if that is scored)."""
 
     memory: Memory
     own: Params
@@ -35,7 +35,7 @@ class Clients(NamedTuple):
         return None if row is None else _move(row, self.device)
 
     def keep(self, client: int, row: Client, version: int) -> Client | Stored:
-        """Puts a state where states are kept; ``version`` names the file."""
+        """Stores a state in its place; ``version`` names the file."""
         if self.place == "disk":
             assert self.folder is not None, "place 'disk' needs a folder"
             return write_file(self.folder / f"{client:06d}-{version:06d}.safetensors", flatten(row))
@@ -43,7 +43,7 @@ class Clients(NamedTuple):
 
 
 def flatten(client: Client) -> Params:
-    """Writes a client's state as one tree with paths for names.
+    """Flattens a client's state into one tree with paths as names.
 
     >>> sorted(flatten(Client({"control": {"w": torch.ones(1)}}, {}, {"w": torch.ones(1)})))
     ['last/w', 'memory/control/w']

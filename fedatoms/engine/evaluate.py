@@ -1,4 +1,4 @@
-"""Scores on the test set: of three global models, and of every client's own model on its own part of it."""
+"""Scores of three global models on the test set, and of every client's own model on that client's test images."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from fedatoms.engine.state import State
 
 
 class Score(NamedTuple):
-    """A model's result on the test set; for clients' own models the mean over samples, and how clients differ."""
+    """A model's accuracy and loss; for clients' own models the means over samples, and the spread over clients."""
 
     accuracy: float  # in per cent
     loss: float
@@ -25,7 +25,7 @@ class Score(NamedTuple):
 
 
 def evaluate(runtime: Runtime, state: State) -> dict[Scored, Score]:
-    """Scores the models that the simulation asks for; models that are equal are run once."""
+    """Scores the models that the simulation asks for; equal models are evaluated once."""
     scores: dict[Scored, Score] = {}
     seen: list[tuple[Params, Score]] = []
     for which in runtime.sim.score:
@@ -51,17 +51,17 @@ def scored_model(state: State, which: Scored, clients: int) -> Params:
 
 
 def score(runtime: Runtime, params: Params) -> Score:
-    """Runs a model over the test set."""
+    """Evaluates a model on the test set."""
     right, loss = _outcomes(runtime, params, torch.arange(len(runtime.data.test_y)))
     return Score(100 * float(right.double().mean()), float(loss.double().mean()))
 
 
 def personal_score(runtime: Runtime, state: State) -> Score:
-    """Runs the server's model with each client's own part in it over that client's part of the test set."""
+    """Evaluates the server's model with each client's personal parameters on that client's test images."""
     server, parts = state.server.params, runtime.data.test_parts
     own = [_own(runtime, state, client) for client in range(len(parts))]
     found = {client: (torch.zeros(0, device=runtime.sim.device),) * 2 for client in range(len(parts))}  # not tested
-    alike = [client for client, tree in enumerate(own) if not tree and len(parts[client])]  # nothing of their own yet
+    alike = [client for client, tree in enumerate(own) if not tree and len(parts[client])]  # no personal parameters yet
     if alike:
         right, loss = _outcomes(runtime, server, torch.arange(len(runtime.data.test_y)))
         found |= {
@@ -77,7 +77,7 @@ def personal_score(runtime: Runtime, state: State) -> Score:
 
 
 def over_clients(right: Tensor, loss: Tensor, tested: Tensor) -> Score:
-    """Sums up clients' results: right answers and sums of losses over so many tested samples each, in float64.
+    """Combines clients' results: correct predictions and summed losses over ``tested`` samples each, in float64.
 
     >>> over_clients(torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0]), torch.tensor([3.0, 1.0]))
     Score(accuracy=75.0, loss=1.0, worst=0.0, spread=50.0)
@@ -100,7 +100,7 @@ def _own(runtime: Runtime, state: State, client: int) -> Params:
 
 
 def _clients_at_once(runtime: Runtime) -> int:
-    """Returns how many clients' models to run at once: one on a CPU, where vmap gains nothing."""
+    """Returns how many clients' models to evaluate at once: one on a CPU, where vmap gains nothing."""
     longest = max(len(part) for part in runtime.data.test_parts)
     return max(scored_at_once(runtime.sim.device) // max(longest, 1), 1) if runtime.sim.device.startswith("cuda") else 1
 
@@ -108,7 +108,7 @@ def _clients_at_once(runtime: Runtime) -> int:
 def _own_outcomes(
     runtime: Runtime, server: Params, own: list[Params], parts: list[Tensor]
 ) -> list[tuple[Tensor, Tensor]]:
-    """Says of each client's test samples whether its model is right, and its loss."""
+    """Returns for each client's test samples whether its model is correct, and its loss."""
     if len(own) > 1:
         try:
             return _together(runtime, server, own, parts)
@@ -129,7 +129,7 @@ def _together(runtime: Runtime, server: Params, own: list[Params], parts: list[T
 
 @torch.no_grad()
 def _outcomes(runtime: Runtime, params: Params, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Says of each test sample whether a model is right, and its loss."""
+    """Returns for each test sample whether a model is correct, and its loss."""
     data, dtype, right, losses = runtime.data, runtime.network.dtype, [], []
     for some in rows.to(runtime.sim.device).split(scored_at_once(runtime.sim.device)):
         y = data.test_y[some]

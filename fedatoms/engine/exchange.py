@@ -14,7 +14,7 @@ class Exchange(NamedTuple):
     """A schedule, the groups that stay on the clients, and what a client does with the slow part in a fast round.
 
     ``discard``: trains it and throws the result away (the paper's Algorithm 2); ``freeze``: does not train it;
-    ``keep``: trains it and goes on from there until the server's next version reaches it.
+    ``keep``: trains it and continues from there until it receives the server's next version.
     """
 
     schedule: Schedule

@@ -17,7 +17,7 @@ from fedatoms.personal.base import Collaboration, FeatureReport
 
 Uploads = Mapping[int, FeatureReport]  # of each client that reported
 _BATCH = 500  # samples whose features are computed at once
-_GROUP: Group = "head"  # under which all that is said of features is counted: it is said for the head's sake
+_GROUP: Group = "head"  # under which the bytes of feature statistics are counted: they serve the head
 
 
 def common_of(runtime: Runtime, params: Params) -> Params:
@@ -26,13 +26,13 @@ def common_of(runtime: Runtime, params: Params) -> Params:
 
 
 def before_training(runtime: Runtime, state: State, clients: list[int]) -> dict[int, Params]:
-    """Lets clients describe the features that the received model gives their data."""
+    """Computes clients' feature statistics with the received model."""
     method = _method(runtime)
     return {client: method.before(*_of_client(runtime, state.server.params, client)) for client in clients}
 
 
 def after_training(runtime: Runtime, params: Params, block: list[int]) -> dict[int, Params]:
-    """Lets a block of clients describe the features that their trained models, which are stacked, give their data."""
+    """Computes the feature statistics of a block of clients with their trained models, which are stacked."""
     method = _method(runtime)
     models = (trees.unstack(params, i) for i in range(len(block)))
     return {
@@ -41,51 +41,51 @@ def after_training(runtime: Runtime, params: Params, block: list[int]) -> dict[i
 
 
 def targets_of(runtime: Runtime, state: State, before: Params) -> Memory:
-    """Returns what a client's features are pulled to, as a memory for its job."""
+    """Returns the targets of a client's features, as a memory for its job."""
     method = _method(runtime)
     return {"targets": {"classes": method.targets(method.sends(state.common), before, runtime.data.classes)}}
 
 
-def aggregate(runtime: Runtime, state: State, told: Uploads) -> State:
+def aggregate(runtime: Runtime, state: State, uploads: Uploads) -> State:
     """Applies what clients uploaded: to the server's memory, and to the personal parameters of each of them."""
-    if not told:
+    if not uploads:
         return state
-    common, parts = _method(runtime).settle(state.common, list(told.values()))
+    common, parts = _method(runtime).settle(state.common, list(uploads.values()))
     rows = dict(state.clients.rows)
-    for client, part in zip(told, parts, strict=True):
+    for client, part in zip(uploads, parts, strict=True):
         row = state.clients.read(client)
-        assert row is not None, "who told something has a state"
+        assert row is not None, "a client that uploaded has a state"
         rows[client] = state.clients.keep(client, row._replace(own={**row.own, **part}), state.round)
     return state._replace(common=common, clients=state.clients._replace(rows=rows))
 
 
 def uploads_of(runtime: Runtime, state: State, before: Mapping[int, Params], after: Mapping[int, Params]) -> Uploads:
     """Returns what each client uploads: its personal parameters as they are now, and its feature statistics."""
-    told = {}
-    for client, said in after.items():
+    uploads = {}
+    for client, features in after.items():
         row = state.clients.read(client)
-        assert row is not None, "who trained has a state"
-        told[client] = FeatureReport(trees.restrict(row.own, runtime.layout.own), before[client], said)
-    return told
+        assert row is not None, "a client that trained has a state"
+        uploads[client] = FeatureReport(trees.restrict(row.own, runtime.layout.own), before[client], features)
+    return uploads
 
 
-def bytes_up(runtime: Runtime, told: Uploads) -> Bytes:
+def bytes_up(runtime: Runtime, uploads: Uploads) -> Bytes:
     """Counts what clients upload to a collaboration."""
-    own = (ledger.bytes_of({"own": each.own}, runtime.layout.labels) for each in told.values())
-    features = sum(trees.nbytes(each.before) + trees.nbytes(each.after) for each in told.values())
-    return ledger.add(*own, {_GROUP: features}) if told else {}
+    own = (ledger.bytes_of({"own": each.own}, runtime.layout.labels) for each in uploads.values())
+    features = sum(trees.nbytes(each.before) + trees.nbytes(each.after) for each in uploads.values())
+    return ledger.add(*own, {_GROUP: features}) if uploads else {}
 
 
-def bytes_down(runtime: Runtime, state: State, chosen: list[int], told: Uploads) -> Bytes:
-    """Counts what goes to all sampled clients at the beginning, and the new own parts of those that reported."""
+def bytes_down(runtime: Runtime, state: State, chosen: list[int], uploads: Uploads) -> Bytes:
+    """Counts what all sampled clients are sent, and the new personal parameters of those that reported."""
     common: Bytes = {_GROUP: len(chosen) * trees.nbytes(_method(runtime).sends(state.common))}
-    own = (ledger.bytes_of({"own": each.own}, runtime.layout.labels) for each in told.values())
+    own = (ledger.bytes_of({"own": each.own}, runtime.layout.labels) for each in uploads.values())
     return ledger.add(common, *own)
 
 
 def _method(runtime: Runtime) -> Collaboration:
     method = runtime.sim.personal.collaboration
-    assert method is not None, "only asked where features are exchanged"
+    assert method is not None, "only called where features are exchanged"
     return method
 
 

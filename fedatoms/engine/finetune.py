@@ -8,13 +8,13 @@ from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.state import State
 from fedatoms.personal.base import Phase
 
-_LAST = 1_000  # tells the batches of a last pass from those of a round's phases
+_LAST = 1_000  # distinguishes the batches of a last pass from those of a round's phases
 
 
 def last_pass(runtime: Runtime, state: State, epochs: int, clients: list[int] | None = None) -> tuple[Runtime, State]:
-    """Trains what the method says is a client's own in the end, on every client or on ``clients``; all else stays.
+    """Trains the method's personal parameters (or ``final``) on every client or on ``clients``; all else stays.
 
-    Returns the runtime in which that part is the clients' own, for scoring, and the state.
+    Returns the runtime in which these are the personal parameters, for scoring, and the state.
     """
     last = own_at_the_end(runtime, epochs)
     (phase,) = last.sim.personal.phases
@@ -26,7 +26,7 @@ def last_pass(runtime: Runtime, state: State, epochs: int, clients: list[int] | 
 
 
 def own_at_the_end(runtime: Runtime, epochs: int) -> Runtime:
-    """Returns the runtime in which what a last pass of so many epochs trains is the clients' own."""
+    """Returns the runtime whose personal parameters are those that a last pass of ``epochs`` trains."""
     personal = runtime.sim.personal
     own, phase = personal.final or personal.own, Phase("own", epochs=epochs)
     return prepare(replace(runtime.sim, personal=personal._replace(own=own, phases=(phase,))), like=runtime)

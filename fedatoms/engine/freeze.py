@@ -30,7 +30,7 @@ def hold_fixed(sim: Simulation, fixed: Collection[Group]) -> Simulation:
     except ValueError:  # the part is gone
         after = []
     if after != before:
-        raise ValueError(f"fixed={_said(fixed)} holds what `personal` trains on each client. Leave one of them out.")
+        raise ValueError(f"fixed={_listed(fixed)} holds what `personal` trains on each client. Leave one of them out.")
     return held
 
 
@@ -43,10 +43,10 @@ def _check_present(layout: Layout, fixed: Collection[Group]) -> None:
             more = ", or parametrisation=atoms" if name in ("atoms", "coefficients") else ""
             raise ValueError(f"fixed={name}: the network has no {name}. Use one of {', '.join(present)}{more}.")
     if set(fixed) == set(present):
-        raise ValueError(f"fixed={_said(fixed)} leaves nothing to train. Leave out one of {', '.join(present)}.")
+        raise ValueError(f"fixed={_listed(fixed)} leaves nothing to train. Leave out one of {', '.join(present)}.")
 
 
-def _said(groups: Collection[Group]) -> str:
+def _listed(groups: Collection[Group]) -> str:
     return ",".join(groups)
 
 
@@ -59,6 +59,6 @@ def _frozen(model: nn.Module, layout: Layout, wanted: Collection[Group]) -> nn.M
 
 
 def _trains_own(sim: Simulation, layout: Layout) -> list[bool]:
-    """Says of a client's own part, and of what its last pass trains, if there is anything to train in it."""
+    """Says whether the personal parameters, and those of the last pass, include any that are trained."""
     parts = [part for part in (sim.personal.own, sim.personal.final) if part is not None]
     return [bool(part(sim.model, layout.labels) & layout.parameters) for part in parts]

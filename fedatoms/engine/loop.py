@@ -93,7 +93,7 @@ def rounds(runtime: Runtime, state: State, until: int, eval_every: int = 1) -> I
 
 
 def lost(runtime: Runtime, scores: Mapping[Scored, Score]) -> str | None:
-    """Says that the server's loss is no finite number; where a part is private, its model is not meant to be scored."""
+    """Says that the server's loss is not finite; where parameters are private, the server's model has no meaning."""
     score = scores.get("server")
     if score is None or runtime.layout.private or math.isfinite(score.loss):
         return None

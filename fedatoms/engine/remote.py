@@ -1,4 +1,4 @@
-"""One client's part of a round, done elsewhere than on the server: the same functions over what that client knows."""
+"""One client's part of a round, run on another machine: the same functions over what that client knows."""
 
 from typing import NamedTuple
 
@@ -12,9 +12,9 @@ from fedatoms.engine.state import State
 
 
 class Contribution(NamedTuple):
-    """What one client gives to a round and keeps of it; no tensor has an axis of clients."""
+    """What one client contributes to a round and keeps of it; no tensor has a client axis."""
 
-    upload: Memory  # nothing if all of it stays
+    upload: Memory  # empty if nothing travels
     row: Client
     loss: float  # mean over its steps
 
@@ -38,7 +38,7 @@ def take_part(runtime: Runtime, state: State, client: int) -> Contribution:
 
 
 def misfit_of(runtime: Runtime, row: Client) -> str:
-    """Says what a client's state from a file lacks, has too much or in another shape; nothing if it fits."""
+    """Says which tensors of a client's stored state are missing, extra or misshapen; empty if it fits."""
     net, layout = runtime.network, runtime.layout
     model = trees.restrict({**net.parameters, **net.statistics}, layout.labels)
     kept = row.own.keys() if runtime.sim.exchange.slow_local == "keep" else frozenset[str]()  # the slow part, if any

@@ -44,13 +44,13 @@ def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
     new = aggregate(runtime, now, present, got.total)._replace(last_sum=got.last_sum)
     up, down = got.up, _bytes_down(runtime, state, chosen)
     if exchanging:
-        told = feature_exchange.uploads_of(runtime, now, before, got.after)
-        new = feature_exchange.aggregate(runtime, new, told)
-        up = ledger.add(up, feature_exchange.bytes_up(runtime, told))
-        down = ledger.add(down, feature_exchange.bytes_down(runtime, state, chosen, told))
+        uploads = feature_exchange.uploads_of(runtime, now, before, got.after)
+        new = feature_exchange.aggregate(runtime, new, uploads)
+        up = ledger.add(up, feature_exchange.bytes_up(runtime, uploads))
+        down = ledger.add(down, feature_exchange.bytes_down(runtime, state, chosen, uploads))
     trace = server.trace_of(new.server)
     _look_ahead(runtime, t + 1)
-    # But for a feature exchange, nothing above waits for a GPU: it works on while the host does its part of the round.
+    # Except for a feature exchange, nothing above waits for a GPU: it computes while the host continues with the round.
     own, shared = ([mean for each in seen for mean in check_finite(each, t)] for seen in (traces, got.traces))
     _check_server(state, new, trace)
     losses = shared or own
@@ -69,7 +69,7 @@ def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
 
 
 def weights_of(sim: Simulation, clients: list[int]) -> Tensor:
-    """Returns what clients weigh in the mean: their samples, or the same for all if the algorithm says so."""
+    """Returns the clients' weights in the mean: their numbers of samples, or uniform if the algorithm says so."""
     uniform = sim.algorithm.weighting == "uniform"
     return torch.tensor([1.0 if uniform else float(len(sim.data.parts[client])) for client in clients])
 
@@ -140,7 +140,7 @@ def travelling(runtime: Runtime, t: int) -> frozenset[str]:
 
 
 def check(sim: Simulation) -> None:
-    """Refuses what the first two rounds could not do; builds nothing."""
+    """Refuses a simulation whose first two rounds could not run; builds nothing."""
     check_map(sim)
     layout, phase = layout_of(sim), shared_phase(sim) or Phase("own")
     for t in (0, 1):
@@ -171,7 +171,7 @@ def lost_by(runtime: Runtime, state: State, client: int) -> frozenset[Group]:
 
 
 def message_to(runtime: Runtime, state: State, lost: frozenset[Group], *, training: bool = True) -> Memory:
-    """Returns what crosses to a client that lacks some groups; what an algorithm sends along only if it trains."""
+    """Returns the message to a client that lacks some groups; the algorithm's memory is in it only if it trains."""
     layout = runtime.layout
     names = {name for name, group in layout.labels.items() if group in lost and name not in layout.private}
     memory = travelling(runtime, state.round) & layout.parameters if training else frozenset[str]()
@@ -179,7 +179,7 @@ def message_to(runtime: Runtime, state: State, lost: frozenset[Group], *, traini
 
 
 def row_of(runtime: Runtime, state: State, client: int) -> Client:
-    """Returns a client's state, or the one with which it begins."""
+    """Returns a client's state, or the initial one if it never took part."""
     row = state.clients.read(client)
     return Client(first_memory(runtime), {}, {}) if row is None else row
 
@@ -212,7 +212,7 @@ def with_rows(state: State, rows: Mapping[int, Client | Stored]) -> State:
 
 
 class _Collected(NamedTuple):
-    """What a round has so far."""
+    """What has been collected in a round so far."""
 
     total: server.Total
     rows: Mapping[int, Client | Stored]
@@ -226,7 +226,7 @@ _NOTHING = _Collected(server.NOTHING_YET, {}, None, {}, [], {})
 
 
 def _collect(runtime: Runtime, state: State, got: _Collected, block: list[int], reply: Reply, view: View) -> _Collected:
-    """Adds the replies of a block of clients to what a round has so far."""
+    """Adds the replies of a block of clients to what has been collected."""
     before = [row_of(runtime, state, client) for client in block]
     after = [kept_of(runtime, state, old, reply, i, view) for i, old in enumerate(before)]
     new = {client: row for client, row in zip(block, after, strict=True) if any(row)}
@@ -278,14 +278,14 @@ def _names_of(layout: Layout, wanted: Collection[Group]) -> frozenset[str]:
 
 @cache
 def _proximal(pull: float) -> Algorithm:
-    """Returns what trains personal parameters; the same value each time, by which a compiled step is found again."""
+    """Returns the algorithm that trains personal parameters; always the same value: compiled steps are keyed by it."""
     return fedprox(pull) if pull else Algorithm()
 
 
 def _job(runtime: Runtime, state: State, client: int, phase: Phase, place: int) -> Job:
     sim, layout, t = runtime.sim, runtime.layout, state.round
     row, lost, sent = row_of(runtime, state, client), lost_by(runtime, state, client), travelling(runtime, t)
-    names = [name for name in runtime.network.parameters if name in sent]  # in one order: files have another
+    names = [name for name in runtime.network.parameters if name in sent]  # in a fixed order: files have another
     memory = {kind: {name: row.memory[kind][name] for name in names} for kind in sorted(row.memory)}
     slow = {name: leaf for name, leaf in row.own.items() if name not in layout.own and layout.labels[name] not in lost}
     own = trees.restrict(row.own, layout.own) if phase.view == "personal" else {}
@@ -314,7 +314,7 @@ def _look_ahead(runtime: Runtime, t: int) -> None:
 
 
 def _check_server(before: State, after: State, trace: Tensor) -> None:
-    if what := server.not_finite(before.server, after.server, trace):  # there already: no further wait
+    if what := server.not_finite(before.server, after.server, trace):  # computed already: no further wait
         raise FloatingPointError(
             f"round {before.round + 1}: the server's '{what}' is not finite, although its clients' models were. Lower "
             f"lr, set clip=10, or use another algorithm or strength."

@@ -1,4 +1,4 @@
-"""What is built once and passed along: the network and the data on the device, the map over clients."""
+"""What is built once from a simulation and passed along: network and data on the device, the map over clients."""
 
 import copy
 from collections.abc import Callable
@@ -34,8 +34,8 @@ class Layout(NamedTuple):
 
     labels: dict[str, Group]  # the group of each tensor that may travel
     parameters: frozenset[str]  # those of them that are trained, not statistics
-    own: frozenset[str]  # what each client has of its own
-    private: frozenset[str]  # what never leaves a client
+    own: frozenset[str]  # personal parameters
+    private: frozenset[str]  # those that never leave a client
 
 
 class Runtime(NamedTuple):
@@ -51,7 +51,7 @@ class Runtime(NamedTuple):
 
 
 def prepare(sim: Simulation, like: Runtime | None = None) -> Runtime:
-    """Builds all that a simulation needs to run, and takes from ``like`` what would be built the same.
+    """Builds all that a simulation needs to run, and reuses what ``like`` has already built alike.
 
     On a GPU this starts the compiler's processes. ``prepare(replace(sim, seed=1), like=runtime)`` has other clients and
     batches, and compiles nothing again.
@@ -68,7 +68,7 @@ def prepare(sim: Simulation, like: Runtime | None = None) -> Runtime:
 
 
 def layout_of(sim: Simulation) -> Layout:
-    """Says which tensors of a model may travel, which are a client's own, and which never leave it."""
+    """Says which tensors of a model may travel, which are personal, and which never leave a client."""
     parameters, statistics = tensor_names(sim.model)
     may_travel = parameters | statistics
     labels = {name: group for name, group in groups(sim.model, sim.head).items() if name in may_travel}
@@ -84,7 +84,7 @@ def scored_at_once(device: str) -> int:
 
 
 def check_map(sim: Simulation) -> str | None:
-    """Says why the model cannot be vectorised, or None; an error if that is what is asked for."""
+    """Says why the model cannot be vectorised, or None; raises an error if ``vectorised`` was asked for."""
     why_not = why_not_vectorised(sim.model)
     if sim.map == "vectorised" and why_not:
         raise NotVectorisable(why_not)
@@ -127,13 +127,13 @@ def _with_batched_kernels(predict: Predict, params: Params, x: Tensor) -> Predic
         with BatchedKernels():
             graph = traced(predict, params, x)
         graph(params, x)
-    except Exception:  # a path that depends on the data, or no kernel: as it is, the network runs anywhere
+    except Exception:  # control flow on data, or no kernel: the plain network runs anywhere
         return predict
     return graph
 
 
 def _map_of(sim: Simulation, net: Network) -> MapClients:
-    """Returns the map that is asked for, or the faster one on the device: on a CPU a plain loop beats vmap."""
+    """Returns the requested map, or the faster one on the device: on a CPU a plain loop beats vmap."""
     why_not = check_map(sim)
     if sim.map == "one_by_one" or (sim.map == "auto" and sim.device == "cpu"):
         return one_by_one

@@ -1,4 +1,4 @@
-"""The server's side of a round: what goes down, and what the mean of the uploads does to the model."""
+"""The server's side of a round: messages to clients, the mean of their uploads, and the next model."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from fedatoms.core.trees import Memory, Params
 
 
 class Total(NamedTuple):
-    """A weighted sum of uploads, in float64 so that blocks and their order do not show in float32 results."""
+    """A weighted sum of uploads, in float64 so that blocks and their order do not affect float32 results."""
 
     uploads: Memory
     weight: float
@@ -37,13 +37,13 @@ def start(params: Params, algorithm: Algorithm, parameters: Collection[str]) -> 
 
 
 def broadcast(server: Server, algorithm: Algorithm, travelling: Collection[str]) -> Server:
-    """Returns what an algorithm sees of the server on a client: what travels, and the memory sent along."""
+    """Returns what an algorithm sees of the server on a client: what travels, and the memory that is sent."""
     memory = {name: trees.restrict(server.memory[name], travelling) for name in algorithm.sends}
     return Server(trees.restrict(server.params, travelling), memory)
 
 
 def message(server: Server, algorithm: Algorithm, lacking: Collection[str], travelling: Collection[str]) -> Memory:
-    """Returns what crosses to one client: the leaves it lacks and the memory that is sent along."""
+    """Returns the message to one client: the leaves that it lacks and the memory that is sent."""
     return {"params": trees.restrict(server.params, lacking), **broadcast(server, algorithm, travelling).memory}
 
 
@@ -94,7 +94,7 @@ def aggregate(server: Server, algorithm: Algorithm, mean: Memory, participation:
 
 
 def trace_of(server: Server) -> Tensor:
-    """Sums all that a server holds, without waiting for it: the sum is finite only if each of its numbers is.
+    """Sums all that a server holds, without waiting for the device: the sum is finite only if every number is.
 
     >>> trace_of(Server({"w": torch.tensor([1.0, 2.0]), "steps": torch.tensor(3)}, {"h": {"w": torch.tensor(0.5)}}))
     tensor(3.5000)
@@ -104,9 +104,9 @@ def trace_of(server: Server) -> Tensor:
 
 
 def not_finite(before: Server, after: Server, trace: Tensor) -> str | None:
-    """Names what a round has made other than finite numbers; ``trace`` is that of the server after it.
+    """Names a tensor that a round has made not finite, if any; ``trace`` is that of the server after the round.
 
-    A buffer that never was finite, as a mask of -inf, is none of it.
+    Buffers that never were finite, such as a mask of -inf, are ignored.
 
     >>> before, after = (Server({"w": torch.tensor(w), "mask": torch.tensor(-torch.inf)}, {}) for w in (0.0, torch.nan))
     >>> not_finite(before, before, trace_of(before))

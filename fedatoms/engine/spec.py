@@ -31,7 +31,7 @@ class Simulation:
     seed: int = 0
     device: str = "cpu"
     map: Map = "auto"
-    block: int = 0  # clients trained at once when vectorised; 0 takes what fits
+    block: int = 0  # clients trained at once when vectorised; 0 takes as many as fit
     precision: Precision = "tf32"  # of matrix products on a GPU
     client_state: Place = "device"
     folder: Path | None = None  # of client states on disk
@@ -87,7 +87,7 @@ def _check_collaboration(sim: Simulation) -> None:
 
 
 def _check_personal(personal: Personal, exchange: Exchange) -> None:
-    """Refuses what no round could do."""
+    """Refuses combinations that no round can run."""
     if personal == Personal():
         return
     if exchange.slow_local == "keep":

@@ -1,4 +1,4 @@
-"""What a run carries from round to round, and what it records of each; new values each time."""
+"""What a run carries from round to round, and what it records of each round."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -33,4 +33,4 @@ class Record(NamedTuple):
     up: Bytes
     down: Bytes
     seconds: float
-    extra: Mapping[str, Mapping[str, object]] = {}  # further columns of whoever trains the clients
+    extra: Mapping[str, Mapping[str, object]] = {}  # further columns, as from Flower

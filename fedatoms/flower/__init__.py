@@ -1,6 +1,6 @@
-"""A real federation on Flower: translation only, the algorithms are those of the simulator.
+"""A real federation on Flower: an adapter around the engine, which has the algorithms.
 
-Names are imported when they are first used: the commands that only write files, or start processes, need no torch.
+Names are imported when they are first used: commands that only write files or start processes need no torch.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""What a server looks at before it averages: an answer that is broken, late or far from the others is refused."""
+"""Checks of answers before they are averaged: one that is malformed, late or an outlier is refused."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from fedatoms.engine import server as server_side
 from fedatoms.engine.round import travelling
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
-from fedatoms.flower.wire import Answer, Lacks, Tested
+from fedatoms.flower.wire import Answer, Missing, Tested
 
 FEWEST = 3  # answers, for one of them to be far from the others
 LARGEST = torch.finfo(torch.float32).max  # of a loss: the sum of any number of them is finite
@@ -22,12 +22,12 @@ class Refused(ValueError):
     """An answer that is not averaged, and why."""
 
 
-def check_answer(runtime: Runtime, state: State, answer: Answer | Lacks, *, most: int) -> Answer:
-    """Returns an answer to the round that can be averaged, its leaves in the order of the model's.
+def check_answer(runtime: Runtime, state: State, answer: Answer | Missing, *, most: int) -> Answer:
+    """Returns an answer that can be averaged, with its leaves in the order of the model's, or refuses it.
 
-    ``most`` is the number of samples that the node gave when it joined.
+    ``most`` is the number of samples that the node reported when it joined.
     """
-    if isinstance(answer, Lacks):
+    if isinstance(answer, Missing):
         raise Refused(f"it lacks {', '.join(answer.groups)} although it was sent all")
     if answer.round != state.round:
         raise Refused(f"it is about round {answer.round + 1}")
@@ -41,9 +41,9 @@ def check_answer(runtime: Runtime, state: State, answer: Answer | Lacks, *, most
     return answer._replace(upload=upload)
 
 
-def check_score(tested: Tested | Lacks, *, most: int) -> Tested:
-    """Returns a score that can be averaged; ``most`` is the number of test images that the node gave when it joined."""
-    if isinstance(tested, Lacks):
+def check_score(tested: Tested | Missing, *, most: int) -> Tested:
+    """Returns a score that can be averaged; ``most`` is the number of test images that the node joined with."""
+    if isinstance(tested, Missing):
         raise Refused("it lacks what it was not sent")
     _check_samples(tested.samples, least=0, most=most)
     if not (0 <= tested.score.accuracy <= 100 and abs(tested.score.loss) <= LARGEST):
@@ -52,7 +52,7 @@ def check_score(tested: Tested | Lacks, *, most: int) -> Tested:
 
 
 def variances(model: nn.Module) -> frozenset[str]:
-    """Names the running variances of a model: those of its normalisation layers, and of layers that are built alike.
+    """Names the running variances of a model: those of normalisation layers, and of layers with the same buffers.
 
     >>> sorted(variances(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.GroupNorm(1, 2))))
     ['1.running_var']
@@ -63,7 +63,7 @@ def variances(model: nn.Module) -> frozenset[str]:
 
 
 def _check_samples(count: int, *, least: int, most: int) -> None:
-    """Refuses a weight that the node did not speak of: one with any could take over the mean."""
+    """Refuses a larger weight than the node joined with: an unbounded one could dominate the mean."""
     if count < least:
         raise Refused(f"it says {count} samples")
     if count > most:
@@ -71,7 +71,7 @@ def _check_samples(count: int, *, least: int, most: int) -> None:
 
 
 def _expected(runtime: Runtime, state: State) -> Memory:
-    """Makes an upload like those of the round: what the algorithm reports of a client that did not move."""
+    """Makes an upload of the round's form: what the algorithm reports for a client that did not move."""
     sent, algorithm = travelling(runtime, state.round), runtime.sim.algorithm
     broadcast = server_side.broadcast(state.server, algorithm, sent & runtime.layout.parameters)
     params = broadcast.params
@@ -99,10 +99,10 @@ def _tree(kind: str, like: Params, tree: Params) -> Params:
     return {name: tree[name].to(like[name].device) for name in like}
 
 
-def far_ones(state: State, answers: Mapping[int, Answer], times: float) -> dict[int, str]:
-    """Finds the clients whose update is longer than so many times the median of all, and says how long each is.
+def outliers(state: State, answers: Mapping[int, Answer], times: float) -> dict[int, str]:
+    """Finds clients whose update is more than ``times`` as long as the median, and says how long each is.
 
-    What an algorithm sends beside the model is looked at too, each kind for itself: a control has another scale.
+    What an algorithm uploads beside the model is checked too, each kind by itself: a control has another scale.
     """
     far: dict[int, str] = {}
     if not times or len(answers) < FEWEST:
@@ -118,7 +118,7 @@ def far_ones(state: State, answers: Mapping[int, Answer], times: float) -> dict[
 
 
 def _length(state: State, kind: str, tree: Params) -> float:
-    """Measures how far a client moves what the server has; what is sent beside that is a move already."""
+    """Returns the norm of a client's update; what is uploaded beside the model is an update already."""
     if kind in ("params", "statistics"):
         tree = trees.subtract(tree, trees.restrict(state.server.params, tree))
     return float(sum((leaf.double() ** 2).sum() for leaf in tree.values() if leaf.is_floating_point()) ** 0.5)

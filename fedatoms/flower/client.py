@@ -27,7 +27,7 @@ from fedatoms.flower import wire
 from fedatoms.flower.node import Kept, fits, keep, kept_at
 from fedatoms.flower.private import private, shut, shut_door
 from fedatoms.flower.task import Task, configured, node_simulation, own_data
-from fedatoms.flower.wire import Answer, Lacks, Order, Place, Tested
+from fedatoms.flower.wire import Answer, Missing, NodeInfo, Order, Tested
 
 log = logging.getLogger("flwr")
 
@@ -35,15 +35,15 @@ log = logging.getLogger("flwr")
 def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
     """Makes the app that runs on every node; a node's state lies in its ``state-dir``, by run and partition.
 
-    ``mods`` are Flower's, around training: those for privacy take every message for one with a model.
+    ``mods`` are Flower's and wrap training only: those for privacy assume that every message carries a model.
     """
     app = ClientApp()
 
     @app.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:
         opened = _open(task, message, context)
-        if isinstance(opened, Lacks):
-            return Message(wire.write_lacks(opened), reply_to=message)
+        if isinstance(opened, Missing):
+            return Message(wire.write_missing(opened), reply_to=message)
         order, runtime, state, me, folder = opened
         log.info("round %d: training as client %d on %d samples", order.round + 1, me, len(runtime.data.parts[me]))
         done = take_part(runtime, state, me)
@@ -56,8 +56,8 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         opened = _open(task, message, context)
-        if isinstance(opened, Lacks):
-            return Message(wire.write_lacks(opened), reply_to=message)
+        if isinstance(opened, Missing):
+            return Message(wire.write_missing(opened), reply_to=message)
         order, runtime, state, me, folder = opened
         if order.last_epochs:
             runtime, state = last_pass(runtime, state, order.last_epochs, [me])
@@ -75,15 +75,15 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
         experiment, _ = configured(task, context.run_config)
         me = _partition(context, experiment.clients)
         own = own_data(task, experiment, me)
-        place = Place(me, trajectory(experiment), len(own.y), len(own.test_y))
-        return Message(wire.write_place(place), reply_to=message)
+        info = NodeInfo(me, trajectory(experiment), len(own.y), len(own.test_y))
+        return Message(wire.write_node_info(info), reply_to=message)
 
     return app
 
 
 @contextmanager
 def _for_the_owner(folder: Path) -> Iterator[None]:
-    """Lets a node write into its folder of a run for its owner only; what an older version left there is shut."""
+    """Makes what a node writes into its folder of a run readable by its owner only, and what was there before."""
     shut_door(folder.parent)
     shut(folder)
     with private():
@@ -98,31 +98,33 @@ class _Opened(NamedTuple):
     folder: Path
 
 
-def _open(task: Task, message: Message, context: Context) -> _Opened | Lacks:
-    """Reads an order, and gets ready what it is about, or says what is lacking for that."""
+def _open(task: Task, message: Message, context: Context) -> _Opened | Missing:
+    """Reads an order and prepares what it needs, or says what is missing."""
     order, (experiment, _) = wire.read_order(message.content), configured(task, context.run_config)
     configure(experiment)
     me = _partition(context, experiment.clients)
     folder = _home(context) / _folder_name(run_name(experiment), order.run) / f"{me:06d}"
     kept = kept_at(folder, order.base) if order.base else Kept({}, {}, None)
     if kept is None:
-        return Lacks(order.round, sorted(order.versions), lost=True)
+        return Missing(order.round, sorted(order.versions), lost=True)
     runtime = prepare(node_simulation(task, experiment, me))
     if order.base and not fits(runtime, kept):
-        return Lacks(order.round, sorted(order.versions), lost=True)
-    return _lacks(runtime.layout, order, kept) or _Opened(order, runtime, _state(runtime, order, kept, me), me, folder)
+        return Missing(order.round, sorted(order.versions), lost=True)
+    if (missing := _missing(runtime.layout, order, kept)) is not None:
+        return missing
+    return _Opened(order, runtime, _state(runtime, order, kept, me), me, folder)
 
 
-def _lacks(layout: Layout, order: Order, kept: Kept) -> Lacks | None:
+def _missing(layout: Layout, order: Order, kept: Kept) -> Missing | None:
     """Says which groups the node neither was sent nor holds in the server's version."""
     sent = {layout.labels[name] for name in order.down.get("params", {})}
     travel = {layout.labels[name] for name in layout.labels.keys() - layout.private}
-    missing = [group for group in travel - sent if kept.versions.get(group) != order.versions[group]]
-    return Lacks(order.round, sorted(missing), lost=False) if missing else None
+    groups = [group for group in travel - sent if kept.versions.get(group) != order.versions[group]]
+    return Missing(order.round, sorted(groups), lost=False) if groups else None
 
 
 def _state(runtime: Runtime, order: Order, kept: Kept, me: int) -> State:
-    """Puts together what this client knows of the server, in the form of the simulator's own functions."""
+    """Assembles what this client knows of the server, as the state that the engine's functions take."""
     net, device = runtime.network, torch.device(runtime.sim.device)
     there = {kind: {name: trees.move(leaf, device) for name, leaf in tree.items()} for kind, tree in order.down.items()}
     held = {name: trees.move(leaf, device) for name, leaf in kept.params.items()}

@@ -1,4 +1,4 @@
-"""What Flower's commands are given: words, ports, certificates, and an environment in which they stay at home."""
+"""Flower's commands: their arguments, ports, certificates and environment, so that they stay on this machine."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ Value = str | int | float | bool
 Config = Mapping[str, Value]
 
 LOOPBACK = "127.0.0.1"
-# below those that the system gives to outgoing connections: one of these could take the port of a killed SuperLink
+# below the ephemeral ports: an outgoing connection could take the port of a killed SuperLink
 PORTS = range(20_000, 32_768)
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -30,7 +30,7 @@ QUIET = {
 
 
 def link_command(address: str, database: Path, server: Certificates | None) -> list[str]:
-    """Starts a SuperLink that remembers in ``database``; with certificates, it wants to know its nodes' keys."""
+    """Returns the command of a SuperLink with its ``database``; with certificates, its nodes need registered keys."""
     host, port = address.split(":")
     command = ["flower-superlink", "--host", host, "--port", port, "--database", str(database)]
     command += ["--disable-runtime-dependency-installation"]
@@ -41,7 +41,7 @@ def link_command(address: str, database: Path, server: Certificates | None) -> l
 
 
 def node_command(address: str, port: int, config: Config, key: NodeKey | None, ca: Path | None) -> list[str]:
-    """Starts a SuperNode of the SuperLink at ``address``; its own port is for the helpers that it starts."""
+    """Returns the command of a SuperNode of the SuperLink at ``address``; ``port`` is for its own subprocesses."""
     command = ["flower-supernode", "--superlink", address, "--port", str(port)]
     command += ["--node-config", config_words(config)] if config else []
     command += ["--auth-supernode-private-key", str(key.private)] if key else []
@@ -49,13 +49,13 @@ def node_command(address: str, port: int, config: Config, key: NodeKey | None, c
 
 
 def connection(address: str, ca: Path | None) -> str:
-    """Writes the file that tells ``flwr`` which SuperLink it talks to."""
+    """Returns the text of the file that tells ``flwr`` its SuperLink."""
     trust = f"root-certificates = {_toml(str(ca))}" if ca else "insecure = true"
     return f'[superlink]\ndefault = "link"\n\n[superlink.link]\naddress = "{address}"\n{trust}\n'
 
 
 def config_words(config: Config) -> str:
-    """Writes a config as ``--node-config`` and ``--run-config`` want it.
+    """Formats a config for ``--node-config`` and ``--run-config``.
 
     >>> print(config_words({"partition-id": 0, "fraction": 0.5, "tls": True, "title": "two words"}))
     partition-id=0 fraction=0.5 tls=true title="two words"
@@ -67,7 +67,7 @@ def config_words(config: Config) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns different ports of the loopback on which nobody listens now."""
+    """Returns distinct free ports of the loopback interface."""
     with contextlib.ExitStack() as bound:  # all at once, so that none is found twice
         ports: list[int] = []
         for port in random.SystemRandom().sample(PORTS, len(PORTS)):
@@ -82,7 +82,7 @@ def free_ports(count: int) -> list[int]:
 def environment(home: Path, extra: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables of all processes: nothing is sent home, installed or looked up elsewhere."""
     given = {**os.environ, **extra}
-    scripts = sysconfig.get_path("scripts")  # Flower finds its helpers by PATH
+    scripts = sysconfig.get_path("scripts")  # Flower finds its programs by PATH
     near = ",".join([LOOPBACK, "localhost", *filter(None, [given.get("no_proxy") or given.get("NO_PROXY")])])
     return {
         **os.environ,
@@ -109,13 +109,13 @@ def _toml(value: Value) -> str:
         return str(value).lower()
     if not isinstance(value, str):
         return repr(value)
-    # Flower cuts words at the next quote, escaped or not; TOML wants DEL escaped, JSON does not
+    # Flower ends a string at the next quote, escaped or not; TOML wants DEL escaped, JSON does not
     inner = json.dumps(value, ensure_ascii=False)[1:-1].replace('\\"', "\\u0022").replace("\x7f", "\\u007f")
     return f'"{inner}"'
 
 
 def _import_paths(given: str) -> list[str]:
-    """Returns where apps look for modules first: they run in other folders, but import this very package."""
+    """Returns the first import paths of apps: they run in other folders, but import this very package."""
     ours = Path(fedatoms.__file__).parents[1]
     installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     paths = [*([] if ours in installed else [ours]), *(Path(path) for path in given.split(os.pathsep) if path)]

@@ -1,4 +1,4 @@
-"""A whole federation on this machine: a SuperLink, SuperNodes and three rounds, and nothing left behind."""
+"""A whole federation on this machine: a SuperLink, SuperNodes and a few rounds; all of it is removed at the end."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -14,11 +14,11 @@ from fedatoms.runs.results import read_result
 
 NAME = "demo"
 LONGEST = 1800.0  # seconds
-ROUND = re.compile(r"round (\d+): loss .*")
+ROUND = re.compile(r"round (\d+): loss .*")  # counted from 1, as the server logs it
 
 
 def demo(nodes: int, rounds: int, *, tls: bool, say: Callable[[str], None], done: Callable[[int], None]) -> list[Line]:
-    """Deploys the template on loopback and runs it; ``say`` hears what happens, ``done`` the rounds that are over."""
+    """Deploys the template on loopback and runs it; ``say`` gets each message, ``done`` each finished round."""
     if nodes < 1 or rounds < 1:
         raise ValueError(f"--nodes {nodes} and --rounds {rounds} must be at least 1. Use for example 3 and 3.")
     with _folder() as folder:
@@ -34,7 +34,7 @@ def demo(nodes: int, rounds: int, *, tls: bool, say: Callable[[str], None], done
             def each_line(line: str) -> None:
                 if found := ROUND.search(line):
                     say(found[0])
-                    done(int(found[1]) + 1)
+                    done(int(found[1]))
 
             config: dict[str, Value] = {"clients": nodes, "rounds": rounds, "out": str(folder / "runs"), "name": NAME}
             lines = deployment.run(app, config, timeout=LONGEST, each_line=each_line)

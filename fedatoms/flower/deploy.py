@@ -31,7 +31,7 @@ from fedatoms.flower.processes import PAUSE, end, kill, start
 EachLine = Callable[[str], None]
 
 STARTING = 60.0  # seconds until a new process must answer
-ASKING = 60.0  # seconds for a command that only asks
+ASKING = 60.0  # seconds for a command that only queries
 TAIL = 15  # lines of a log in an error
 
 
@@ -55,9 +55,9 @@ def deployed(
     tls: bool = False,
     env: Mapping[str, str] | None = None,
 ) -> Iterator["Deployment"]:
-    """Starts a SuperLink and one SuperNode for each node config; ends them, and all they started, on the way out.
+    """Starts a SuperLink and one SuperNode for each node config; on exit ends them and all that they started.
 
-    With ``tls`` they speak TLS, and the SuperLink lets in only nodes whose keys are registered, which these are.
+    With ``tls`` the SuperLink accepts only nodes whose keys are registered, as those of these nodes are.
     """
     deployment = Deployment(folder, nodes, tls=tls, env=env or {})
     try:
@@ -100,9 +100,9 @@ class Deployment:
         timeout: float,
         each_line: EachLine = lambda line: None,
     ) -> list[str]:
-        """Runs an app to its end, hands on each line of its log as it comes, and returns all of them.
+        """Runs an app to its end, passes on each line of its log as it comes, and returns all of them.
 
-        ``each_line`` may kill and start parts. A run that is late, or that it breaks off with an error, is stopped.
+        ``each_line`` may kill and start parts; if it raises an error, or the timeout is over, the run is stopped.
         """
         words = ["flwr", "run", str(app.resolve()), "--stream", "--run-config", config_words(config or {})]
         client = self._launch("client", words)
@@ -181,7 +181,7 @@ class Deployment:
             return [_plain(line) for line in file.read().splitlines()]
 
     def end(self) -> None:
-        """Ends all that was started: nodes first, which say goodbye to the SuperLink."""
+        """Ends all that was started: nodes first, so that they can unregister from the SuperLink."""
         try:
             for name in ("client", "node-", "link"):
                 end(f"{self._token}/{name}")
@@ -222,11 +222,11 @@ class Deployment:
     def _answers(self, name: str) -> bool:
         host, port = self.address.split(":")
         with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-            return self.parts[name].process.poll() is None  # or it is not the SuperLink that answers
+            return self.parts[name].process.poll() is None  # or another process answers
         return False
 
     def is_online(self, name: str) -> bool:
-        """Says whether the SuperLink has let a SuperNode in."""
+        """Says whether the SuperLink has accepted a SuperNode."""
         return any("SuperNode ID:" in line for line in self.log(name))  # the SuperLink gives it one
 
     def _check(self, status: int, lines: Sequence[str], timeout: float) -> None:

@@ -17,7 +17,7 @@ SKEW = datetime.timedelta(minutes=5)  # between the clocks of two machines
 
 
 class Certificates(NamedTuple):
-    """Files of a server: whom its clients trust, what it shows them, and its secret."""
+    """Files of a server: the authority that its clients trust, its certificate, and its private key."""
 
     ca: Path
     certificate: Path
@@ -25,7 +25,7 @@ class Certificates(NamedTuple):
 
 
 class NodeKey(NamedTuple):
-    """Files of a node: its secret, and what the server is told of it."""
+    """Files of a node: its private key, and the public one that is registered with the server."""
 
     private: Path
     public: Path

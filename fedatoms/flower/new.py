@@ -1,4 +1,4 @@
-"""A new Flower app: a few files to fill in, which work as they are."""
+"""A new Flower app: a template that runs as it is, to be filled in."""
 
 import shutil
 from pathlib import Path

@@ -19,7 +19,7 @@ from fedatoms.engine.runtime import Runtime
 
 
 class Kept(NamedTuple):
-    """A node's copy of the server's model, which version of each group that is, and what is the client's own."""
+    """A node's copy of the server's model, the version of each group in it, and the client's state."""
 
     params: Params
     versions: Mapping[Group, int]
@@ -37,20 +37,20 @@ def keep(folder: Path, number: int, kept: Kept, *, before: int) -> None:
         path.unlink()
     replace_file(folder / f"{number:06d}-{zlib.crc32(data):08x}.safetensors", data)
     for path in folder.glob("[0-9]*-*.safetensors"):
-        older = int(path.stem.split("-")[0]) < number  # a newer one may count already: orders can overtake each other
+        older = int(path.stem.split("-")[0]) < number  # keep a newer one: orders can overtake each other
         if older and path not in _files(folder, before):
             path.unlink()
 
 
 def fits(runtime: Runtime, kept: Kept) -> bool:
-    """Says whether a kept state is one of this network and method, with every tensor that it needs."""
+    """Says whether a kept state has exactly the tensors of this network and method."""
     net = runtime.network
     model = restrict({**net.parameters, **net.statistics}, runtime.layout.labels)
     return not misfit(kept.params, model) and (kept.row is None or not misfit_of(runtime, kept.row))
 
 
 def kept_at(folder: Path, number: int) -> Kept | None:
-    """Reads the state ``number``, or None if it is not there whole."""
+    """Reads the state ``number``; None if it is missing or damaged."""
     for path in _files(folder, number):
         checksum = re.fullmatch(r"\d{6}-([0-9a-f]{8})", path.stem)
         if checksum and zlib.crc32(path.read_bytes()) == int(checksum[1], 16):

@@ -1,4 +1,4 @@
-"""Files for their owner only, whatever the umask: runs on a server, what nodes keep, databases and logs."""
+"""Files that only their owner can read, whatever the umask: runs on a server, nodes' states, databases and logs."""
 
 import contextlib
 import os
@@ -9,12 +9,12 @@ from pathlib import Path
 
 UMASK = 0o077  # of processes that write for their owner only
 FOLDER, FILE = 0o700, 0o600
-_LOCK, _BEFORE = threading.Lock(), list[int]()  # the umask outside, once for each that is within
+_LOCK, _BEFORE = threading.Lock(), list[int]()  # a stack: the umask before each ``private``
 
 
 @contextlib.contextmanager
 def private() -> Iterator[None]:
-    """Lets this process write for its owner only, until the last thread that asked for it has done."""
+    """Makes all that this process writes readable by its owner only, until the last thread leaves this context."""
     with _LOCK:
         _BEFORE.append(os.umask(UMASK))
     try:
@@ -26,15 +26,15 @@ def private() -> Iterator[None]:
 
 
 def shut(path: Path) -> None:
-    """Takes a file, or a folder with all that is in it, from everybody but its owner; nothing if it is not there."""
-    shut_door(path)  # first: nobody gets past it while the rest is shut
+    """Makes a file, or a folder with all its contents, readable by its owner only, if it exists."""
+    shut_door(path)  # first: then nobody reaches the rest while it is changed
     for place, folders, files in os.walk(path):
         for name in (*folders, *files):
             _shut(Path(place) / name, follow=False)
 
 
 def shut_door(path: Path) -> None:
-    """Takes a file or a folder from everybody but its owner, and leaves what is in it as it is."""
+    """Makes a file or a folder readable by its owner only, and leaves its contents alone."""
     _shut(path, follow=True)
 
 

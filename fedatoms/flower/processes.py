@@ -1,6 +1,6 @@
-"""Processes with a mark in their environment, which all that they start inherits: so all can be found and ended.
+"""Processes with a mark in their environment, which their children inherit: so all can be found and ended.
 
-Flower starts helpers of its own, one of them in a new session: no process group reaches it.
+Flower starts subprocesses of its own, one of them in a new session: no process group reaches it.
 """
 
 import os
@@ -14,16 +14,16 @@ from fedatoms.flower.private import FILE, UMASK
 
 MARK = "FEDATOMS_STARTED_AS"
 PROC = Path("/proc")
-PAUSE = 0.05  # seconds between two looks
+PAUSE = 0.05  # seconds between two polls
 PATIENCE = 6.0  # seconds from asking to killing; Flower gives itself 5
 
 
 def start(
     command: Sequence[str], mark: str, *, env: Mapping[str, str], cwd: Path, log: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Starts a command in a session of its own; what it prints is added to ``log``, or else goes into a pipe.
+    """Starts a command in a new session; its output is appended to ``log``, or else goes into a pipe.
 
-    What it writes, its log included, is for its owner only.
+    What it writes, its log included, is readable by its owner only.
     """
     if not (PROC / "self" / "environ").exists():
         raise OSError("processes are found by their environment in /proc, which is not here. Use Linux.")

@@ -21,7 +21,7 @@ from fedatoms.engine.state import Record, State
 from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
 from fedatoms.experiment.files import load_run, to_json
 from fedatoms.experiment.identity import run_name, trajectory
-from fedatoms.flower.membership import NODE_KEYS, ask, whose_clients
+from fedatoms.flower.membership import NODE_KEYS, ask, describe_ownership
 from fedatoms.flower.private import private, shut
 from fedatoms.flower.server_state import ServerState, load_holders, load_state, save_holders, save_state
 from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, NotFinite, TooFew
@@ -38,7 +38,7 @@ WAY_OUT = "Wait for it, or end it (flwr list, flwr stop), or use another name."
 
 
 def server_app(task: Task) -> ServerApp:
-    """Makes the app that runs on the server: a run in a folder, as the simulator's, with nodes for clients."""
+    """Makes the app that runs on the server: a run in a folder, as in the simulator, with nodes as clients."""
     app = ServerApp()
 
     @app.main()
@@ -47,7 +47,7 @@ def server_app(task: Task) -> ServerApp:
         try:
             result = federate(task, grid, experiment, settings)
             log.info("complete after %d rounds: see %s", experiment.rounds, result.folder.resolve())
-        except (TooFew, NotFinite) as error:  # it can go on: Flower would call it failed, and show where in our code
+        except (TooFew, NotFinite) as error:  # it can be resumed: Flower would call it failed, with a traceback
             log.error("stopped in %s", error)
 
     return app
@@ -83,12 +83,12 @@ def _check_same(old: Experiment, new: Experiment, folder: Path) -> None:
 
 
 class _Nodes:
-    """The nodes of a grid in the place of the simulator's clients: what an ``Engine`` wants to know of them."""
+    """The nodes of a grid in the place of the simulator's clients, as the functions of an ``Engine``."""
 
     def __init__(self, task: Task, grid: Grid, experiment: Experiment, settings: Settings) -> None:
         self.task, self.grid, self.experiment, self.settings = task, grid, experiment, settings
         self.folder = Path(experiment.out) / experiment.name
-        self.strategy: FedAtoms | None = None  # once the rounds have begun: it knows who is there
+        self.strategy: FedAtoms | None = None  # made when the rounds begin
         self.for_last_scores = 0  # bytes
 
     def simulation(self, experiment: Experiment, _: Path) -> Simulation:
@@ -98,9 +98,9 @@ class _Nodes:
         shut(self.folder)  # not before: this process is the only one that writes it
         self.strategy = strategy = FedAtoms(runtime, self._open_state(state), self.settings)
         strategy.summary()
-        log.info("%s", whose_clients(self.grid, self.settings.node_keys))
+        log.info("%s", describe_ownership(self.grid, self.settings.node_keys))
         try:
-            for progress in _rounds(strategy, self.grid, until, eval_every, self._hold, own=self._personal):
+            for progress in _rounds(strategy, self.grid, until, eval_every, self._save_holders, own=self._personal):
                 save_state(self.folder / "nodes", strategy.known)
                 yield progress
                 state = progress.state
@@ -114,11 +114,11 @@ class _Nodes:
                 )
             raise type(error)(f"{error}. The model so far is {self.folder / 'model.safetensors'}. {way}") from None
         finally:
-            _say_refused(read_rounds(self.folder))
+            _log_refused(read_rounds(self.folder))
 
     def personal(self, experiment: Experiment, runtime: Runtime, state: State, folder: Path) -> dict[str, float]:
         assert self.strategy is not None, "rounds come first"
-        score, size = _scores(self.strategy, self.grid, experiment.last_epochs, self._hold)
+        score, size = _scores(self.strategy, self.grid, experiment.last_epochs, self._save_holders)
         own = {} if score is None else {**accuracy_before(folder, experiment.rounds), **accuracy_after(score)}
         self.for_last_scores = size
         return own
@@ -133,32 +133,32 @@ class _Nodes:
         return self.experiment.personal != "none"
 
     def _open_state(self, state: State) -> ServerState:
-        """Reads what is known of the run; clients that are freed belong to nobody from now on."""
+        """Loads the server state of a run; clients that are freed belong to no key from now on."""
         folder, which = self.folder / "nodes", trajectory(self.experiment)
         known = load_state(folder, state, which) if state.round else ServerState(state, secrets.token_hex(4), which)
         held, freed = load_holders(folder), _freed(self.settings, self.experiment)
         for client in sorted(freed & held.keys()):
             log.info("client %d no longer belongs to the key %s of node %d", client, *held[client])
         known = known._replace(holders={client: each for client, each in held.items() if client not in freed})
-        self._hold(known)
+        self._save_holders(known)
         return known
 
-    def _hold(self, known: ServerState) -> None:
-        """Writes to which keys clients belong, before anything is sent to them."""
+    def _save_holders(self, known: ServerState) -> None:
+        """Writes which key owns each client, before anything is sent to them."""
         if known.holders != load_holders(self.folder / "nodes"):
             save_holders(self.folder / "nodes", known.holders)
 
 
-Hold = Callable[[ServerState], None]
+SaveHolders = Callable[[ServerState], None]
 
 
 def _rounds(
-    strategy: FedAtoms, grid: Grid, until: int, eval_every: int, hold: Hold, *, own: bool
+    strategy: FedAtoms, grid: Grid, until: int, eval_every: int, save: SaveHolders, *, own: bool
 ) -> Iterator[Progress]:
     nothing, runtime = (ArrayRecord(), ConfigRecord()), strategy.runtime
     while (number := strategy.known.state.round) < until:
         messages = strategy.configure_train(number + 1, *nothing, grid)
-        hold(strategy.known)
+        save(strategy.known)
         _, metrics = strategy.aggregate_train(number + 1, ask(grid, [*messages], strategy.settings.timeout))
         state, record = strategy.known.state, strategy.record
         assert record is not None and metrics is not None, "a round leaves its record"
@@ -168,26 +168,26 @@ def _rounds(
             if what := lost(runtime, scores):
                 raise NotFinite(f"round {number + 1}: {what}, although all answers were finite")
             if own:
-                score, size = _scores(strategy, grid, 0, hold)
+                score, size = _scores(strategy, grid, 0, save)
                 scores |= {} if score is None else {"personal": score}
                 record = record._replace(extra={**record.extra, "beside": {**record.extra["beside"], "scores": size}})
-        log.info("round %d: loss %.4f, %d clients, %s", number + 1, record.loss, record.clients, _said(scores))
+        log.info("round %d: loss %.4f, %d clients, %s", number + 1, record.loss, record.clients, _accuracies(scores))
         log.info("round %d: bytes of arrays and headers, %s%s", number + 1, _sizes(metrics), _beside(record))
         yield Progress(state, record, scores)
 
 
-def _scores(strategy: FedAtoms, grid: Grid, last_epochs: int, hold: Hold) -> tuple[Score | None, int]:
-    """Asks for the scores of nodes' own models; returns the bytes of arrays that it took, too."""
+def _scores(strategy: FedAtoms, grid: Grid, last_epochs: int, save: SaveHolders) -> tuple[Score | None, int]:
+    """Asks for the scores of nodes' own models; returns the mean score and the bytes of arrays that were sent."""
     config = ConfigRecord({"last-epochs": last_epochs})
     messages = strategy.configure_evaluate(0, ArrayRecord(), config, grid)
-    hold(strategy.known)
+    save(strategy.known)
     found = strategy.aggregate_evaluate(0, ask(grid, [*messages], strategy.settings.timeout))
     score = None if found is None else Score(**{name: float(str(value)) for name, value in found.items()})
     return score, strategy.for_scores
 
 
 def _freed(settings: Settings, experiment: Experiment) -> frozenset[int]:
-    """Reads which clients an operator frees."""
+    """Parses which clients an operator frees from their keys."""
     words = settings.free.replace(",", " ").split()
     if not all(word.isdecimal() and int(word) < experiment.clients for word in words):
         raise ValueError(
@@ -208,17 +208,17 @@ def _beside(record: Record) -> str:
     return "".join(f", {size} {words[what]}" for what, size in record.extra["beside"].items())
 
 
-def _said(scores: dict[Scored, Score]) -> str:
+def _accuracies(scores: dict[Scored, Score]) -> str:
     return ", ".join(f"{name} {score.accuracy:.2f} %" for name, score in scores.items()) or "not scored"
 
 
 def _column(row: Row, name: str) -> dict[str, object]:
-    """Reads an extra column of a round, which is there only if there is something in it."""
+    """Reads an extra column of a round; it is only written if it is not empty."""
     return cast(dict[str, object], dict(row).get(name, {}))
 
 
-def _say_refused(rows: list[Row]) -> None:
-    """Says in one line whose answers were refused, how often, and why the last time."""
+def _log_refused(rows: list[Row]) -> None:
+    """Logs in one line which clients' answers were refused, how often, and the last reason."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         for client, reason in _column(row, "refused").items():

@@ -1,4 +1,4 @@
-"""The server state between rounds: the run's, and which state and versions each client holds."""
+"""The server state between rounds: the run's own, and which state and versions each client holds."""
 
 import json
 from collections.abc import Mapping
@@ -16,24 +16,24 @@ from fedatoms.engine.round import aggregate, lost_by, message_to
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
 from fedatoms.flower.membership import Holder
-from fedatoms.flower.wire import Answer, Lacks, Order
+from fedatoms.flower.wire import Answer, Missing, Order
 
 KEPT = 2  # as many as there are checkpoints
 HOLDERS = "holders.json"
 
 
 class ServerState(NamedTuple):
-    """The state of a run, its id, which experiment it is, and for each client the number of its state that counts."""
+    """The state of a run, its id and experiment, and for each client the number of its last accepted state."""
 
     state: State
     run: str
     trajectory: str
-    base: Mapping[int, int] = {}  # after its last answer that was taken in
-    holders: Mapping[int, Holder] = {}  # of each client that ever came, the key to which it belongs
+    base: Mapping[int, int] = {}  # the round after its last accepted answer
+    holders: Mapping[int, Holder] = {}  # the key that owns each client that ever joined
 
 
 def order_for(runtime: Runtime, known: ServerState, client: int, *, score: bool = False, last_epochs: int = 0) -> Order:
-    """Writes a client's order for the round: the groups that it lacks, and what the algorithm sends along."""
+    """Makes a client's order for the round: the groups whose version it lacks, and the algorithm's memory."""
     state = known.state
     down = message_to(runtime, state, lost_by(runtime, state, client), training=not score)
     base = known.base.get(client, 0)
@@ -43,7 +43,7 @@ def order_for(runtime: Runtime, known: ServerState, client: int, *, score: bool 
 def take_in(
     runtime: Runtime, known: ServerState, answers: Mapping[int, Answer], mean: Memory | None = None
 ) -> ServerState:
-    """Averages good answers in the order of the clients and ends the round; ``mean`` stands for another average."""
+    """Averages accepted answers in the order of the clients and ends the round; ``mean`` replaces the average."""
     present, total, uniform = sorted(answers), server_side.NOTHING_YET, runtime.sim.algorithm.weighting == "uniform"
     uploads = [(answers[each].upload, 1.0 if uniform else float(answers[each].samples)) for each in present]
     for upload, weight in uploads if mean is None else [(mean, 1.0)]:
@@ -52,10 +52,11 @@ def take_in(
     return known._replace(state=state, base={**known.base, **dict.fromkeys(present, known.state.round + 1)})
 
 
-def mend(known: ServerState, client: int, lacks: Lacks) -> ServerState:
-    """Notes that a client holds less than was thought; one whose own state is lost begins anew."""
-    held = {group: version for group, version in known.state.held.get(client, {}).items() if group not in lacks.groups}
-    base = {**known.base, client: 0} if lacks.lost else known.base
+def note_missing(known: ServerState, client: int, missing: Missing) -> ServerState:
+    """Records that a client holds less than assumed; one whose own state is lost starts from nothing."""
+    before = known.state.held.get(client, {})
+    held = {group: version for group, version in before.items() if group not in missing.groups}
+    base = {**known.base, client: 0} if missing.lost else known.base
     return known._replace(state=known.state._replace(held={**known.state.held, client: held}), base=base)
 
 
@@ -65,7 +66,7 @@ def bytes_in(runtime: Runtime, messages: list[Memory]) -> Bytes:
 
 
 def save_state(folder: Path, known: ServerState) -> None:
-    """Writes what no checkpoint has; before the checkpoint of the same round, which then finds it."""
+    """Writes what no checkpoint has, before the checkpoint of the same round."""
     folder.mkdir(parents=True, exist_ok=True)
     base = {str(client): number for client, number in known.base.items()}
     replace_file(_path(folder, known.state.round), json.dumps({"run": known.run, "base": base}).encode())
@@ -74,13 +75,13 @@ def save_state(folder: Path, known: ServerState) -> None:
 
 
 def save_holders(folder: Path, holders: Mapping[int, Holder]) -> None:
-    """Writes to which keys clients belong: as soon as it is known, and for all rounds, so that no kill undoes it."""
+    """Writes which key owns each client: at once and not by round, so that a kill does not undo it."""
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / HOLDERS, json.dumps({str(client): list(each) for client, each in holders.items()}).encode())
 
 
 def load_holders(folder: Path) -> dict[int, Holder]:
-    """Reads what ``save_holders`` wrote, if there is anything."""
+    """Reads what ``save_holders`` wrote, if it did."""
     if not (folder / HOLDERS).exists():
         return {}
     return {int(client): Holder(*each) for client, each in json.loads((folder / HOLDERS).read_text()).items()}

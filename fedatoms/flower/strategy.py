@@ -1,4 +1,4 @@
-"""Flower's hooks around the server state of a run: who is asked what, and whose answers are averaged."""
+"""A Flower strategy around the server state of a run: who is asked what, and whose answers are averaged."""
 
 import logging
 import time
@@ -19,28 +19,28 @@ from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.server import not_finite, trace_of
 from fedatoms.engine.state import Record
 from fedatoms.flower import wire
-from fedatoms.flower.checks import Refused, check_answer, check_score, far_ones
-from fedatoms.flower.membership import Membership, ask, by_sender, meet
-from fedatoms.flower.server_state import ServerState, bytes_in, mend, order_for, take_in
+from fedatoms.flower.checks import Refused, check_answer, check_score, outliers
+from fedatoms.flower.membership import Membership, ask, by_sender, find_nodes
+from fedatoms.flower.server_state import ServerState, bytes_in, note_missing, order_for, take_in
 from fedatoms.flower.task import Settings
-from fedatoms.flower.wire import Answer, Lacks, Order, Size, Tested
+from fedatoms.flower.wire import Answer, Missing, Order, Size, Tested
 
 T = TypeVar("T")
 log = logging.getLogger("flwr")
-REASON = 200  # characters of a reason, which may have a node's own words in it
+REASON = 200  # characters of a reason, which may quote a node
 AGGREGATIONS: dict[str, type[Strategy] | None] = {"mean": None, "median": FedMedian, "trimmed": FedTrimmedAvg}
 
 
 class TooFew(RuntimeError):
-    """A round with fewer good answers than it needs."""
+    """A round with fewer accepted answers than it needs."""
 
 
 class NotFinite(RuntimeError):
-    """A round whose good answers make a server's model, or its loss, that is none."""
+    """A round after which the server's model or its loss is not finite, although all answers were."""
 
 
 class FedAtoms(Strategy):
-    """Flower's hooks over the server state of a run: any algorithm, schedule and personalised method of fedatoms."""
+    """A Flower strategy for any algorithm, schedule and personalised method of fedatoms."""
 
     def __init__(self, runtime: Runtime, known: ServerState, settings: Settings) -> None:
         self.runtime, self.known, self.settings = runtime, known, settings
@@ -51,7 +51,7 @@ class FedAtoms(Strategy):
         self._members = Membership(len(runtime.data.parts), known.trajectory, most, keys, known.holders)
         self._orders: dict[int, Message] = {}  # to each client that was last asked
         self._sent: list[tuple[Order, Size]] = []
-        self._heard: list[Size] = []
+        self._received: list[Size] = []
         self._refused: dict[int, str] = {}
         self._grid: Grid | None = None
         self._began = 0.0
@@ -60,9 +60,9 @@ class FedAtoms(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Draws the clients of the round as the simulator does, and sends each what it lacks."""
-        self._grid, self._began, self._sent, self._heard, self._refused = grid, time.perf_counter(), [], [], {}
+        self._grid, self._began, self._sent, self._received, self._refused = grid, time.perf_counter(), [], [], {}
         chosen, _ = select(self.runtime.sim, self.known.state.round)
-        self._meet(grid, chosen)
+        self._find_nodes(grid, chosen)
         there = [client for client in chosen if client in self._members.nodes]
         log.info("round %d: asking %d of %d clients", self.known.state.round + 1, len(there), len(chosen))
         for client in chosen:
@@ -74,11 +74,11 @@ class FedAtoms(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Takes the good answers in, in the order of the clients; leaves out the others, each with a line."""
+        """Averages the accepted answers in the order of the clients; logs a line for each of the others."""
         state, (chosen, _) = self.known.state, select(self.runtime.sim, self.known.state.round)
-        said = self._read(replies, self._orders, _answer)
-        first = {client: answer for client, answer in said.items() if isinstance(answer, Answer)}
-        answers = self._good({**first, **self._ask_again(said)})
+        found = self._read(replies, self._orders, _answer)
+        first = {client: answer for client, answer in found.items() if isinstance(answer, Answer)}
+        answers = self._accepted({**first, **self._ask_again(found)})
         if len(answers) < self.settings.min_train_nodes:
             refused = f" ({len(self._refused)} refused)" if self._refused else ""
             raise TooFew(
@@ -95,9 +95,9 @@ class FedAtoms(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Asks every node that is there how its own model does on its own test images."""
+        """Asks every node that is online to score its own model on its own test images."""
         wanted = [] if self._members.nodes else self.known.base  # a run that was complete when it was resumed
-        self._meet(grid, wanted)
+        self._find_nodes(grid, wanted)
         epochs = int(str(config.get("last-epochs", 0)))
         orders = {
             client: wire.write_order(order_for(self.runtime, self.known, client, score=True, last_epochs=epochs))
@@ -112,8 +112,8 @@ class FedAtoms(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Weighs the nodes' scores by their test images."""
-        said = self._read(replies, self._orders, self._score)
-        tested = [each for _, each in sorted(said.items())]
+        found = self._read(replies, self._orders, self._score)
+        tested = [each for _, each in sorted(found.items())]
         counts = torch.tensor([float(each.samples) for each in tested], dtype=torch.float64)
         if not counts.sum():
             return None
@@ -125,15 +125,15 @@ class FedAtoms(Strategy):
         return MetricRecord({name: value for name, value in score._asdict().items() if value is not None})
 
     def summary(self) -> None:
-        """Says what is run."""
+        """Logs which run this is, and its settings."""
         log.info("fedatoms: run %s, %d clients, %s", self.known.run, len(self.runtime.data.parts), self.settings)
 
-    def _meet(self, grid: Grid, wanted: Iterable[int]) -> None:
-        self._members = meet(grid, self._members, wanted, self.settings.wait)
+    def _find_nodes(self, grid: Grid, wanted: Iterable[int]) -> None:
+        self._members = find_nodes(grid, self._members, wanted, self.settings.wait)
         self.known = self.known._replace(holders=self._members.holders)
 
     def _score(self, content: RecordDict, client: int) -> Tested:
-        return check_score(wire.read_score(content), most=self._members.places[client].tests)
+        return check_score(wire.read_score(content), most=self._members.infos[client].tests)
 
     def _message(self, client: int) -> Message:
         order = order_for(self.runtime, self.known, client)
@@ -142,50 +142,50 @@ class FedAtoms(Strategy):
         return Message(content, self._members.nodes[client], MessageType.TRAIN, ttl=self._ttl())
 
     def _ttl(self) -> float | None:
-        """A node that hung must not work off, one after the other, orders of rounds that are long over."""
+        """Limits the life of a message: a node that hung must not work through the orders of past rounds."""
         return self.settings.timeout or None
 
     def _read(
         self, replies: Iterable[Message], orders: Mapping[int, Message], read: Callable[[RecordDict, int], T]
     ) -> dict[int, T]:
-        """Reads the reply of each client; says what is wrong with those that are no answer, and who gave none."""
+        """Reads the reply of each client; logs which replies cannot be used, and which clients did not reply."""
         found, asked = dict[int, T](), {order.metadata.message_id: client for client, order in orders.items()}
-        heard = by_sender(replies, asked)
-        for client, reply in heard.items():
+        received = by_sender(replies, asked)
+        for client, reply in received.items():
             if not reply.has_content():
                 self._leave_out(client, f"it failed: {reply.error.reason}")
                 continue
             try:
-                self._heard.append(wire.size_of(reply.content))
+                self._received.append(wire.size_of(reply.content))
                 found[client] = read(reply.content, client)
-            except Exception as error:  # bytes from elsewhere can be wrong in any way, and must not end the run
+            except Exception as error:  # a message may be malformed in any way, and must not end the run
                 self._refuse(client, str(error) if isinstance(error, Refused) else f"it cannot be read: {error!r}")
-        for client in sorted(orders.keys() - heard.keys()):
+        for client in sorted(orders.keys() - received.keys()):
             self._leave_out(client, f"no answer came: it is gone, or took over {self.settings.timeout:g} seconds")
         return found
 
-    def _ask_again(self, said: dict[int, Answer | Lacks]) -> dict[int, Answer | Lacks]:
-        """Sends more to nodes that hold less than was thought, as after a restart with an empty disk."""
+    def _ask_again(self, found: dict[int, Answer | Missing]) -> dict[int, Answer | Missing]:
+        """Sends the missing groups to nodes that hold less than assumed, as after a restart with an empty disk."""
         again = {}
-        for client, lacks in said.items():
-            if isinstance(lacks, Lacks):
-                what = "has lost its state, and begins anew" if lacks.lost else f"lacks {', '.join(lacks.groups)}"
+        for client, missing in found.items():
+            if isinstance(missing, Missing):
+                what = "has lost its state, and begins anew" if missing.lost else f"lacks {', '.join(missing.groups)}"
                 log.warning("round %d: client %d (node %d) %s", *self._who(client), what)
-                self.known = mend(self.known, client, lacks)
+                self.known = note_missing(self.known, client, missing)
                 again[client] = self._message(client)
         assert self._grid is not None, "a round is configured first"
         replies = ask(self._grid, list(again.values()), self.settings.timeout)
         return self._read(replies, again, _answer)
 
-    def _good(self, said: dict[int, Answer | Lacks]) -> dict[int, Answer]:
-        """Leaves out what cannot be averaged, and puts the others in the order of the clients."""
+    def _accepted(self, found: dict[int, Answer | Missing]) -> dict[int, Answer]:
+        """Refuses answers that cannot be averaged, and returns the others in the order of the clients."""
         state, answers = self.known.state, dict[int, Answer]()
-        for client, answer in sorted(said.items()):
+        for client, answer in sorted(found.items()):
             try:
-                answers[client] = check_answer(self.runtime, state, answer, most=self._members.places[client].samples)
+                answers[client] = check_answer(self.runtime, state, answer, most=self._members.infos[client].samples)
             except Refused as error:
                 self._refuse(client, str(error))
-        far = far_ones(state, answers, self.settings.far)
+        far = outliers(state, answers, self.settings.far)
         for client, reason in far.items():
             self._refuse(client, reason)
         return {client: answer for client, answer in answers.items() if client not in far}
@@ -201,7 +201,7 @@ class FedAtoms(Strategy):
         return self.known.state.round + 1, client, self._members.nodes[client]
 
     def _other_mean(self, answers: dict[int, Answer]) -> Memory | None:
-        """Lets one of Flower's own strategies average, if a robust mean is wanted."""
+        """Averages with one of Flower's own robust strategies, if the settings ask for one."""
         if self._robust is None:
             return None
         replies = [
@@ -223,9 +223,9 @@ class FedAtoms(Strategy):
         loss = sum(answer.loss for answer in answers.values()) / len(answers)
         up = bytes_in(self.runtime, [each.upload for each in answers.values()])
         down = bytes_in(self.runtime, [order.down for order, _ in self._sent])
-        refused = sum(size.arrays for size in self._heard) - sum(up.values())
+        refused = sum(size.arrays for size in self._received) - sum(up.values())
         extra: dict[str, dict[str, object]] = {
-            "refused": {str(client): why for client, why in self._refused.items()},  # whose answers, and why
+            "refused": {str(client): why for client, why in self._refused.items()},  # client -> reason
             "beside": {"refused": refused} if refused else {},  # bytes of arrays that are in no average
         }
         seconds = time.perf_counter() - self._began
@@ -235,11 +235,11 @@ class FedAtoms(Strategy):
     def _metrics(self, loss: float) -> MetricRecord:
         sizes = {
             f"{what}-{way}": sum(getattr(each, field) for each in messages)
-            for way, messages in (("up", self._heard), ("down", [size for _, size in self._sent]))
+            for way, messages in (("up", self._received), ("down", [size for _, size in self._sent]))
             for what, field in (("bytes", "arrays"), ("headers", "rest"))
         }
         return MetricRecord({"loss": loss, **sizes})
 
 
-def _answer(content: RecordDict, _: int) -> Answer | Lacks:
+def _answer(content: RecordDict, _: int) -> Answer | Missing:
     return wire.read_answer(content)

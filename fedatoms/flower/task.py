@@ -1,4 +1,4 @@
-"""What a federation is about: the same words on the server and on every node, each with its own data."""
+"""The task of a federation: the same on the server and on every node, each with its own data."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -22,7 +22,7 @@ from fedatoms.nn.models import build
 from fedatoms.runs.loading import ImagesOf
 from fedatoms.runs.loading import trained as loaded
 
-# A node holds its samples in memory: so many images of CIFAR are 123 GB. Weights, in float32, are exact up to 2^24.
+# A node holds its samples in memory: this many CIFAR images take 123 GB. Weights, in float32, are exact up to 2^24.
 MOST = 10_000_000
 AT_LEAST_ONE = ("min_train_nodes", "max_examples")  # of the settings; others may be 0
 
@@ -54,11 +54,11 @@ class Settings(NamedTuple):
     min_train_nodes: int = 1  # fewer good answers end the run
     timeout: float = 3600.0  # seconds for the answers of a round
     wait: float = 120.0  # seconds for sampled nodes to appear
-    max_examples: int = MOST  # a node that says that it has more samples is not taken
+    max_examples: int = MOST  # a node that reports more samples is not taken
     far: float = 10.0  # an update longer than so many times the median of the others' is refused; 0 refuses none
     aggregation: str = "mean"  # or median, trimmed: Flower's own
     resume: bool = False
-    node_keys: str = "auto"  # or fixed, new: whether a client belongs to the key that first held it, see ``members``
+    node_keys: str = "auto"  # or fixed, new: whether a client belongs to the key that first held it, see ``membership``
     free: str = ""  # clients of a resumed run that may have other keys from now on, as "2" or "0, 2"
     state_dir: str = ""  # of nodes whose own config has none: on a cluster, a folder that all machines share
 
@@ -121,7 +121,7 @@ def configured(task: Task, config: Mapping[str, object]) -> tuple[Experiment, Se
 
 
 def _checked(settings: Settings) -> Settings:
-    """Refuses settings that no run can have."""
+    """Refuses settings of a wrong type or out of range."""
     for name, value in settings._asdict().items():
         default, flag = Settings._field_defaults[name], name.replace("_", "-")
         kinds = (int, float) if isinstance(default, float) else type(default)
@@ -147,7 +147,7 @@ def trained(task: Task, folder: Path | str, own: Path | str | None = None) -> nn
 
 
 def server_simulation(task: Task, experiment: Experiment) -> Simulation:
-    """Makes what a server knows: the network, and how many clients there are, but none of their data."""
+    """Makes the simulation of a server: the network and the number of clients, but none of their data."""
     nothing = torch.zeros(0, dtype=torch.int64)
     pool = torch.zeros(0, *task.shape)
     test = (pool, nothing) if task.test is None else _fitting(task, task.test(), "the server's test images")
@@ -156,7 +156,7 @@ def server_simulation(task: Task, experiment: Experiment) -> Simulation:
 
 
 def node_simulation(task: Task, experiment: Experiment, partition: int) -> Simulation:
-    """Makes what a node knows: the network and its own data, as one of many clients."""
+    """Makes the simulation of a node: the network and its own data, as one of many clients."""
     x, y, test_x, test_y = own_data(task, experiment, partition)
     x, y = _fitting(task, (x, y), f"partition {partition}")
     if len(test_y):
@@ -167,7 +167,7 @@ def node_simulation(task: Task, experiment: Experiment, partition: int) -> Simul
 
 
 def own_data(task: Task, experiment: Experiment, partition: int) -> Own:
-    """Reads the data of a node, which must have some to train on."""
+    """Loads the data of a node, and refuses a node without training samples."""
     own = task.data(partition, experiment.clients)
     if not len(own.y):
         raise ValueError(f"partition {partition} has no training samples. Leave this node out of the federation.")
@@ -175,7 +175,7 @@ def own_data(task: Task, experiment: Experiment, partition: int) -> Own:
 
 
 def _fitting(task: Task, samples: tuple[Tensor, Tensor], name: str) -> tuple[Tensor, Tensor]:
-    """Refuses samples that are not those of the task."""
+    """Refuses samples that do not fit the task."""
     x, y = pair_up(samples, name)
     if tuple(x.shape[1:]) != tuple(task.shape):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What crosses between server and nodes: trees of tensors as Flower's arrays, and a few words about them.
+"""Messages between server and nodes: trees of tensors as Flower's arrays, with a few fields beside them.
 
 Flower's arrays are NumPy's own format, read with pickle forbidden.
 """
@@ -17,14 +17,14 @@ from fedatoms.engine.evaluate import Score
 Words = dict[str, int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]]
 Numbers = dict[str, int | float | list[int] | list[float]]
 MODEL = "params"
-UNSAID = -1  # samples of a node that does not say how many it has, as an older app, or says no whole number
+NOT_GIVEN = -1  # samples of a node that reports no integer, as one with an older app
 
 
 class Order(NamedTuple):
-    """What a node is asked: to do its part of a round, or to score its model.
+    """What a node is asked to do: its part of a round, or to score its model.
 
-    ``base`` is the state that it starts from: the one it had after the last round in which its answer was taken in, 0
-    for none. ``versions`` are the server's; groups of which ``down`` has nothing are held by the node already.
+    ``base`` is the state that it starts from: the one after its last accepted answer, 0 for none. ``versions`` are the
+    server's; groups that are not in ``down`` are held by the node already.
     """
 
     run: str
@@ -45,24 +45,24 @@ class Answer(NamedTuple):
 
 
 class Tested(NamedTuple):
-    """How well a node's model does on so many test images of its own."""
+    """The score of a node's own model, and the number of its own test images."""
 
     samples: int
     score: Score
 
 
-class Lacks(NamedTuple):
-    """A node that cannot do its part: it does not hold what it was not sent, or its own state is ``lost``."""
+class Missing(NamedTuple):
+    """The reply of a node that cannot do its part: groups that it neither holds nor was sent, or a ``lost`` state."""
 
     round: int
     groups: list[str]
     lost: bool
 
 
-class Place(NamedTuple):
-    """Which client a node is, and of which experiment: one with another trajectory has another app.
+class NodeInfo(NamedTuple):
+    """Which client a node is, and of which experiment: a node with another trajectory runs another app.
 
-    Its numbers of samples, to train on and to be tested on, are the most that its answers may weigh.
+    Its numbers of training and test samples are the largest weights that its answers may have.
     """
 
     client: int
@@ -72,7 +72,7 @@ class Place(NamedTuple):
 
 
 def pack(memory: Memory) -> ArrayRecord:
-    """Writes trees as one record, with paths for keys; those of the model, the most, begin with the slash.
+    """Writes trees as one record, with paths as keys; those of the model, which are most, begin with the slash.
 
     >>> list(pack({"params": {"w": torch.zeros(2)}, "control": {"w": torch.zeros(2)}}))
     ['/w', 'control/w']
@@ -102,7 +102,7 @@ def unpack(record: ArrayRecord) -> Memory:
 def write_order(order: Order) -> RecordDict:
     """Makes the content of a message to a node; versions go in the order of ``GROUPS``, whose names both sides know.
 
-    States and versions are told as ages, which do not grow with the rounds.
+    States and versions are written as ages, which do not grow with the rounds.
     """
     now = order.round
     ages = [now - order.versions[group] if group in order.versions else None for group in GROUPS]
@@ -131,83 +131,83 @@ def write_answer(answer: Answer) -> RecordDict:
 
 
 def write_score(tested: Tested) -> RecordDict:
-    """Makes the content of a node's reply to a question for its score."""
+    """Makes the content of a node's reply with its score."""
     score = tested.score
     metrics: Numbers = {"num-examples": tested.samples, "accuracy": score.accuracy, "loss": score.loss}
     return RecordDict({"metrics": MetricRecord(metrics)})
 
 
-def write_lacks(lacks: Lacks) -> RecordDict:
-    """Makes the content of the reply of a node that must be sent more."""
-    words: Words = {"round": lacks.round, "lacks": lacks.groups, "lost": lacks.lost}
+def write_missing(missing: Missing) -> RecordDict:
+    """Makes the content of the reply of a node that lacks something."""
+    words: Words = {"round": missing.round, "lacks": missing.groups, "lost": missing.lost}
     return RecordDict({"config": ConfigRecord(words)})
 
 
-def write_place(place: Place) -> RecordDict:
-    """Makes the content of a node's reply to the question who it is."""
-    words: Words = {"partition-id": place.client, "trajectory": place.trajectory}
-    counts: Words = {"num-examples": place.samples, "num-tests": place.tests}
+def write_node_info(info: NodeInfo) -> RecordDict:
+    """Makes the content of a node's reply when it joins."""
+    words: Words = {"partition-id": info.client, "trajectory": info.trajectory}
+    counts: Words = {"num-examples": info.samples, "num-tests": info.tests}
     return RecordDict({"config": ConfigRecord({**words, **counts})})
 
 
-def read_place(content: RecordDict) -> Place:
-    """Inverts ``write_place``.
+def read_node_info(content: RecordDict) -> NodeInfo:
+    """Inverts ``write_node_info``.
 
-    >>> read_place(write_place(Place(3, "0a1b", 50, 10)))
-    Place(client=3, trajectory='0a1b', samples=50, tests=10)
+    >>> read_node_info(write_node_info(NodeInfo(3, "0a1b", 50, 10)))
+    NodeInfo(client=3, trajectory='0a1b', samples=50, tests=10)
     """
     words = content.config_records["config"]
     client, trajectory = int(str(words["partition-id"])), str(words["trajectory"])
-    said = [words.get(name) for name in ("num-examples", "num-tests")]
-    samples, tests = (count if isinstance(count, int) and not isinstance(count, bool) else UNSAID for count in said)
-    return Place(client, trajectory, samples, tests)
+    counts = [words.get(name) for name in ("num-examples", "num-tests")]
+    samples, tests = (each if isinstance(each, int) and not isinstance(each, bool) else NOT_GIVEN for each in counts)
+    return NodeInfo(client, trajectory, samples, tests)
 
 
-def read_answer(content: RecordDict) -> Answer | Lacks:
-    """Inverts ``write_answer`` and ``write_lacks``.
+def read_answer(content: RecordDict) -> Answer | Missing:
+    """Inverts ``write_answer`` and ``write_missing``.
 
     >>> read_answer(write_answer(Answer(3, 50, 0.5, {"params": {"w": torch.ones(1)}})))
     Answer(round=3, samples=50, loss=0.5, upload={'params': {'w': tensor([1.])}})
-    >>> read_answer(write_lacks(Lacks(3, ["atoms"], lost=False)))
-    Lacks(round=3, groups=['atoms'], lost=False)
+    >>> read_answer(write_missing(Missing(3, ["atoms"], lost=False)))
+    Missing(round=3, groups=['atoms'], lost=False)
     """
-    if (lacks := _read_lacks(content)) is not None:
-        return lacks
+    if (missing := _read_missing(content)) is not None:
+        return missing
     metrics, number = content.metric_records["metrics"], int(str(content.config_records["config"]["round"]))
-    samples, loss = int(str(metrics["num-examples"])), float(str(metrics["loss"]))  # what a node says may be anything
+    samples, loss = int(str(metrics["num-examples"])), float(str(metrics["loss"]))  # a node may send any value
     return Answer(number, samples, loss, unpack(content.array_records["arrays"]))
 
 
-def read_score(content: RecordDict) -> Tested | Lacks:
-    """Inverts ``write_score`` and ``write_lacks``.
+def read_score(content: RecordDict) -> Tested | Missing:
+    """Inverts ``write_score`` and ``write_missing``.
 
     >>> read_score(write_score(Tested(10, Score(50.0, 0.5)))).samples
     10
     """
-    if (lacks := _read_lacks(content)) is not None:
-        return lacks
+    if (missing := _read_missing(content)) is not None:
+        return missing
     metrics = content.metric_records["metrics"]
     accuracy, loss = (float(str(metrics[name])) for name in ("accuracy", "loss"))
     return Tested(int(str(metrics["num-examples"])), Score(accuracy, loss))
 
 
-def _read_lacks(content: RecordDict) -> Lacks | None:
+def _read_missing(content: RecordDict) -> Missing | None:
     words = content.config_records.get("config")
     if words is None or "lacks" not in words:
         return None
     groups = [str(group) for group in cast(list[str], words["lacks"])]
-    return Lacks(int(str(words["round"])), groups, words["lost"] is True)
+    return Missing(int(str(words["round"])), groups, words["lost"] is True)
 
 
 class Size(NamedTuple):
-    """Bytes of a message: those of its tensors, which the ledger counts, and all others (keys, headers, words)."""
+    """Bytes of a message: those of its tensors, which the ledger counts, and all others (keys, headers, fields)."""
 
     arrays: int
     rest: int
 
 
 def size_of(content: RecordDict) -> Size:
-    """Weighs a message as Flower's ``message_size_mod`` does.
+    """Counts the bytes of a message as Flower's ``message_size_mod`` does.
 
     >>> size_of(RecordDict({"arrays": pack({"params": {"w": torch.zeros(2)}})})).arrays
     8
@@ -219,5 +219,5 @@ def size_of(content: RecordDict) -> Size:
 def _bytes_of(array: Array) -> int:
     try:
         return array.numpy().nbytes
-    except Exception:  # it only says that it is an array: all of it came for nothing
+    except Exception:  # a malformed array: count what was received
         return len(array.data)

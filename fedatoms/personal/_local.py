@@ -1,10 +1,10 @@
-"""Local training: every client for itself, the baseline that communicates nothing."""
+"""Local training: the baseline without communication."""
 
 from fedatoms.personal.base import Personal, Phase, everything
 
 
 def local() -> Personal:
-    """Gives each client a whole model of its own; a sampled one trains it, and nothing travels.
+    """Makes all parameters personal; a sampled client trains them, and nothing travels.
 
     >>> [phase.moves for phase in local().phases]
     ['own']

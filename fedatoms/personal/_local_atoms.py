@@ -5,10 +5,10 @@ from fedatoms.personal.base import Personal, Phase, groups
 
 
 def local_atoms() -> Personal:
-    """Gives each client atoms of its own beside the global ones, under the shared coefficients.
+    """Gives each client personal atoms beside the global ones, under the shared coefficients.
 
-    In a round the client first fits its own part with all that it received fixed; then it trains the received model,
-    global atoms included, and uploads that.
+    In a round the client first fits its personal parameters with all that it received fixed; then it trains the
+    received model, global atoms included, and uploads that.
 
     >>> local_atoms().beside
     True
@@ -17,7 +17,7 @@ def local_atoms() -> Personal:
 
 
 def local_atoms_and_head() -> Personal:
-    """Gives each client atoms and a head of its own beside the global ones.
+    """Gives each client personal atoms and a personal head beside the global ones.
 
     >>> [phase.moves for phase in local_atoms_and_head().phases]
     ['own', 'shared']

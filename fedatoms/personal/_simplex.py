@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 _RIDGE = 1e-10  # of the mean of the diagonal: makes the minimiser unique, and moves the minimum by no more than that
-_SLACK = 1e-12  # of the largest entry: a gradient so little below the value counts as rounding
+_SLACK = 1e-12  # of the largest entry: a gradient below the value by less than this is rounding
 
 
 def minimiser(form: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def minimiser(form: Tensor) -> Tensor:
     form = form + _RIDGE * scale * torch.eye(size, dtype=torch.float64)
     weights = torch.zeros(size, dtype=torch.float64)
     weights[form.diagonal().argmin()] = 1.0
-    for _ in range(100 * size):  # about n passes are usual; the bound stops rounding from making it endless
+    for _ in range(100 * size):  # about n passes are usual; the bound guards against endless loops by rounding
         gradient = form @ weights  # half of it
         steepest = gradient.masked_fill(weights > 0, torch.inf).argmin()
         if weights.all() or gradient[steepest] >= weights @ gradient - _SLACK * form.max():

@@ -1,4 +1,4 @@
-"""What a personalised method is: the part of the model that each client has of its own, and the phases of its round."""
+"""What a personalised method is: which parameters are personal, and the phases of a client's round."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
@@ -22,9 +22,9 @@ class Phase(NamedTuple):
     """
 
     moves: Moves = "all"
-    view: View = "personal"  # the received model, with the client's own part in it or without
+    view: View = "personal"  # the received model, with the client's personal parameters in it or without
     epochs: int = 0  # 0 takes the run's
-    pull: float = 0.0  # towards the received model, when only the own part moves
+    pull: float = 0.0  # towards the received model, in an own phase
     align: float = 0.0  # pull of the features towards a collaboration's targets, from the second round on
     lr: float = 0.0  # 0 takes the run's; decays as that does
 
@@ -42,7 +42,7 @@ class FeatureReport(NamedTuple):
 
 
 class Collaboration(NamedTuple):
-    """What a method exchanges beside the model: clients upload feature statistics, the server returns personal parts.
+    """What is exchanged beside the model: clients upload feature statistics, the server returns personal parameters.
 
     Features z (n, d) are the inputs of the head, y (n,) their labels.
 

@@ -1,4 +1,4 @@
-"""Blocks of clients: how many at once, half as many when memory runs out, one by one if the model allows no more."""
+"""Blocks of clients: how many train at once, half as many when memory runs out, one by one if the model needs it."""
 
 import gc
 import itertools
@@ -16,7 +16,7 @@ from fedatoms.engine.execution.vmap import causes, naming_refusals, stack, why
 MakeMap = Callable[[int], MapClients]  # from the size of a block
 ChooseSize = Callable[[Learner, Server, Job], int]
 
-UNMEASURED = 32  # clients at once where free memory cannot be asked for
+UNMEASURED = 32  # clients at once where free memory is unknown
 MOST = 128  # fewer keep a GPU busy; more would only take memory from clients' states, which grow round by round
 SHARE = 0.8  # of free memory; the rest is for scores, clients' states and what the allocator cannot use
 GRAPHS = 2  # a fast and a slow round each keep the memory of a step
@@ -24,19 +24,19 @@ COPIES = 4  # of a client's job: stacked, in a graph's buffers, in its reply and
 
 
 def in_blocks(make: MakeMap, choose: ChooseSize, otherwise: MapClients | None = None) -> MapClients:
-    """Maps block after block with ``make(size)``; ``choose`` says the size when the first job is there.
+    """Maps block after block with ``make(size)``; ``choose`` returns the size, given the first job.
 
-    Out of memory halves the size; a model that cannot be vectorised goes to ``otherwise``. Either is for the same jobs
-    and for all later rounds, and a warning says so. Without ``otherwise``, or if it fails too, the error is raised.
+    Out of memory halves the size; a model that cannot be vectorised goes to ``otherwise``. Either applies to the same
+    jobs and to all later rounds, with a warning. Without ``otherwise``, or if it fails too, the error is raised.
     """
     size = 0
     train: MapClients | None = None
-    instead: MapClients | None = None  # what a failure left us with
+    instead: MapClients | None = None  # the fallback after a failure
 
     def map_clients(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
         nonlocal size, train, instead
         rest = iter(jobs)
-        # jobs are drawn outside of the try: what fails in making them would fail again, and lose those after it
+        # jobs are drawn outside of the try: an error in making them would recur, and lose those after it
         while instead is None and (some := list(itertools.islice(rest, max(size, 1)))):
             try:
                 if size:
@@ -50,9 +50,9 @@ def in_blocks(make: MakeMap, choose: ChooseSize, otherwise: MapClients | None = 
                     raise
                 reason = why(error)
             else:
-                yield from replies  # a block is whole before any of it is yielded
+                yield from replies  # a block is complete before any of it is yielded
                 continue
-            # after the handler, whose traceback holds the memory of what failed
+            # after the handler, whose traceback keeps the memory of the failed attempt
             train, rest = None, itertools.chain(some, rest)
             if full:
                 size = _smaller(size)
@@ -76,7 +76,7 @@ def even_blocks(sampled: int, fits: int) -> int:
 
 
 def room(learner: Learner, broadcast: Server, job: Job) -> int:
-    """Says how many clients fit into a GPU's free memory, at most ``MOST``: trains one of them for one step."""
+    """Returns how many clients fit into a GPU's free memory, at most ``MOST``, by training one for one step."""
     device = learner.data.x.device
     try:
         step = _peak_of_a_step(learner, broadcast, job)
@@ -104,14 +104,14 @@ def _peak_of_a_step(learner: Learner, broadcast: Server, job: Job) -> int:
     cudnn = torch.backends.cudnn
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    # trying kernels out would take a second, and memory that no later step needs
+    # benchmarking kernels would take a second, and memory that no later step needs
     with naming_refusals(), cudnn.flags(True, False, deterministic=cudnn.deterministic, allow_tf32=cudnn.allow_tf32):
         local_rounds(learner, broadcast, one)
     return torch.cuda.max_memory_allocated(device) - before
 
 
 def _smaller(size: int) -> int:
-    """Gives back what a failed attempt held, and says how many clients to try next."""
+    """Frees the memory of a failed attempt, and returns how many clients to try next."""
     gc.collect()  # graphs and their buffers refer to each other
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()

@@ -34,7 +34,7 @@ class Buffers(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What is done over the buffers again and again; a reply holds until the next block begins."""
+    """What is replayed over the buffers; a reply is valid until the next block begins."""
 
     buffers: Buffers
     step: Callable[[], object]
@@ -42,14 +42,14 @@ class Program(NamedTuple):
 
 
 def start_compiler() -> None:
-    """Starts the compiler's processes, which takes them seconds, while there is other work to do."""
+    """Starts the compiler's processes early: it takes seconds, during which other work is done."""
     from torch._inductor import async_compile  # an import of seconds
 
     getattr(async_compile, "maybe_warm_pool", lambda: None)()  # older ones start as they are imported
 
 
 def compiled(block: int) -> MapClients:
-    """Trains ``block`` clients at once; a shorter block is filled up with clients that have nothing to do."""
+    """Trains ``block`` clients at once; a shorter block is filled up with idle clients."""
     programs: dict[object, Program | None] = {}  # None: the compiler refused
 
     def map_clients(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
@@ -57,7 +57,7 @@ def compiled(block: int) -> MapClients:
         while some := list(itertools.islice(rest, block)):
             idle = some[0]._replace(plan=some[0].plan._replace(real=torch.zeros_like(some[0].plan.real)))
             inputs = stack(some + [idle] * (block - len(some)), steps=_most_steps(learner))
-            # what tells the steps of rounds and phases apart
+            # what distinguishes the steps of rounds and phases
             sets = (learner.trained, learner.travelling, learner.statistics)
             kind = (*sets, learner.algorithm, learner.training, learner.align)
             if kind not in programs:
@@ -77,7 +77,7 @@ def compiled(block: int) -> MapClients:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Lets garbage wait: a compiler's many objects live on, and looking through them takes a tenth of its time."""
+    """Pauses garbage collection: scanning a compiler's many live objects would take a tenth of its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -105,7 +105,7 @@ def _record_if_possible(learner: Learner, broadcast: Server, jobs: Job) -> Progr
 
 
 def _record(learner: Learner, broadcast: Server, jobs: Job) -> Program:
-    """Traces and compiles a step over fixed buffers and, on a GPU, keeps it as a graph."""
+    """Traces and compiles a step over fixed buffers and, on a GPU, records it as a CUDA graph."""
     carry = begin(learner, jobs)
     device = jobs.plan.rows.device
     losses = torch.zeros(jobs.plan.real.shape[:2], dtype=learner.network.dtype, device=device)
@@ -143,7 +143,7 @@ def _compiled_step(learner: Learner, buffers: Buffers) -> Callable[[Buffers], ob
 
 
 def _compile(graph: GraphModule, buffers: Buffers) -> Callable[[Buffers], object]:
-    """Compiles a step and takes it; it is also taken as it is, so that Triton compiles our kernels at the same time."""
+    """Compiles a step and runs it; the uncompiled step runs beside, so that Triton compiles our kernels meanwhile."""
     with ThreadPoolExecutor(1) as beside:
         beside.submit(graph.forward, _map(torch.clone, buffers))
         try:
@@ -157,14 +157,14 @@ def _compile(graph: GraphModule, buffers: Buffers) -> Callable[[Buffers], object
 
 
 def _inductor(graph: GraphModule, example: list[Buffers]) -> Callable[[Buffers], object]:
-    import torch._inductor  # Dynamo could only trace again what is traced
+    import torch._inductor  # without Dynamo: the step is traced already
 
     compile_graph = cast(Callable[..., Callable[[Buffers], object]], torch._inductor.compile)
-    return compile_graph(graph, example, options={"shape_padding": False})  # to try it takes time and gains none
+    return compile_graph(graph, example, options={"shape_padding": False})  # trying it takes time and gains none
 
 
 def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:
-    """Keeps a function's work on the GPU as a graph; returns what replays it, and the tensors that it writes."""
+    """Records a function's work on the GPU as a graph; returns its replay, and the tensors that it writes."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -185,14 +185,14 @@ def _stepper(learner: Learner) -> Callable[[Buffers], None]:
         new, loss = step(carry, jobs.memory, jobs.plan, number, broadcast, rate)
         _copy(carry, new)
         losses.index_copy_(1, number, loss[:, None])
-        number.add_(1).remainder_(losses.shape[1])  # never out of range, also when trying it out
+        number.add_(1).remainder_(losses.shape[1])  # never out of range, even in warm-up
 
     return once
 
 
 def _fill(buffers: Buffers, broadcast: Server, jobs: Job, learner: Learner) -> None:
     old, new = (pytree.tree_leaves(each) for each in (buffers[:3], (broadcast, jobs, begin(learner, jobs))))
-    for kind in {leaf.dtype for leaf in old}:  # few kernels instead of one for each leaf
+    for kind in {leaf.dtype for leaf in old}:  # few kernels instead of one per leaf
         into, tensors = zip(*(pair for pair in zip(old, new, strict=True) if pair[0].dtype == kind), strict=True)
         torch._foreach_copy_(into, tensors)
     buffers.losses.zero_()

@@ -1,4 +1,4 @@
-"""One client after another: the way for CPUs, and for models that cannot be vectorised."""
+"""One client after another: for CPUs, and for models that cannot be vectorised."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -17,7 +17,7 @@ def one_by_one(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iter
     """Trains client after client; each reply is a block of one."""
     devices = [learner.data.x.device] if learner.data.x.is_cuda else []
     for job in jobs:
-        # A model may draw from the global stream (F.dropout): let that be a function of client and round too.
+        # A model may draw from the global stream (F.dropout): make that a function of client and round too.
         with torch.random.fork_rng(devices):
             torch.manual_seed(int(job.plan.key))
             reply = local_round(learner, broadcast, job)

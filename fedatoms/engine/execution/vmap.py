@@ -20,7 +20,7 @@ class NotVectorisable(ValueError):
 
 
 def vectorised(block: int) -> MapClients:
-    """Trains ``block`` clients at once with ``torch.vmap``: the way for GPUs; memory grows with the block only."""
+    """Trains ``block`` clients at once with ``torch.vmap``, as on GPUs; memory grows with the block only."""
 
     def map_clients(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
         rest = iter(jobs)
@@ -41,7 +41,7 @@ def stack(jobs: list[Job], steps: int = 0) -> Job:
 
 
 def refusing(reason: str) -> MapClients:
-    """Trains nobody: the map of a model that is known not to be vectorisable."""
+    """Raises ``NotVectorisable``: the map of a model that is known not to be vectorisable."""
 
     def map_clients(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
         raise NotVectorisable(reason)
@@ -70,7 +70,7 @@ def naming_refusals() -> Iterator[None]:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error and all that it was raised from, or while handling: compilers wrap what they meet."""
+    """Yields an error and its chain of causes and contexts: compilers wrap the errors that they meet."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedatoms.engine.gpu.conv_ops import Context, over_clients
 
-PARTS = 32  # of a client's filters: a kernel sums the gradients of the atoms over each on its own
+PARTS = 32  # of a client's filters: the gradient of the atoms is summed over each part separately
 LARGEST = 64  # atoms, and entries of an atom: more do not fit into the shared memory of every GPU
 
 

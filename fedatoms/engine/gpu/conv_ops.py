@@ -1,7 +1,7 @@
 """Convolutions of many clients, each with its own filters, as operators with a client axis of their own.
 
-Two matrix products do all the work: patches times filters (with bias, ReLU and 2 x 2 pooling if wanted), and patches
-times output gradients. On a GPU they are Triton kernels, on a CPU plain torch. ``convolution`` and ``pooled`` are what
+Two matrix products do all the work: patches x filters (with optional bias, ReLU and 2 x 2 pooling), and patches x
+output gradients. On a GPU they are Triton kernels, on a CPU plain torch. ``convolution`` and ``pooled`` are what
 one client sees: differentiable, with a rule for vmap.
 """
 
@@ -30,7 +30,7 @@ def convolve(x: Tensor, filters: Tensor) -> Tensor:
 
 @torch.library.custom_op("fedatoms::convolve_pool", mutates_args=())
 def convolve_pool(x: Tensor, filters: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Convolves, adds a bias (C, O), applies ReLU and takes the largest of each 2 x 2; also says which it was."""
+    """Convolves, adds a bias (C, O), applies ReLU and takes the maximum of each 2 x 2 window, with its argmax."""
     if x.is_cuda:
         from fedatoms.engine.gpu import triton_conv
 
@@ -59,7 +59,7 @@ def correlate(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int)
 
 
 class Context(Protocol):
-    """What torch hands from a forward to its backward."""
+    """What torch passes from a forward to its backward pass."""
 
     padding: Pair
     saved_tensors: tuple[Tensor, ...]
@@ -114,7 +114,7 @@ class _Pooled(torch.autograd.Function):
         which: Tensor | None = chosen
         gradients, dx = _last(dy), None
         bias = torch.where(chosen == _DEAD, 0, gradients).sum((0, 1, 2))
-        if ctx.needs_input_grad[0]:  # then the gradients are spread out anyway, and a kernel reads them faster so
+        if ctx.needs_input_grad[0]:  # then the gradients are unpooled anyway, and a kernel reads them faster that way
             full = [size + 2 * p - k + 1 for size, p, k in zip(x.shape[2:], ctx.padding, weight.shape[2:], strict=True)]
             gradients, which = _unpool(gradients, chosen, full), None
             dx = _to_images(gradients, weight, ctx.padding)
@@ -126,7 +126,7 @@ pooled: Callable[[Tensor, Tensor, Tensor, Pair], tuple[Tensor, Tensor]] = _Poole
 
 
 def _to_images(dy: Tensor, weight: Tensor, padding: Pair) -> Tensor:
-    """Returns the gradient of the images: the output gradients, padded, convolved with the filters turned round."""
+    """Returns the gradient of the images: the output gradients, padded, convolved with the flipped filters."""
     around = _pad(_first(dy), (weight.shape[2] - 1 - padding[0], weight.shape[3] - 1 - padding[1]))
     return _first(convolve(_rows(around), _rows(weight.transpose(0, 1).flip(2, 3)))[0])
 
@@ -138,7 +138,7 @@ def _to_filters(x: Tensor, dy: Tensor, which: Tensor | None, weight: Tensor, pad
 
 
 def _unpool(dy: Tensor, which: Tensor, full: Sequence[int]) -> Tensor:
-    """Puts gradients of pooled pixels, (B, H, W, O), where they come from in images of ``full`` height and width."""
+    """Scatters gradients of pooled pixels, (B, H, W, O), to their argmax in images of ``full`` height and width."""
     place = torch.arange(4, device=dy.device).view(2, 1, 2, 1)
     windows = torch.where(which[:, :, None, :, None] == place, dy[:, :, None, :, None], 0)
     dense = windows.flatten(3, 4).flatten(1, 2)
@@ -154,18 +154,18 @@ def _even(size: int) -> int:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """One client's images, or filters, for the operators; channels are filled up to read four at once."""
+    """One client's images, or filters, for the operators; channels are padded to a multiple of four, for wide loads."""
     missing = -x.shape[1] % 4
     return _last(F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x)[None]
 
 
 def _last(x: Tensor) -> Tensor:
-    """Channels from the second place to the last."""
+    """Moves channels from the second axis to the last."""
     return x.permute(0, 2, 3, 1)
 
 
 def _first(x: Tensor) -> Tensor:
-    """Channels from the last place to the second."""
+    """Moves channels from the last axis to the second."""
     return x.permute(0, 3, 1, 2)
 
 
@@ -188,7 +188,7 @@ def _(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int) -> Tens
 
 
 class _Vmap(Protocol):
-    """What torch tells a rule for vmap."""
+    """What torch passes to a vmap rule."""
 
     batch_size: int
 

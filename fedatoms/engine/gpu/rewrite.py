@@ -35,7 +35,7 @@ class BatchedKernels(TorchFunctionMode):
         args: tuple[Tensor, ...] = (),  # the first, that is; others may be anything
         kwargs: dict[str, Tensor] | None = None,
     ) -> Tensor:
-        """Runs one of torch's functions, or what stands for it."""
+        """Runs one of torch's functions, or its replacement."""
         kwargs = kwargs or {}
         if function is torch.conv2d:
             return self._convolve(_arguments(*args, **kwargs))
@@ -65,15 +65,15 @@ class BatchedKernels(TorchFunctionMode):
 
 
 def traced(function: Callable[..., object], *args: object) -> GraphModule:
-    """Writes a function's work down as a graph, without doing it: tensors that it makes have shapes and no numbers."""
+    """Traces a function into a graph without running it: its tensors have shapes and no values."""
     graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
-    graph.graph.eliminate_dead_code()  # what an operator replaces
+    graph.graph.eliminate_dead_code()  # the calls that an operator replaces
     graph.recompile()
     return graph
 
 
 def kernel_is_missing(error: Exception) -> bool:
-    """Says whether a graph with products failed for want of Triton, or of its support for the GPU.
+    """Says whether a graph with batched kernels failed because Triton, or its support for the GPU, is missing.
 
     >>> kernel_is_missing(ImportError("No module named 'triton'"))
     True
@@ -94,7 +94,7 @@ class _Conv2d(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """How a tensor came about: by a convolution, perhaps with ReLU."""
+    """Provenance of a tensor: a convolution, perhaps with ReLU."""
 
     result: Tensor
     x: Tensor
@@ -105,7 +105,7 @@ class _Made(NamedTuple):
 
 
 class _Filters(NamedTuple):
-    """How filters came about."""
+    """Provenance of filters: coefficients and atoms."""
 
     result: Tensor
     coefficients: Tensor
@@ -131,7 +131,7 @@ def _padding_if_covered(call: _Conv2d) -> Pair | None:
 
 
 def _sides(padding: int | Sequence[int] | str, kernel: Sequence[int]) -> Pair | None:
-    """Returns a padding in numbers, or None if it differs from side to side."""
+    """Returns a padding as numbers, or None if its two sides differ."""
     if not isinstance(padding, str):
         return _pair(padding)
     if padding == "same" and all(k % 2 for k in kernel):
@@ -159,7 +159,7 @@ def _windows_of_two(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> bool:
-    """Says whether these arguments of ``max_pool2d`` mean windows of 2 x 2 side by side."""
+    """Says whether these arguments of ``max_pool2d`` mean non-overlapping 2 x 2 windows."""
     windows = {*_pair(kernel_size), *_pair(stride or kernel_size)} == {2}
     return windows and {*_pair(padding)} == {0} and {*_pair(dilation)} == {1} and not (ceil_mode or return_indices)
 
@@ -168,7 +168,7 @@ _halves: Callable[..., bool] = _windows_of_two
 
 
 def _may_change_its_input(function: Callable[..., Tensor], kwargs: dict[str, Tensor]) -> bool:
-    """Says whether a tensor may not be what it was made as, or whether somebody listens to it."""
+    """Says whether a function may change a tensor in place, or hooks its gradient."""
     name = getattr(function, "__name__", "")
     in_place = name.endswith("_") and name != "__get__"
     return (
@@ -180,7 +180,7 @@ def _may_change_its_input(function: Callable[..., Tensor], kwargs: dict[str, Ten
 
 
 def _cast(x: Tensor) -> Tensor:
-    """Does what autocast does with the arguments of a convolution."""
+    """Casts an argument of a convolution as autocast does."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedatoms.engine.gpu.triton_conv import tile
 
-_FILTERS = 64  # that are composed at once
-# Three products in tf32 are as good as one in float32, for which NVIDIA has no matrix units; AMD has.
+_FILTERS = 64  # composed at once
+# Three tf32 products are as exact as one in float32, for which NVIDIA has no matrix units; AMD has.
 _PRECISE = tl.constexpr("ieee" if torch.version.hip else "tf32x3")
 
 
@@ -28,7 +28,7 @@ def compose(coefficients: Tensor, atoms: Tensor) -> Tensor:
 
 
 def share(coefficients: Tensor, atoms: Tensor, gradients: Tensor, parts: int) -> tuple[Tensor, Tensor]:
-    """Turns gradients of filters, (C, K, K, I, O), into those of coefficients and, one for each part, of atoms."""
+    """Returns the gradients of coefficients and, as partial sums, of atoms, given the filters' (C, K, K, I, O)."""
     coefficients, atoms, gradients = coefficients.contiguous(), atoms.contiguous(), gradients.contiguous()
     to_coefficients = torch.empty_like(coefficients)
     to_atoms = atoms.new_empty(len(atoms), parts, *atoms.shape[1:])

@@ -25,7 +25,7 @@ def convolve(x: Tensor, filters: Tensor) -> Tensor:
 
 
 def convolve_pool(x: Tensor, filters: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Convolves, adds a bias (C, O), applies ReLU and takes the largest of each 2 x 2; also says which it was."""
+    """Convolves, adds a bias (C, O), applies ReLU and takes the maximum of each 2 x 2 window, with its argmax."""
     x, filters, bias = x.contiguous(), filters.contiguous(), bias.contiguous()
     rows, columns = ((size - kernel + 1) // 2 for size, kernel in zip(x.shape[2:4], filters.shape[2:4], strict=True))
     y = x.new_empty(*x.shape[:2], rows, columns, filters.shape[1])
@@ -86,7 +86,7 @@ def _correlate_tiles(x: Tensor, out: int) -> tuple[int, int, int, int, int]:
 
 
 def _stages(x: Tensor, numbers: int, most: int) -> int:
-    """Says how many tiles may be on their way at once: as many as a GPU's shared memory holds."""
+    """Returns the pipeline depth: as many tiles as a GPU's shared memory holds."""
     if not x.is_cuda:
         return most
     properties = torch.cuda.get_device_properties(x.device)
@@ -137,7 +137,7 @@ def _convolve(
     if pool:
         total += tl.load(bias + client * out + o, o < out, 0.0).to(tl.float32)[None, :]
         windows = tl.reshape(total, (tile_p // 4, 4, tile_o))
-        broken = tl.max((windows != windows).to(tl.int32), 1)  # the largest of numbers leaves NaN out; torch does not
+        broken = tl.max((windows != windows).to(tl.int32), 1)  # a maximum ignores NaN here, but not in torch
         total, largest = tl.max(windows, 1, return_indices=True)
         largest = tl.where(total > 0, largest, DEAD)
         total = tl.where(broken > 0, float("nan"), tl.maximum(total, 0.0))
@@ -219,7 +219,7 @@ def _corner(
 def _place(k, line: tl.constexpr, run: tl.constexpr, channels: tl.constexpr):
     """Where number ``k`` of a patch lies, counted from its corner."""
     place = k // run * line + k % run
-    if channels % 16 == 0:  # sixteen numbers in a row then lie in a row: let them be read in wide words
+    if channels % 16 == 0:  # sixteen consecutive numbers are then contiguous: allow wide loads
         place = tl.max_contiguous(tl.multiple_of(place, 16), 16)
     elif channels % 4 == 0:
         place = tl.max_contiguous(tl.multiple_of(place, 4), 4)
