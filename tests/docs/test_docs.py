@@ -82,7 +82,14 @@ def test_python_blocks_run_as_printed(page: Path) -> None:
         exec(compile(block, str(page), "exec"), {"__name__": "__main__"})
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def with_commands() -> list[object]:
+    """Finds the pages with commands; those that start a federation of processes or many runs are slow."""
+    pages = {page: commands(page) for page in PAGES if commands(page)}
+    slow = [page for page, found in pages.items() if len(found) > 6 or any("flower demo" in each for each in found)]
+    return [pytest.param(page, marks=pytest.mark.slow if page in slow else (), id=page.name) for page in pages]
+
+
+@pytest.mark.parametrize("page", with_commands())
 def test_commands_run_as_printed(page: Path) -> None:
     a_small_cifar()
     a_newcomer()

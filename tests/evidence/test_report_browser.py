@@ -15,6 +15,8 @@ from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.page.assemble import report
 from fedatoms.runs.results import read_result
 
+pytestmark = pytest.mark.slow
+
 RUNS = ROOT / "paper-results"
 NAME = "<script>document.title='broken'</script>"
 CHROMIUM = next(

@@ -99,6 +99,7 @@ def living(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_federation_with_tls_works_refuses_a_stranger_and_leaves_nothing(tmp_path: Path) -> None:
     app, folder = an_app(tmp_path / "app"), tmp_path / "deployment"
     heard: list[str] = []
@@ -118,6 +119,7 @@ def test_a_federation_with_tls_works_refuses_a_stranger_and_leaves_nothing(tmp_p
     assert {path.name for path in written} >= {"link.db", "link.log", "node-0.log"}
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_a_run_ends_all_that_was_started(tmp_path: Path) -> None:
     app, folder = an_app(tmp_path / "app"), tmp_path / "deployment"
 
@@ -161,6 +163,7 @@ def test_a_demo_whose_nodes_do_not_answer_is_an_error_with_its_last_words(monkey
         demo(1, 1, tls=False, say=lambda line: None, done=lambda rounds: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("when", "number"),
     [("starting a SuperLink", signal.SIGINT), ("starting a SuperLink", signal.SIGHUP), ("are online", signal.SIGINT)],

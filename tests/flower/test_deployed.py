@@ -12,6 +12,7 @@ from support.deployed_app import SMALL, is_the_simulators, node_configs, write_a
 from fedatoms.flower.deploy import deployed
 
 
+@pytest.mark.slow
 def test_a_deployed_federation_gives_the_simulators_model(tmp_path: Path) -> None:
     experiment = replace(SMALL, clients=2, rounds=2, algorithm="scaffold", parametrisation="atoms", beta="1/2")
     app = write_app(tmp_path / "app", experiment)

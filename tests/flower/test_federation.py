@@ -1,4 +1,7 @@
-"""Minutes of real federations, by `make federation`: equality on three nodes, and parts that are killed."""
+"""Minutes of real federations: equality on three nodes, and parts that are killed or hang.
+
+`make federation` runs all of them, `make test-slow` those that are marked as slow, one of each kind.
+"""
 
 import time
 from collections.abc import Callable
@@ -17,19 +20,30 @@ from support.faults import end_node, hold_node, kill_part, kill_server_app, let_
 from fedatoms.flower.deploy import Deployment, DeploymentError, deployed
 from fedatoms.runs.results import read_rounds
 
+pytestmark = pytest.mark.federation
+
 LONG = 600.0  # seconds
-CASES = {
-    "fedavg": {},
-    "scaffold": {"algorithm": "scaffold"},
-    "feddc, fast and slow": {"algorithm": "feddc", "parametrisation": "atoms", "beta": "1/2"},
-    "local atoms": {"parametrisation": "atoms", "personal": "local-atoms"},
-}
+CASES = [
+    pytest.param({}, id="fedavg"),
+    pytest.param({"algorithm": "scaffold"}, id="scaffold"),
+    pytest.param(
+        {"algorithm": "feddc", "parametrisation": "atoms", "beta": "1/2"},
+        id="feddc, fast and slow", marks=pytest.mark.slow,
+    ),
+    pytest.param({"parametrisation": "atoms", "personal": "local-atoms"}, id="local atoms", marks=pytest.mark.slow),
+]  # fmt: skip
+KILLS = [
+    pytest.param("link", "between rounds"),
+    pytest.param("link", "in a round", marks=pytest.mark.slow),
+    pytest.param("server app", "between rounds"),
+    pytest.param("server app", "in a round"),
+]
 Rows = list[tuple[int, int, int]]  # round, clients that reported, clients that did not
 THREE = replace(SMALL, clients=3)
 LONGER = replace(THREE, algorithm="scaffold", epochs=30)  # long enough to be killed in the middle of it
 
 
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("changes", CASES)
 def test_three_nodes_give_the_simulators_model(changes: dict[str, str], tmp_path: Path) -> None:
     experiment = replace(THREE, **changes)
     app = write_app(tmp_path / "app", experiment)
@@ -51,6 +65,7 @@ def rounds_without_a_node(folder: Path, fail: Callable[[Deployment], None], mend
     return [(row["round"], row["clients"], row["failed"]) for row in read_rounds(folder / "runs" / "it")]
 
 
+@pytest.mark.slow
 def test_a_node_that_is_killed_in_a_round_is_left_out_until_it_is_back(tmp_path: Path) -> None:
     rows = rounds_without_a_node(tmp_path, lambda it: kill_part(it, "node-2"), lambda it: start_node(it, 2))
     assert rows == [(0, 3, 0), (1, 2, 1), (2, 3, 0), (3, 3, 0)]
@@ -62,8 +77,7 @@ def test_a_node_that_hangs_is_left_out_and_its_late_answer_is_not_taken(tmp_path
     assert rows[1] == (1, 2, 1) and rows[3] == (3, 3, 0)  # in round 2 it may still be busy with the old order
 
 
-@pytest.mark.parametrize("when", ["between rounds", "in a round"])
-@pytest.mark.parametrize("what", ["link", "server app"])
+@pytest.mark.parametrize(("what", "when"), KILLS)
 def test_a_server_that_is_killed_goes_on_as_if_nothing_had_been(what: str, when: str, tmp_path: Path) -> None:
     experiment = replace(LONGER, parametrisation="atoms", beta="1/2")
     app, config = write_app(tmp_path / "app", experiment), {"out": str(tmp_path / "runs")}
@@ -95,6 +109,7 @@ def test_too_few_nodes_end_a_run_in_peace_and_it_goes_on_when_they_are_back(tmp_
     assert is_the_simulators(tmp_path / "runs" / "it", THREE)
 
 
+@pytest.mark.slow
 def test_a_registered_stranger_does_not_train_as_a_client_whose_node_is_away(tmp_path: Path) -> None:
     experiment = replace(SMALL, clients=2)
     app, config = write_app(tmp_path / "app", experiment), {"out": str(tmp_path / "runs"), "min-train-nodes": 2}

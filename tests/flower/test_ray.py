@@ -26,6 +26,7 @@ options.backend.init-args.num-cpus = 2
 """
 
 
+@pytest.mark.slow
 def test_flower_s_simulation_gives_the_simulators_model(tmp_path: Path) -> None:
     experiment = replace(SMALL, clients=2, rounds=2, algorithm="scaffold", parametrisation="atoms", beta="1/2")
     app, home, mark = write_app(tmp_path / "app", experiment), tmp_path / "flower", f"{tmp_path}/"

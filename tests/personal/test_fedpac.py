@@ -252,6 +252,7 @@ def test_a_last_pass_trains_every_head() -> None:
     assert len(last.clients.rows) == 4 and identical(state.server.params, last.server.params)
 
 
+@pytest.mark.slow
 def test_it_learns_digits() -> None:
     digits = load("digits")
     data = partition(digits, shards(digits.y, digits.test_y, clients=20, classes_per_client=2, seed=0))

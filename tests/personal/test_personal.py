@@ -229,6 +229,7 @@ def stripped(sim: Simulation, state: object) -> object:
 DIGITS = Experiment(clients=20, rounds=8, epochs=2, batch_size=20, lr_decay=1.0, parametrisation="atoms")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MANY if name != "fedbn"])  # its network has no normalisation
 def test_on_digits_every_method_beats_chance_by_far(name: str) -> None:
     """Ten classes, two on a client: chance is 10 %, or 50 % for a model that knows its client's two."""
@@ -237,6 +238,7 @@ def test_on_digits_every_method_beats_chance_by_far(name: str) -> None:
     assert personal_score(last, state).accuracy > 65
 
 
+@pytest.mark.slow
 def test_on_digits_local_atoms_beat_the_global_model_and_the_global_atoms() -> None:
     for seed in range(3):
         sim = build_simulation(dataclasses.replace(DIGITS, personal="local-atoms", seed=seed))

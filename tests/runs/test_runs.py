@@ -293,6 +293,7 @@ def test_no_space_left_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: py
     assert result_without_time(tmp_path / "run") == result_without_time(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_at_any_moment_loses_only_rounds_since_the_checkpoint(tmp_path: Path) -> None:
     """A run that writes a checkpoint after every round is killed again and again, and still ends right."""
     experiment = replace(TINY, algorithm="feddc", client_state="disk", rounds=24, checkpoint_every=1, out=str(tmp_path))
