@@ -547,6 +547,7 @@ def test_an_interrupt_saves_a_checkpoint_and_says_how_to_go_on(number: str) -> N
     lines = Path("runs/x/rounds.jsonl")
     while not (lines.exists() and lines.read_text().count("\n") >= 3):
         assert process.poll() is None
+        time.sleep(0.01)
     process.send_signal(getattr(signal, number))
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "fedatoms run --resume runs/x" in said and "Traceback" not in said

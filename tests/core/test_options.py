@@ -61,7 +61,7 @@ def test_an_experiment_and_a_simulation_refuse_a_number_in_the_same_words(name: 
     assert str(of_experiment.value) == str(of_simulation.value)
 
 
-@pytest.mark.parametrize("name", LIST_FIELDS)
+@pytest.mark.parametrize("name", sorted(LIST_FIELDS))
 def test_a_list_is_refused_with_the_whole_text_and_the_wrong_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}=hed, head: unknown (group|model to score) 'hed'. Did you mean"):
         check(Experiment(**{name: "hed, head"}))

@@ -17,7 +17,7 @@ from fedatoms.experiment.build import simulation
 from fedatoms.experiment.fields import Experiment
 
 PACKAGE = ROOT / "fedatoms"
-FILES = [path for path in PACKAGE.rglob("*.py") if "template" not in path.parts]  # a project of its own
+FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if "template" not in path.parts]  # a project of its own
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())

@@ -27,6 +27,7 @@ from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation, batches_of
+from fedatoms.engine.state import State
 from fedatoms.experiment.build import simulation as build_simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.atoms import decompose
@@ -52,9 +53,9 @@ def simulation(name: str, **changes: object) -> Simulation:
     return dataclasses.replace(sim, **changes)
 
 
-def owned(sim: Simulation, rounds: int) -> dict[str, torch.Tensor]:
-    """What all clients have of their own after some rounds, as one tree."""
-    rows = play(sim, rounds).clients.rows
+def owned(state: State) -> dict[str, torch.Tensor]:
+    """What all clients have of their own, as one tree."""
+    rows = state.clients.rows
     return {f"{client}/{name}": leaf for client, row in rows.items() for name, leaf in row.own.items()}
 
 
@@ -67,7 +68,7 @@ def test_vectorised_equals_one_by_one(name: str, shared: str) -> None:
     ]
     loop, fast = (play(sim, 3) for sim in sims)
     assert difference(loop.server.params, fast.server.params) < 1e-10
-    a, b = (owned(sim, 3) for sim in sims)
+    a, b = owned(loop), owned(fast)
     assert difference(a, b) < 1e-10 if a else not b
 
 
@@ -75,8 +76,9 @@ def test_vectorised_equals_one_by_one(name: str, shared: str) -> None:
 @pytest.mark.parametrize("exchange", [Exchange(every_round()), Exchange(fast_slow(FAST, SLOW, 2))])
 def test_a_second_version_leaves_the_shared_model_alone(name: str, exchange: Exchange) -> None:
     plain, own = (simulation(each, exchange=exchange) for each in ("none", name))
-    (before, sent), (after, also) = ((play(sim, 2), advance(prepare(sim), play(sim, 2))[1]) for sim in (plain, own))
+    before, after = play(plain, 2), play(own, 2)
     assert identical(before.server.params, after.server.params)
+    (_, sent), (_, also) = advance(prepare(plain), before), advance(prepare(own), after)
     assert (sent.up, sent.down, sent.loss) == (also.up, also.down, also.loss)
 
 
@@ -107,8 +109,8 @@ def test_what_is_private_never_reaches_the_server_and_costs_nothing(name: str) -
 def test_fedper_is_a_personal_group_of_the_exchange() -> None:
     sim = simulation("fedper")
     other = simulation("none", exchange=Exchange(every_round(), personal=frozenset({"head"})))
-    assert identical(play(sim, 3).server.params, play(other, 3).server.params)
-    assert identical(owned(sim, 3), owned(other, 3))
+    one, same = play(sim, 3), play(other, 3)
+    assert identical(one.server.params, same.server.params) and identical(owned(one), owned(same))
 
 
 def test_pfedpara_keeps_second_factors() -> None:
@@ -190,7 +192,7 @@ def test_each_phase_is_compiled_once(name: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(cuda_graph, "_record", lambda *each: recorded.append(1) or real(*each))
     sim, loop = simulation(name), simulation(name, map="one_by_one")
     sim = prepare(sim)._replace(map_clients=cuda_graph.compiled(2))  # on a CPU a simulation would choose another map
-    assert difference(owned(sim, 3), owned(loop, 3)) < 1e-10
+    assert difference(owned(play(sim, 3)), owned(play(loop, 3))) < 1e-10
     assert len(recorded) == 2  # one for each phase, not for each round
 
 

@@ -82,36 +82,26 @@ def test_the_headline_is_the_mean_of_the_last_hundred_rounds() -> None:
     assert (summary.final, summary.best) == (199.0, 199.0)
 
 
+def last_files(folder: Path) -> dict[str, bytes]:
+    """Reads the model, and what the last checkpoint has of every client."""
+    clients = {path.name.split("-")[0]: path for path in sorted((folder / "checkpoint" / "clients").iterdir())}
+    return {name: path.read_bytes() for name, path in {"model": folder / "model.safetensors", **clients}.items()}
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("place", ["device", "host", "disk"])
-def test_stop_and_resume_equals_no_stop_to_the_bit(name: str, place: str, tmp_path: Path) -> None:
-    experiment = replace(
-        TINY,
-        algorithm=name,
-        parametrisation="atoms",
-        beta="1/3",
-        slow_local="keep",
-        client_state=place,
-        out=str(tmp_path),
-    )
-    run(replace(experiment, name="whole"))
-    with pytest.raises(Stopped):
-        run(replace(experiment, name="broken"), watch=stop_after(3))
-    assert not (tmp_path / "broken" / "result.json").exists()
-    resume(tmp_path / "broken", {})
-    whole, broken = (load_file(tmp_path / each / "model.safetensors") for each in ("whole", "broken"))
-    assert identical(whole, broken)
-    assert len({(tmp_path / each / "model.safetensors").read_bytes() for each in ("whole", "broken")}) == 1
-    assert result_without_time(tmp_path / "whole") == result_without_time(tmp_path / "broken")
-    for path in (tmp_path / "whole" / "checkpoint" / "clients").glob("000004-*"):
-        assert path.read_bytes() == (tmp_path / "broken" / "checkpoint" / "clients" / path.name).read_bytes()
-
-
-@pytest.mark.parametrize("place", ["device", "disk"])
-def test_where_client_states_are_kept_does_not_matter(place: str, tmp_path: Path) -> None:
-    host = run(replace(TINY, algorithm="feddc", client_state="host", out=str(tmp_path), name="host"))
-    other = run(replace(TINY, algorithm="feddc", client_state=place, out=str(tmp_path), name=place))
-    assert identical(*(load_file(each.folder / "model.safetensors") for each in (host, other)))
+def test_stop_and_resume_equals_no_stop_to_the_bit_wherever_client_states_are_kept(name: str, tmp_path: Path) -> None:
+    experiment = replace(TINY, algorithm=name, parametrisation="atoms", beta="1/3", slow_local="keep")
+    experiment = replace(experiment, out=str(tmp_path))
+    run(replace(experiment, name="whole", client_state="host"))
+    whole = last_files(tmp_path / "whole")
+    assert len(whole) > 1
+    for place in ("device", "host", "disk"):
+        with pytest.raises(Stopped):
+            run(replace(experiment, name=place, client_state=place), watch=stop_after(3))
+        assert not (tmp_path / place / "result.json").exists()
+        resume(tmp_path / place, {})
+        assert last_files(tmp_path / place) == whole, place
+        assert result_without_time(tmp_path / "whole") == result_without_time(tmp_path / place)
 
 
 def test_ctrl_c_saves_the_last_round(tmp_path: Path) -> None:
