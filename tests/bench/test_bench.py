@@ -50,6 +50,7 @@ def events() -> list[Event]:
         return list(measure(TINY))
 
 
+@pytest.mark.slow
 def test_every_part_gives_its_lines(events: list[Event]) -> None:
     gaps = {event.name for event in events if isinstance(event, Gap)}
     assert gaps <= {who.JAX}, gaps
@@ -64,6 +65,7 @@ def test_every_part_gives_its_lines(events: list[Event]) -> None:
     assert isinstance(events[0], Ratio)  # a user sees something at once
 
 
+@pytest.mark.slow
 def test_the_columns_of_a_row_agree(events: list[Event]) -> None:
     for row in (event for event in events if isinstance(event, Row)):
         assert row.steps == 2 and len(row.seconds) == 2 and row.precision == "float32"
@@ -71,6 +73,7 @@ def test_the_columns_of_a_row_agree(events: list[Event]) -> None:
         assert row.client_steps == pytest.approx(1e3 * row.clients * row.steps / row.ms_round)
 
 
+@pytest.mark.slow
 def test_results_survive_their_file_and_are_shown(events: list[Event], tmp_path: Path) -> None:
     settings = replace(TINY, out=str(tmp_path / "some" / "results.json"))
     results = collect(settings, events, machine("cpu"))

@@ -150,10 +150,10 @@ def test_bad_input_gets_one_line(words: list[str], expected: list[str], capsys: 
 
 
 def test_a_model_without_convolutions_cannot_be_decomposed(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("mine.py").write_text(
+    Path("two_networks.py").write_text(
         "from torch import nn\ndef mlp(classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
     )
-    words = ["run", "--model", "mine:mlp", *QUICK]
+    words = ["run", "--model", "two_networks:mlp", *QUICK]
     sys.dont_write_bytecode, old = True, sys.dont_write_bytecode
     try:
         assert "no convolution" in mistake([*words, "--parametrisation", "atoms"], capsys)

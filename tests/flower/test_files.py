@@ -143,7 +143,7 @@ def test_processes_that_are_started_write_for_their_owner_only(umask: int, tmp_p
 def test_a_deployment_shuts_its_database_and_logs_also_if_they_were_open_before(
     umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Deployment, "_wait", lambda self, name, ready: self._parts[name].process.wait())
+    monkeypatch.setattr(Deployment, "_wait", lambda self, name, ready: self.parts[name].process.wait())
     code = "from pathlib import Path; [Path(n).open('a').close() for n in ('link.db', 'link.db-wal')]; print('up')"
     monkeypatch.setattr("fedatoms.flower.deploy.link_command", lambda *words: [sys.executable, "-c", code])
     with under(umask):
