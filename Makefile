@@ -1,22 +1,28 @@
 # The two commands that matter: `make demo` and `make test`. Each makes .venv when it is missing.
 PYTHON ?= python3
+WORKERS ?= 2 # processes that share the tests
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # As an entry in Python's path: otherwise, beside a clone named fedatoms, `import fedatoms` would find the clone's folder.
 EDITABLE := --config-settings editable_mode=compat --editable
+# Each worker begins with its part of the files, so what a file builds is built once, and takes from others at the end.
+SHARED = --numprocesses $(WORKERS) --dist worksteal
 # The report is tested in a real browser; where Debian's cannot be had, those tests are skipped.
 CHROMIUM := timeout 300 sh -c "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes chromium"
 
-.PHONY: demo test federation lint format types bench clean
+.PHONY: demo test test-slow federation lint format types bench clean
 
 demo: .venv/installed
 	$(BIN)/fedatoms demo
 
-test: lint types
-	$(BIN)/python -m pytest
+test: lint types # six minutes on two cores
+	$(BIN)/python -m pytest $(SHARED)
+
+test-slow: .venv/installed-for-tests # what must hold and takes long: deployments, the browser, long laws
+	$(BIN)/python -m pytest -m slow $(SHARED)
 
 federation: .venv/installed-for-tests # twenty minutes: three nodes against the simulator, and parts that are killed or hang
-	$(BIN)/python -m pytest tests/federation.py
+	$(BIN)/python -m pytest -m federation
 
 lint: .venv/installed-for-tests
 	$(BIN)/ruff format --check .

@@ -1,0 +1,603 @@
+"""The command line: what a user types and sees, and what a mistake costs: one line, exit status 2, nothing written."""
+
+import io
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedatoms.algorithms import ALGORITHMS
+from fedatoms.cli import COMMANDS, Command, console, main
+from fedatoms.cli.args import GROUPS, WHOLE, axes, docs_of, grid
+from fedatoms.cli.parsing import as_typed, parse
+from fedatoms.data.datasets import DATASETS, Images
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
+from fedatoms.experiment.presets import PRESETS
+from fedatoms.nn.models import MODELS
+from fedatoms.personal import METHODS
+from fedatoms.runs.results import read_result
+
+QUICK = [
+    "--clients",
+    "10",
+    "--rounds",
+    "2",
+    "--epochs",
+    "1",
+    "--batch-size",
+    "32",
+    "--fraction",
+    "0.3",
+    "--threads",
+    "1",
+]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def mistake(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Runs a command that must fail; returns its one line."""
+    before = sorted(Path.cwd().rglob("*"))
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and said.err.startswith("fedatoms: "), said.err
+    assert "Traceback" not in said.err
+    assert sorted(Path.cwd().rglob("*")) == before, "something was written"
+    return said.err
+
+
+def cifar_folder(images: int = 12) -> Path:
+    folder = Path("data") / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    draws = np.random.default_rng(0)
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        pixels = draws.integers(0, 256, (images, 3072), dtype=np.uint8)
+        labels = [int(label) for label in np.arange(images) % 10]
+        (folder / name).write_bytes(pickle.dumps({"data": pixels, "labels": labels}, protocol=2))
+    return folder
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, ("touch stolen",)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--atoms", "0", "--parametrisation", "atoms"], ["--atoms 0", "less than 1"]),
+        (["--atoms", "nine"], ["--atoms", "'nine'"]),
+        (["--clients", "13"], ["13", "multiple"]),
+        (["--classes-per-client", "11"], ["11", "10"]),
+        (["--fraction", "0"], ["--fraction 0", "(0, 1]"]),
+        (["--fraction", "1.5"], ["--fraction 1.5", "(0, 1]"]),
+        (["--fraction", "nan"], ["--fraction nan"]),
+        (["--rounds", "0"], ["--rounds 0"]),
+        (["--lr", "-1"], ["--lr -1"]),
+        (["--lr", "inf"], ["--lr inf"]),
+        (["--beta", "0.3"], ["--beta 0.3", "whole"]),
+        (["--beta", "0"], ["--beta 0"]),
+        (["--beta", "often"], ["--beta often"]),
+        (["--failures", "1"], ["--failures 1"]),
+        (["--momentum", "1"], ["--momentum 1"]),
+        (["--atoms-lr", "0"], ["--atoms-lr 0", "positive"]),
+        (["--atoms-decay", "-1"], ["--atoms-decay -1", "negative"]),
+        (["--gamma", "1.5"], ["--gamma 1.5", "[0, 1]", "0.4"]),
+        (["--gamma", "nan"], ["--gamma nan"]),
+        (["--holdout", "1"], ["--holdout 1", "[0, 1)", "0.1"]),
+        (["--holdout", "-0.1"], ["--holdout -0.1", "[0, 1)"]),
+        (["--holdout", "nan"], ["--holdout nan"]),
+        (["--algorithm", "fedprx"], ["'fedprx'", "'fedprox'"]),
+        (["--strength", "0.1"], ["strength", "fedavg"]),
+        (["--algorithm", "feddyn", "--strength", "0"], ["a=0", "strength"]),
+        (["--dataset", "cifar"], ["'cifar'", "'cifar10'"]),
+        (["--model", "lennet"], ["'lennet'", "'lenet'"]),
+        (["--model", "lenet"], ["(1, 8, 8)"]),
+        (["--model", "nowhere:net"], ["nowhere"]),
+        (["--partition", "shard"], ["'shard'", "'shards'"]),
+        (["--parametrisation", "atom"], ["'atom'", "'atoms'"]),
+        (["--init", "orthogonal", "--parametrisation", "atoms"], ["'orthogonal'", "'orthonormal'"]),
+        (["--slow-local", "drop"], ["'drop'"]),
+        (["--score", "everything"], ["'everything'"]),
+        (["--fast", "atom", "--beta", "1/2"], ["'atom'", "'atoms'"]),
+        (["--fixed", "atom"], ["'atom'", "'atoms'", "--fixed"]),
+        (["--fixed", "statistics"], ["'statistics'", "Valid: atoms, coefficients, head, rest"]),
+        (["--fixed", "atoms"], ["--fixed atoms", "no atoms", "head, rest, or --parametrisation atoms"]),
+        (["--fixed", "head,rest"], ["--fixed head,rest", "nothing to train", "Leave out one of head, rest"]),
+        (["--fixed", "head", "--personal", "fedper"], ["--fixed head", "--personal", "Leave one"]),
+        (["--fixed", "head", "--personal", "finetune-head"], ["--fixed head", "--personal", "Leave one"]),
+        (["fedavg-atoms", "--fixed", "atoms", "--personal", "local-atoms"], ["--fixed atoms", "--personal"]),
+        (["--head", "fc9"], ["'fc9'"]),
+        (["--where", "(", "--parametrisation", "atoms"], ["--where ("]),
+        (["--where", "nothing", "--parametrisation", "atoms"], ["no convolution", "--where conv1"]),
+        (["--where", "nothing", "--parametrisation", "fedpara"], ["no layer to factorise"]),
+        (["--device", "gpu"], ["--device gpu", "...). Use --device cpu"]),
+        (["--name", "a/b"], ["--name a/b", "--out"]),
+        (["--name", " "], ["--name"]),
+        (["--out", ""], ["--out"]),
+        (["--threads", "9999"], ["--threads 9999", "cores"]),
+        (["--beta", "1/2", "--slow-local", "freeze", "--fast", "atoms"], ["nothing to train"]),
+        (["--atms", "3"], ["--atms", "--atoms"]),
+        (["--atoms"], ["--atoms needs a value", "fedatoms run --help"]),
+        (["fedavgg"], ["preset 'fedavgg'. Did you mean fedavg, ", "`fedatoms presets` lists all"]),
+        (["--rounds", "3", "fedavg"], ["'fedavg' comes after flags", "fedatoms run fedavg ..."]),
+        (["fedavg", "feddc"], ["'feddc' is one word too many"]),
+        (["missing.json"], ["missing.json"]),
+        (["--resume", "nowhere"], ["nowhere", "experiment.json"]),
+        (["--dataset", "cifar10", "--model", "lenet"], ["data_batch_1", "cifar-10-batches-py", "kriz/cifar.html"]),
+        (["--dataset", "cifar10", "--data-dir", "/no/such"], ["/no/such"]),
+    ],
+)
+def test_bad_input_gets_one_line(words: list[str], expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    line = mistake(["run", *words], capsys)
+    assert all(part in line for part in expected), line
+
+
+def test_a_model_without_convolutions_cannot_be_decomposed(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("two_networks.py").write_text(
+        "from torch import nn\ndef mlp(classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    words = ["run", "--model", "two_networks:mlp", *QUICK]
+    sys.dont_write_bytecode, old = True, sys.dont_write_bytecode
+    try:
+        assert "no convolution" in mistake([*words, "--parametrisation", "atoms"], capsys)
+        assert "no layer to factorise" in mistake([*words, "--parametrisation", "fedpara"], capsys)
+        assert main(words) == 0
+    finally:
+        sys.dont_write_bytecode = old
+
+
+@pytest.mark.parametrize("harm", ["truncated", "malicious", "not a pickle", "missing"])
+def test_broken_data_files_are_named_and_run_nothing(harm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = cifar_folder() / "data_batch_3"
+    if harm == "truncated":
+        path.write_bytes(path.read_bytes()[:-100])
+    if harm == "malicious":
+        path.write_bytes(pickle.dumps(Evil()))
+    if harm == "not a pickle":
+        path.write_bytes(b"<html>404</html>")
+    if harm == "missing":
+        path.unlink()
+    line = mistake(["run", "--dataset", "cifar10", "--model", "lenet"], capsys)
+    assert "data_batch_3" in line and not Path("stolen").exists()
+
+
+@pytest.mark.parametrize("name", ["fedavg-atoms-cifar10-2", "local-atoms-and-head-personal-cifar10-2"])
+def test_cifar_runs_from_its_official_files(name: str) -> None:
+    cifar_folder()
+    words = ["run", name, "--clients", "5", "--rounds", "1", "--epochs", "1", "--fraction", "1", "--last-epochs", "1"]
+    assert main([*words, "--name", "x", "--threads", "1"]) == 0
+    assert Path("runs/x/result.json").exists()
+
+
+def test_a_holdout_is_scored_instead_of_the_test_set(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fedatoms.experiment.build
+
+    real = fedatoms.experiment.build.load
+
+    def without_a_test_set(*where: str) -> Images:
+        images = real(*where)
+        return images._replace(test_x=images.test_x[:0], test_y=images.test_y[:0])
+
+    assert main(["run", *QUICK, "--holdout", "0.1", "--name", "x"]) == 0
+    assert "held-out accuracy: mean" in capsys.readouterr().out
+    monkeypatch.setattr(fedatoms.experiment.build, "load", without_a_test_set)
+    assert main(["run", *QUICK, "--holdout", "0.1", "--name", "y"]) == 0
+    seen, unseen = (read_result(Path("runs") / name) for name in ("x", "y"))
+    assert seen.experiment.holdout == 0.1 and seen.accuracy == unseen.accuracy
+    assert identity(seen.experiment) != identity(replace(seen.experiment, holdout=0.0))
+
+
+def test_nan_in_the_loss_names_client_round_and_step_and_keeps_the_checkpoint(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["run", *QUICK, "--lr", "0.1", "--lr-decay", "1e6", "--clip", "0", "--name", "x", "--rounds", "30"]
+    assert main([*words, "--checkpoint-every", "1"]) == 2  # the rate explodes after the first round
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and all(word in line for word in ("client", "round", "step", "--lr"))
+    done = max(int(path.stem) for path in Path("runs/x/checkpoint").glob("*.json"))
+    assert f"round {done + 1}, " in line and done >= 1
+    assert main(["run", "--resume", "runs/x"]) == 2  # the checkpoint is whole: the same round fails again
+    assert f"round {done + 1}, " in capsys.readouterr().err
+
+
+def test_no_space_left_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import fedatoms.runs.checkpoints
+
+    def full(path: Path, data: bytes, *, sync: bool = True) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(fedatoms.runs.checkpoints, "replace_file", full)
+    assert main(["run", *QUICK, "--name", "x"]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "no space left" in line and "--resume" in line
+
+
+@pytest.mark.parametrize("command", [["bogus"], ["rum"]])
+def test_an_unknown_command_gets_the_nearest(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unknown command" in mistake(command, capsys)
+
+
+def test_a_mistyped_preset_gets_its_five_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["run", "fedprox-cifar10"], ["compare", "fedavg", "fedprox-cifar10"]):
+        line = mistake(words, capsys)
+        named = re.split(", | or ", re.findall(r"Did you mean (.*)\?", line)[0])
+        assert len(named) == 5 and named[0].startswith("fedprox-cifar10") and set(named) < set(PRESETS)
+
+
+def test_a_mistake_in_a_terminal_is_a_plain_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert mistake(["run", "--atms", "3"], capsys).startswith("fedatoms: unknown option --atms. Did you mean --atoms?")
+    assert main(["--help"]) == 0 and "\x1b[" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("lr=-1 is not positive. Use for example lr=0.1.", "--lr -1 is not positive. Use for example --lr 0.1."),
+        ("--lr -1 is not a positive number.", "--lr -1 is not a positive number."),
+        ("loss is nan. Lower lr, or set clip=10.", "loss is nan. Lower --lr, or set --clip 10."),
+        ("client_state='disk' needs a folder", "--client-state disk needs a folder"),
+        ("batch_size must be 1 or more", "--batch-size must be 1 or more"),
+        ("`clip` and `where` do not go together", "`--clip` and `--where` do not go together"),
+        ("decompose(net, atoms=9), or where=lambda name: True", "decompose(net, atoms=9), or where=lambda name: True"),
+        ("the atoms of the head, in model 'lr' of runs/lr", "the atoms of the head, in model 'lr' of runs/lr"),
+        ("fork=-1 is less than 0, as others=3 are", "--fork -1 is less than 0, as others=3 are"),
+    ],
+)
+def test_an_error_of_the_library_is_said_in_flags(said: str, shown: str) -> None:
+    assert as_typed(said, ["--fork", "-1"]) == shown == as_typed(shown, ["--fork", "-1"])
+
+
+def test_run_resume_and_saved_experiments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *QUICK, "--parametrisation", "atoms", "--beta", "1/2", "--name", "first"]) == 0
+    said = capsys.readouterr().out
+    assert "round 2/2" in said and "clients/s" in said and "s left" in said and "runs/first" in said
+    assert main(["run", "--resume", "runs/first", "--rounds", "3"]) == 0
+    assert len(Path("runs/first/rounds.jsonl").read_text().splitlines()) == 3
+    assert main(["run", "runs/first/experiment.json", "--name", "second", "--rounds=1"]) == 0
+    assert main(["run", "--resume", "runs/first", "--name", "other"]) == 0  # a run keeps its folder
+    capsys.readouterr()
+    assert "--resume runs/first" in mistake(["run", "runs/first"], capsys)
+    assert "`--epochs` cannot change" in mistake(["run", "--resume", "runs/first", "--epochs", "2"], capsys)
+    assert "already holds a run" in mistake(["run", *QUICK, "--name", "first"], capsys)
+
+
+def helps(commands: Mapping[str, Command], *path: str) -> Iterator[list[str]]:
+    """Lists every command whose help there is."""
+    yield [*path]
+    for name, command in commands.items():
+        yield from helps(command.commands, *path, name)
+
+
+@pytest.mark.parametrize("path", [*helps(COMMANDS), ["explain", "--bounds"]], ids=" ".join)
+def test_every_command_has_a_help_of_80_columns(
+    path: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # a wide terminal makes it no wider
+    assert main([*path, "--help"]) == 0
+    said = capsys.readouterr()
+    usage = " ".join(["usage: fedatoms", *(word for word in path if word != "--bounds"), "[-h]"])
+    assert said.out.startswith(usage) and said.err == "" and os.environ["COLUMNS"] == "200"
+    assert max(map(len, said.out.splitlines())) <= 80 and "(default: ''" not in said.out
+    assert all(name in said.out for name in (COMMANDS if not path else ()))
+
+
+@pytest.mark.parametrize("path", [[], ["compare"], ["reproduce"], ["report"], ["explain"], ["flower"]], ids=" ".join)
+def test_without_words_a_command_that_needs_some_prints_its_help(
+    path: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(path) == 0
+    alone = capsys.readouterr().out
+    assert main([*path, "-h"]) == 0
+    assert capsys.readouterr().out == alone != ""
+
+
+@pytest.mark.parametrize(("name", "word"), [("new", "DIR"), ("keys", "--host"), ("demo", "--tls")])
+def test_the_commands_of_flower_have_helps_of_their_own(
+    name: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["flower", name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert word in said and "subcommands" not in said
+
+
+def test_every_field_is_a_flag_with_help_in_one_group(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [field.name for field in fields(Experiment)]
+    assert sorted(name for group in GROUPS.values() for name in group) == sorted(names)
+    assert all(docs_of(Experiment)[name] for name in names)
+    assert main(["run", "--help"]) == 0
+    text = capsys.readouterr().out
+    for title, group in GROUPS.items():
+        box = text.split(f"─ {title} options ─")[1].split("╰")[0]
+        assert all(f"--{name.replace('_', '-')}" in box for name in group)
+    assert all(name in text or "-head" in name for name in METHODS)  # there as local-atoms[-and-head]
+    for table in (ALGORITHMS, DATASETS):
+        assert all(name in text for name in table)
+    assert all(name in text or name.startswith("resnet18") for name in MODELS)
+
+
+def test_the_help_of_a_preset_has_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "feddc-atoms25-cifar10-5", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(default: feddc)" in said and "(parametrisation atoms). (default: 25)" in said
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import sys; from fedatoms.cli import main; main(['--help']); main(['run', '--help']); main(['compare']); "
+        "main(['presets']); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+    assert "demo" in done.stdout and all(name in done.stdout for name in PRESETS)
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "fedatoms", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("fedatoms ")
+
+
+def a_pipe() -> Console:
+    return Console(file=io.StringIO(), width=80)
+
+
+def lines_of(pipe: Console) -> list[str]:
+    assert isinstance(pipe.file, io.StringIO)
+    return pipe.file.getvalue().splitlines()
+
+
+def test_a_pipe_hears_of_a_first_round_before_it_is_over_and_is_not_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = a_pipe()
+    with console.overall(pipe, {"one": 1.0, "two": 3.0}) as tell:
+        tell("one", 0.0)
+        assert lines_of(pipe) == ["[0/2] one: 0% done, 0 s so far"]
+        for share in range(1, 101):
+            tell("one", share / 100)
+        tell("two", 0.0)
+        tell("two", 1.0)
+    _, one, two = lines_of(pipe)
+    assert one.startswith("[1/2] one: done, 0 s so far, about 0 s left") and two.startswith("[2/2] two: done")
+
+
+def test_a_pipe_hears_that_a_long_round_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "PAUSE", 0.02)
+    pipe = a_pipe()
+    with console.overall(pipe, {"one": 1.0}) as tell:
+        tell("one", 0.0)
+        while len(lines_of(pipe)) < 3:
+            time.sleep(0.01)
+    assert set(lines_of(pipe)) == {"[0/1] one: 0% done, 0 s so far"}
+    with console.watching(pipe, "mine", 7):
+        while "mine" not in lines_of(pipe)[-1]:
+            time.sleep(0.01)
+    assert lines_of(pipe)[-1] == "mine  in its first round"
+
+
+def test_a_comparison_may_keep_clients_on_disk(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--algorithm", "feddc", "--client-state", "disk", *QUICK]) == 0
+    (folder,) = Path("runs").iterdir()
+    assert json.loads((folder / "experiment.json").read_text())["client_state"] == "disk"
+
+
+def test_a_command_ends_with_the_next_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *QUICK, "--parametrisation", "atoms", "--name", "x"]) == 0
+    *_, report, resume = capsys.readouterr().out.splitlines()
+    assert report.startswith("next:  fedatoms report runs ") and "fedatoms run --resume runs/x --rounds 4" in resume
+    for words in ([*resume.split("#")[0].split()[1:]], ["compare", *QUICK, "--out", "runs"], ["explain", "runs/x"]):
+        assert main(words) == 0
+        assert "next:  fedatoms report runs " in capsys.readouterr().out
+    assert main(["report", "runs"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"open: {Path('report.html').resolve().as_uri()}"
+    assert main(["explain", "--bounds"]) == 0 and "next:  fedatoms explain RUN" in capsys.readouterr().out
+
+
+def test_compare_prints_one_table_and_runs_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--parametrisation", "plain,atoms", "--seeds", "0,1", *QUICK, "--plot", "plot.png"]
+    assert main(words) == 0
+    first = capsys.readouterr().out
+    assert "[4/4]" in first and "plain" in first and "atoms" in first and "±" in first
+    assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
+    assert main(words) == 0
+    second = capsys.readouterr().out
+    assert "[1/4]" not in second and "Measured" not in second
+    assert len(list(Path("runs").iterdir())) == 4
+
+
+def test_clients_own_models_have_a_table_next_to_the_servers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    quick = [*QUICK, "--last-epochs", "1"]
+    assert main(["run", *quick, "--personal", "fedper", "--name", "x"]) == 0
+    said, found = capsys.readouterr().out, read_result("runs/x")
+    assert found.personal is not None and "clients' own models" in said and "fedavg plain fedper" in said
+    for name in ("mean of the last ten", "after the last pass", "worst tenth", "spread"):
+        assert f"{found.personal[name]:.2f}" in said
+    assert main(["compare", *quick, "--personal", "none,ditto,local-atoms-and-head,local", "--seeds", "0,1"]) == 2
+    assert "--parametrisation atoms" in capsys.readouterr().err
+    atoms = ["--parametrisation", "atoms", "--seeds", "0,1"]
+    assert main(["compare", *quick, *atoms, "--personal", "none,local-atoms-and-head,local"]) == 0
+    before, _, own = capsys.readouterr().out.partition("clients' own models")
+    assert "none" in before and "none" not in own and own.count("±") == 4
+    assert "…" not in before + own, "a column does not fit"
+
+
+def test_the_demo_of_local_training_sends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--rounds", "1", "--seeds", "0", "--epochs", "1", "--last-epochs", "1"]
+    assert main(["demo", *words, "--personal", "local"]) == 0
+    assert "bytes" not in capsys.readouterr().out.split("Measured")[1]
+
+
+def test_presets_are_listed_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets"]) == 0
+    heads, *said, after = capsys.readouterr().out.splitlines()
+    assert heads.split() == ["preset", "method", "network", "paper"] and after.startswith("next:  fedatoms run ")
+    assert len(said) == len(PRESETS) and max(map(len, said)) <= 80
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in said}
+    assert rows["fedavg"] == "fedavg plain -" and rows["fedprox-atoms-cifar10-2"] == "fedprox 9 atoms Table 1"
+    assert rows["fedprox-finetune-personal-cifar10-5"] == "finetune, fedprox plain Table 2"
+    assert rows["feddc-atoms25-cifar100-20"] == "feddc 25 atoms -"  # the paper has 9
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_names_what_there_is(name: str) -> None:
+    experiment = PRESETS[name]
+    check(experiment)
+    assert experiment.personal in METHODS and experiment.algorithm in ALGORITHMS and experiment.model in MODELS
+    assert ("-personal-" in name) == (experiment.personal != "none")
+
+
+def test_a_mistake_in_the_last_experiment_costs_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'fedavgx'" in mistake(["compare", "--algorithm", "fedavg,fedavgx", *QUICK], capsys)
+    assert "--plot" in mistake(["compare", "--algorithm", "fedavg,feddc", "--plot", "x.xyz"], capsys)
+    assert "--name" in mistake(["compare", "--algorithm", "fedavg,feddc", "--name", "x"], capsys)
+
+
+def points(*words: str, starts: Sequence[Experiment] = (Experiment(),)) -> list[Experiment]:
+    """Returns the experiments of a grid."""
+
+    def compare(*, given: Annotated[object, axes(starts[0])]) -> object:
+        return given
+
+    return grid(starts, parse("compare", compare, words), words)
+
+
+def test_the_grid_is_the_product_of_its_axes() -> None:
+    found = points("--atoms", "3,9", "--distinct", "--fast", "atoms,head", "--seeds=0,1", "--strength", "None,0.5")
+    assert [(one.atoms, one.seed, one.strength) for one in found][:3] == [(3, 0, None), (3, 0, 0.5), (3, 1, None)]
+    assert len(found) == 8 and all(one.distinct and one.fast == Experiment().fast for one in found)
+
+
+def test_what_is_typed_first_varies_slowest() -> None:
+    words = [["--algorithm", "fedavg,feddc"], ["--parametrisation", "plain,atoms"]]
+    assert [one.algorithm for one in points(*words[0], *words[1])] == ["fedavg", "fedavg", "feddc", "feddc"]
+    assert [one.algorithm for one in points(*words[1], *words[0])] == ["fedavg", "feddc", "fedavg", "feddc"]
+
+
+def test_what_is_not_typed_is_as_in_each_preset() -> None:
+    starts = [PRESETS["fedavg-cifar10-5"], PRESETS["feddc"]]
+    assert points(starts=starts) == starts
+    assert points("--clients", "20", starts=starts) == [replace(one, clients=20) for one in starts]
+
+
+def test_no_preset_sets_a_flag_that_has_no_value() -> None:  # a grid takes False for "not typed"
+    switches = [field.name for field in fields(Experiment) if field.default is False]
+    assert switches and not any(getattr(one, name) for one in PRESETS.values() for name in switches)
+
+
+def test_a_field_whose_value_may_have_a_comma_is_one_value_of_the_grid() -> None:
+    for name in WHOLE:
+        for words in ([f"--{name.replace('_', '-')}", "a{1,2}"], [f"--{name.replace('_', '-')}=a{{1,2}}"]):
+            assert len(points(*words, "--seeds", "0,1")) == 2
+    lists = {name for name, doc in docs_of(Experiment).items() if re.search(r"[a-z],[a-z]", doc)}
+    assert lists <= WHOLE and "fast" in WHOLE  # as their help shows them
+    assert points("--where", "a{1,2}")[0].where == "a{1,2}"
+
+
+def test_a_comparison_holds_two_groups_fixed_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--parametrisation", "atoms", "--fixed", "atoms,coefficients", *QUICK]
+    assert main(words) == 0
+    (folder,) = Path("runs").iterdir()
+    assert json.loads((folder / "experiment.json").read_text())["fixed"] == "atoms,coefficients"
+
+
+def test_the_demo_measures_and_says_so_plainly(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--rounds", "2", "--seeds", "0", "--epochs", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "Measured, atoms against plain" in said and "bytes" in said
+    assert Path("runs/demo/demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from fedatoms.cli import main;"
+    code += "main(['flower', '--help']); assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)  # as nohup does
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_saves_a_checkpoint_and_says_how_to_go_on(number: str) -> None:
+    import signal
+
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"  # a shell's & takes it away
+    code += "import sys; from fedatoms.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = [*QUICK, "--rounds", "100000", "--name", "x", "--eval-every", "1000"]
+    process = subprocess.Popen([sys.executable, "-c", code, "run", *words], stderr=subprocess.PIPE, text=True)
+    lines = Path("runs/x/rounds.jsonl")
+    while not (lines.exists() and lines.read_text().count("\n") >= 3):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(getattr(signal, number))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "fedatoms run --resume runs/x" in said and "Traceback" not in said
+    rounds = lines.read_text().count("\n")
+    (manifest,) = Path("runs/x/checkpoint").glob("*.json")
+    assert int(manifest.stem) in (rounds, rounds - 1)
+
+
+def test_a_new_flower_app_is_written_once(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("flwr")
+    assert main(["flower", "new", "app"]) == 0
+    assert "app/federation/task.py" in capsys.readouterr().out.replace("\n", "")
+    assert "app is not empty. Use a new folder." in mistake(["flower", "new", "app"], capsys)
+
+
+def test_keys_are_secret_and_never_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("flwr")
+    assert main(["flower", "keys", "keys", "--nodes", "2", "--host", "link.example.org"]) == 0
+    capsys.readouterr()
+    secret = {path.name for path in Path("keys").iterdir() if path.stat().st_mode & 0o077 == 0}
+    assert secret == {"server.key", "node-0", "node-1"}
+    assert "keys are never overwritten" in mistake(["flower", "keys", "keys"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["demmo"], "Did you mean 'demo'"),
+        (["new"], "DIR is missing: A new folder for the app. See `fedatoms flower new --help`"),
+        (["new", "one", "two"], "'two' is one word too many"),
+        (["keys"], "DIR is missing"),
+        (["demo", "--nodes", "0"], "--nodes 0 and --rounds 3 must be at least 1"),
+        (["demo", "--tsl"], "Did you mean --tls"),
+    ],
+    ids=str,
+)
+def test_a_mistake_with_flower_costs_one_line(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flwr")
+    assert reason in mistake(["flower", *words], capsys)
+
+
+def test_flower_says_how_to_install_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert 'pip install "fedatoms[flower]"' in mistake(["flower", "demo"], capsys)
+    assert main(["flower"]) == 0 and "docs/federation.md" in capsys.readouterr().out
+
+
+def test_a_reader_that_leaves_early_is_no_mistake() -> None:
+    command = f"{sys.executable} -m fedatoms presets | head -1"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("preset") and ran.stderr == ""

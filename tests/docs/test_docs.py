@@ -1,0 +1,421 @@
+"""The documentation is true today: every code block and command runs, every method has its card."""
+
+import importlib.util
+import pickle
+import re
+import runpy
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+import numpy as np
+import pytest
+from support import ROOT
+
+import fedatoms
+from fedatoms import algorithms, personal
+from fedatoms.bench.contestants import JAX, OURS
+from fedatoms.bench.report import content
+from fedatoms.bench.results import Row, find_row, read
+from fedatoms.cli import main
+from fedatoms.core.methods import Table
+from fedatoms.data import load
+from fedatoms.evidence.claims.base import CLEAR
+from fedatoms.evidence.paper.tables import Cell, Pair, pairs
+from fedatoms.evidence.paper.tables import cells as paper_cells
+from fedatoms.evidence.results.cells import Ours, gain_of, match, ours_of
+from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.groups import group
+from fedatoms.experiment.identity import identity
+from fedatoms.experiment.presets import ALGORITHMS as TABLE1_ALGORITHMS
+from fedatoms.experiment.presets import PRESETS, TABLE2_ROWS
+from fedatoms.runs.results import Result, read_result, read_rounds, summarise
+
+RUNS = ROOT / "paper-results"
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "paper-results/README.md", "benchmarks/README.md")]
+PAGES = sorted([*PAGES, *(ROOT / "docs").rglob("*.md")])
+LAYERS = sorted(path.parent.name for path in (ROOT / "fedatoms").glob("*/__init__.py"))
+CIFAR_PAIRS = [pair for name in ("cifar10", "cifar100") for pair in pairs(name)]
+HEADINGS = ["Use", "What it computes", "When it helps, and when not", "Hyper-parameters that were run"]
+HEADINGS += ["Cost in bytes", "Reference"]
+OF_0_1_0 = """
+ALGORITHMS Algorithm AtomConv2d Exchange Experiment Federation Result Simulation Trained Training __version__ algorithm
+decompose every_round factorise fast_slow fedadam fedavg fedavgm feddc feddyn federation fedprox fuse groups inputs_of
+is_decomposed load_model load_personal personal_factors personal_model personalise preset run save_personal scaffold
+train
+""".split()
+SMALLER = {  # flags for commands that take a GPU, or minutes
+    "cifar": "--rounds 1 --clients 10 --epochs 1 --batch-size 10 --threads 1",
+    "flower demo": "--nodes 1 --rounds 1",
+    "fedatoms demo": "--rounds 2 --epochs 1 --seeds 0",
+}
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+
+
+def commands(page: Path) -> list[str]:
+    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
+    return [line[2:].split("  #")[0].strip() for line in lines if line.startswith("$ ")]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def a_small_cifar() -> None:
+    folder = Path("data/cifar-10-batches-py")
+    folder.mkdir(parents=True)
+    entry = {"data": np.zeros((20, 3072), np.uint8), "labels": [n % 10 for n in range(20)]}
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        (folder / name).write_bytes(pickle.dumps(entry, protocol=2))
+
+
+def a_newcomer() -> None:
+    digits = load("digits")
+    np.savez("ann.npz", x=digits.test_x[:50].numpy(), y=digits.test_y[:50].numpy())
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=named)
+def test_python_blocks_run_as_printed(page: Path) -> None:
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec"), {"__name__": "__main__"})
+
+
+def with_commands() -> list[object]:
+    """Finds the pages with commands; those that start a federation of processes or many runs are slow."""
+    pages = {page: commands(page) for page in PAGES if commands(page)}
+    slow = [page for page, found in pages.items() if len(found) > 6 or any("flower demo" in each for each in found)]
+    return [pytest.param(page, marks=pytest.mark.slow if page in slow else (), id=named(page)) for page in pages]
+
+
+@pytest.mark.parametrize("page", with_commands())
+def test_commands_run_as_printed(page: Path) -> None:
+    a_small_cifar()
+    a_newcomer()
+    for block in blocks(page, "python"):
+        if name := re.match(r"# (\w+\.py):", block):  # a file that a command of the page uses
+            Path(name[1]).write_text(block)
+    for command in commands(page):
+        words = shlex.split(command)
+        if words[0] == "make":  # this very test is part of `make test`
+            subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+        elif words[0] == "fedatoms":
+            less = next((flags for part, flags in SMALLER.items() if part in command), "")
+            assert main(words[1:] + less.split()) == 0, command
+        else:
+            assert shutil.which(words[0]) or words[0] == "pre-commit", command
+
+
+CARDS = sorted((ROOT / "docs" / "methods").glob("*.md"))
+LINES = [(table, name) for table in (algorithms.TABLE, personal.TABLE) for name in table.methods if name != "none"]
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_every_card_has_the_same_headings(card: Path) -> None:
+    assert re.findall(r"^## (.*)$", card.read_text(), flags=re.M) == HEADINGS
+
+
+@pytest.mark.parametrize(("table", "name"), LINES, ids=[name for _, name in LINES])
+def test_a_card_shows_every_method_from_the_command_line_and_by_its_label(table: Table, name: str) -> None:
+    shown = [card for card in CARDS if any(f"--{table.field} {name} " in command for command in commands(card))]
+    labels = [card.read_text().splitlines()[0].removeprefix("# ") for card in shown]
+    text = " ".join(card.read_text() for card in shown)
+    assert table.methods[name].label in labels or f"`{name}`" in text or table.methods[name].label in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target, place in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text()):
+        if not target.startswith("http"):
+            there = page.parent / target if target else page
+            assert there.exists(), target
+            assert not place or place in places_in(there), f"{target}#{place}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_code_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text()
+    inside = re.findall(rf"`((?:{'|'.join(LAYERS)})/[\w/]*(?:\.py)?)`", text)  # `engine/round.py`, `core/files`
+    for path in re.findall(r"\bfedatoms/[\w./]*\w", text) + [f"fedatoms/{path}" for path in inside]:
+        assert (ROOT / path).exists() or (ROOT / f"{path}.py").exists(), path
+    for name in re.findall(r"\bfedatoms(?:\.\w+)+", text) + [f"fedatoms.{name}" for name in dotted(text)]:
+        assert is_there(name), name
+
+
+def dotted(text: str) -> list[str]:
+    """Finds names that begin with a folder of the package, such as `engine.round.advance`; not methods, `data(...)`."""
+    found = re.findall(rf"`((?:{'|'.join(LAYERS)})(?:\.\w+)+)\b", text)
+    return [name for name in found if not name.endswith((".json", ".safetensors"))]
+
+
+def is_there(name: str) -> bool:
+    """Says whether a dotted name can be imported, or is a field of what can be."""
+    module, found = name.split("."), list[str]()
+    while module and not _is_module(".".join(module)):
+        found.insert(0, module.pop())
+    value: object = importlib.import_module(".".join(module)) if module else None
+    for each in found:
+        if each in getattr(value, "__annotations__", {}):
+            return each == found[-1]
+        if not hasattr(value, each):
+            return False
+        value = getattr(value, each)
+    return bool(module)
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # its parent is no package
+        return False
+
+
+def places_in(page: Path) -> set[str]:
+    """Names the headings of a page as links do: in small letters, without punctuation, with hyphens for spaces."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "own_model_and_data.py"), run_name="__main__")
+    said = capsys.readouterr().out
+    assert re.search(r"plain +accuracy", said) and re.search(r"decomposed +accuracy", said)
+
+
+def test_the_example_of_personal_atoms_gains_by_them(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "personal_atoms.py"), run_name="__main__")
+    before, after = (float(number) for number in re.findall(r"accuracy ([\d.]+) %", capsys.readouterr().out))
+    assert after > before + 10
+
+
+def test_the_surface_is_twenty_names_each_once() -> None:
+    assert sorted(fedatoms.__all__) == fedatoms.__all__ == dir(fedatoms) and len(fedatoms.__all__) <= 20
+    places = [name.rpartition(".")[2] for name in public()]
+    assert len(places) == len(set(places))
+    with pytest.raises(AttributeError, match="no attribute 'fedavgg'"):
+        fedatoms.fedavgg  # noqa: B018
+
+
+@pytest.mark.parametrize("name", OF_0_1_0)
+def test_a_name_of_0_1_0_is_there_or_its_error_says_where_it_is_now(name: str) -> None:
+    if name not in fedatoms.__all__:
+        with pytest.raises(AttributeError, match=rf"fedatoms.{name} has moved .*: use fedatoms\.\w+\.{name}$") as error:
+            getattr(fedatoms, name)
+        home = str(error.value).split()[-1].split(".")[1]
+        assert f"{home}.{name}" in public()
+        assert f"| `fedatoms.{name}` | `fedatoms.{home}.{name}` |" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_importing_the_surface_needs_no_torch() -> None:
+    namespaces = (
+        "fedatoms.algorithms, fedatoms.personal, fedatoms.nn, fedatoms.engine, fedatoms.adapt, fedatoms.testing"
+    )
+    code = f"import sys, {namespaces}; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def public() -> dict[str, object]:
+    """Finds every public name: those of the package, and those of its namespaces."""
+    found: dict[str, object] = {}
+    for name in fedatoms.__all__:
+        value = getattr(fedatoms, name)
+        inside = {f"{name}.{each}": getattr(value, each) for each in getattr(value, "__all__", ())}
+        found |= inside if isinstance(value, ModuleType) else {name: value}
+    return found
+
+
+def executed() -> str:
+    """Joins all Python that the documentation shows and the tests run."""
+    files = [*(ROOT / "examples").rglob("*.py"), *(ROOT / "fedatoms" / "flower" / "template").rglob("*.py")]
+    return "\n".join(
+        [block for page in PAGES for block in blocks(page, "python")] + [path.read_text() for path in files]
+    )
+
+
+@pytest.mark.parametrize("name", [name for name, value in public().items() if isinstance(value, type | FunctionType)])
+def test_every_public_callable_has_an_executed_example(name: str) -> None:
+    short = name.rpartition(".")[2]
+    if short != "FedAtoms":  # Flower's hooks: `server_app` makes it
+        assert ">>>" in (public()[name].__doc__ or "") or re.search(rf"\b{short}\b", executed()), name
+
+
+def test_the_glossary_points_to_the_code() -> None:
+    rows = re.findall(r"^\| (.+?) \| .* \| `([^`]+)` `([^`]+)` \|$", (ROOT / "docs" / "glossary.md").read_text(), re.M)
+    assert len(rows) > 40 and len({term for term, _, _ in rows}) == len(rows)
+    for term, path, name in rows:
+        place = ROOT / "fedatoms" / path
+        text = "".join(file.read_text() for file in (place.rglob("*.py") if place.is_dir() else [place]))
+        assert re.search(rf"\b{name}\b", text), term
+
+
+@pytest.mark.parametrize("word", ["slope", "heard", "roll", "books", "sheet"])
+def test_a_word_that_the_glossary_drops_is_not_written(word: str) -> None:
+    dropped = (ROOT / "docs" / "glossary.md").read_text().partition("## Not used")[2]
+    assert re.search(rf"^\| [^|]*\b{word}\b", dropped, re.M)
+    pages = [page for page in PAGES if page.name != "glossary.md"]
+    for path in [*pages, *(ROOT / "fedatoms").rglob("*.py")]:
+        assert not re.search(rf"\b{word}s?\b", path.read_text(), re.I), path
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(path.parent for path in RUNS.rglob("result.json")), ids=lambda path: path.name
+)
+def test_a_result_is_what_its_rounds_say(folder: Path) -> None:
+    result = read_result(folder)
+    for model, summary in summarise(read_rounds(folder)).items():
+        assert summary == pytest.approx(result.accuracy[model])
+
+
+def test_the_page_of_the_paper_shows_the_files() -> None:
+    page, made = (RUNS / "README.md").read_text(), runpy.run_path(str(RUNS / "table.py"))
+    for name, block in made["BLOCKS"].items():
+        assert content(page, name, made["MAKER"]) == block()
+    for cell in (cell for table in (1, 2) for cell in paper_cells(table) if cell.preset):
+        preset, result = cell.preset, read_result(RUNS / cell.preset)
+        assert identity(result.experiment) == identity(PRESETS[preset]), f"{preset} is no longer what was run"
+        assert result.provenance["device"] == "NVIDIA H200" and str(result.provenance["commit"]) in page
+
+
+def test_the_page_on_the_paper_shows_its_data() -> None:
+    page, made = (ROOT / "docs" / "paper.md").read_text(), runpy.run_path(str(RUNS / "readings.py"))
+    for name, block in made["BLOCKS"].items():
+        assert content(page, name, made["MAKER"]) == block()
+
+
+def test_the_page_on_the_paper_shows_what_was_tuned() -> None:
+    page, made = (ROOT / "docs" / "paper.md").read_text(), runpy.run_path(str(RUNS / "tuned.py"))
+    known = made["known_here"]()
+    for name, block in made["BLOCKS"].items():
+        assert content(page, name, made["MAKER"]) == block(known)
+
+
+def test_results_that_the_readme_quotes_are_in_the_files() -> None:
+    gains = [(_gain(pair), pair.gain) for pair in CIFAR_PAIRS]
+    ours, theirs = (statistics.mean(column) for column in zip(*gains, strict=True))
+    fewer = -more_bytes(*_results("fedavg-atoms-cifar10-5", "fedavg-cifar10-5"))
+    table1, times = _speed()
+    for quote in (
+        f"**{ours:+.2f} points** | mean gain of atoms over {len(gains)} pairs on CIFAR-10 and CIFAR-100",
+        f"(the paper: {theirs:+.2f})",
+        f"**{fewer:.1f} % fewer bytes**",
+        f"**{times['eager loop / fedatoms']:.0f} times as fast** | as an eager loop over clients",
+        f"{table1.ms_round:.1f} ms for a round of 10 clients",
+    ):
+        assert quote in _words("README.md"), quote
+
+
+def test_the_conditions_of_the_picture_are_in_the_files() -> None:
+    paper = {cell.preset: cell.printed for cell in paper_cells(1)}
+    atoms, plain = _results("fedavg-atoms-cifar10-5", "fedavg-cifar10-5")
+    gains = [(_gain(pair), pair.gain) for pair in CIFAR_PAIRS]
+    ours, theirs = (statistics.mean(column) for column in zip(*gains, strict=True))
+    clear = sum(gain >= CLEAR for gain, _ in gains)
+    for quote in (
+        f"atoms add {ours:.2f} points on average (the paper: {theirs:.2f}), in {clear} of them {CLEAR} or more",
+        f"{plain.accuracy['all'].headline:.2f} % plain (the paper has {paper['fedavg-cifar10-5']})",
+        f"{atoms.accuracy['all'].headline:.2f} % with the paper's 9 atoms ({paper['fedavg-atoms-cifar10-5']})",
+        f"which send {-more_bytes(atoms, plain):.1f} % fewer bytes",
+    ):
+        assert quote in _words("paper-results/README.md"), quote
+
+
+def test_the_page_of_performance_quotes_the_files() -> None:
+    table1, times = _speed()
+    rows = read(ROOT / "benchmarks" / "results" / "h200.json").rows
+    jax = find_row(rows, JAX, clients=10, batch=50)
+    assert jax is not None
+    for quote in (
+        f"takes {table1.ms_round:.1f} ms, {times['eager loop / fedatoms']:.0f} times as fast",
+        f"{times['compiled loop / fedatoms']:.0f} times as fast as the compiled loop",
+        f"{jax.ms_round / table1.ms_round:.0f} times as fast as JAX",
+        f"{100 * (times['decomposed / plain'] - 1):.0f} % slower than the plain network",
+    ):
+        assert quote in _words("docs/performance.md"), quote
+
+
+def _results(*presets: str) -> list[Result]:
+    return [read_result(RUNS / preset) for preset in presets]
+
+
+def _speed() -> tuple[Row, dict[str, float]]:
+    """Returns Table 1's round in the contest on a GPU, and all ratios that were measured there."""
+    speed = read(ROOT / "benchmarks" / "results" / "h200.json")
+    table1 = find_row(speed.rows, OURS, clients=10, batch=50)
+    assert table1 is not None
+    return table1, {ratio.name: ratio.value for ratio in speed.results}
+
+
+def _words(page: str) -> str:
+    return " ".join((ROOT / page).read_text().split())
+
+
+def test_the_page_of_performance_says_whether_bars_are_missed() -> None:
+    page = _words("docs/performance.md")
+    results = read(ROOT / "benchmarks" / "results" / "h200.json").results
+    missed = [ratio for ratio in results if ratio.verdict == "missed"]
+    assert ("Every bar is met." in page) == (not missed)
+    for ratio in missed:
+        assert f"{ratio.value:.3f} instead of {ratio.bar:g}" in page
+
+
+def more_bytes(result: Result, than: Result) -> float:
+    return 100 * (sum(result.bytes_up.values()) / sum(than.bytes_up.values()) - 1)
+
+
+@pytest.mark.parametrize("name", TABLE1_ALGORITHMS)
+@pytest.mark.parametrize("kind", ["", "-atoms"])
+def test_cards_quote_the_accuracies_of_the_files(name: str, kind: str) -> None:
+    assert _quoted(1, f"{name}{kind}") in _card(name)
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE2_ROWS if name != "local-atoms"])  # the control of its row
+def test_cards_quote_the_personal_accuracies_of_the_files(name: str) -> None:
+    card = "finetune" if name.endswith("finetune") else name.removesuffix("-and-head")
+    assert _quoted(2, f"{name}-personal") in _card(card)
+
+
+@pytest.mark.parametrize("name", TABLE1_ALGORITHMS)
+def test_the_card_of_atoms_quotes_the_gains_of_the_files(name: str) -> None:
+    found = [pair for pair in CIFAR_PAIRS if pair.plain.preset.startswith(f"{name}-cifar")]
+    gains = [(_gain(pair), pair.gain) for pair in found]
+    assert " | ".join(f"{ours:+.2f} ({paper:+.2f})" for ours, paper in gains) in _card("atoms")
+
+
+@cache
+def _found() -> Ours:
+    return match(group(find([RUNS]).runs))
+
+
+def _mean(cell: Cell) -> float:
+    ours = ours_of(cell, _found())
+    assert ours is not None
+    return ours.mean
+
+
+def _gain(pair: Pair) -> float:
+    ours = gain_of(pair, _found())
+    assert ours is not None
+    return ours
+
+
+def _card(name: str) -> str:
+    return " ".join((ROOT / "docs" / "methods" / f"{name}.md").read_text().split())
+
+
+def _quoted(table: int, stem: str) -> str:
+    columns = [cell for name in ("cifar10", "cifar100") for cell in paper_cells(table, name)]
+    found = [cell for cell in columns if cell.preset.startswith(f"{stem}-cifar")]
+    assert len(found) == 4
+    return " | ".join(f"{_mean(cell):.2f} ({cell.value:.2f})" for cell in found)

@@ -1,0 +1,337 @@
+"""Convolutions as products over clients: the same results and gradients as torch's, where they apply and where not."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.small import clients_of, difference, play
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.freeze import hold_fixed
+from fedatoms.engine.gpu import rewrite
+from fedatoms.engine.gpu.atom_ops import LARGEST, compose, share
+from fedatoms.engine.gpu.conv_ops import convolve, convolve_pool, correlate
+from fedatoms.engine.gpu.rewrite import BatchedKernels
+from fedatoms.engine.runtime import Runtime, prepare
+from fedatoms.engine.spec import Simulation
+from fedatoms.nn.atoms import decompose
+
+Model = Callable[[Tensor, Tensor, Tensor], Tensor]  # of images, filters and bias
+FEW_CHANNELS = (3, 4, 7, 16)
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def gradients(model: Model, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Of the clients' losses with respect to all three tensors, whose leading axis is that of clients."""
+
+    def loss(*each: Tensor) -> Tensor:
+        return (model(*each) ** 2).sum()
+
+    return torch.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))(*tensors)
+
+
+def agree(model: Model, *tensors: Tensor) -> list[str]:
+    """Checks that products change nothing, and returns those that took part."""
+    plain = gradients(model, *tensors)
+    with BatchedKernels():
+        traced = make_fx(lambda *each: gradients(model, *each))(*tensors)
+    traced.graph.eliminate_dead_code()
+    for expected, found in zip(plain, traced(*tensors), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9)
+    return [str(node.target) for node in traced.graph.nodes if "fedatoms" in str(node.target)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    clients=st.integers(1, 3),
+    channels=st.sampled_from(FEW_CHANNELS),
+    filters=st.integers(16, 20),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    more=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    pool=st.booleans(),
+    data=st.data(),
+)
+def test_products_are_convolutions(
+    clients: int,
+    channels: int,
+    filters: int,
+    kernel: tuple[int, int],
+    more: tuple[int, int],
+    pool: bool,
+    data: st.DataObject,
+) -> None:
+    padding = tuple(data.draw(st.integers(0, size - 1)) for size in kernel)
+
+    def model(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = F.conv2d(x, weight, bias, padding=padding)
+        return F.max_pool2d(F.relu(y), 2) if pool else y
+
+    size = (kernel[0] + more[0], kernel[1] + more[1])
+    used = agree(
+        model,
+        random(clients, 2, channels, *size),
+        random(clients, filters, channels, *kernel),
+        random(clients, filters),
+    )
+    assert ("fedatoms.convolve_pool.default" in used) == pool
+
+
+IMAGES, FILTERS, BIAS = random(2, 2, 3, 9, 9), random(2, 16, 3, 3, 3), random(2, 16)
+POOLED: dict[str, Model] = {
+    "padding by name": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b, padding="same")), 2),
+    "no padding by name": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b, padding="valid")), 2),
+    "modules": lambda x, w, b: nn.MaxPool2d(2)(nn.ReLU()(F.conv2d(x, w, b))),
+    "in place": lambda x, w, b: F.max_pool2d(nn.ReLU(inplace=True)(F.conv2d(x, w, b)), (2, 2), 2),
+    "methods": lambda x, w, b: torch.max_pool2d(torch.conv2d(input=x, weight=w, bias=b).relu(), kernel_size=2),
+    "without bias": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w)), 2) + b[:, None, None],
+    "layer after layer": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(F.conv2d(x, w, b)[:, :3], w, b)), 2),
+}
+NOT_POOLED: dict[str, Model] = {
+    "changed before": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b).add_(1)), 2),
+    "changed by another layer": lambda x, w, b: F.max_pool2d(F.relu(F.hardtanh(F.conv2d(x, w, b), inplace=True)), 2),
+    "listened to": lambda x, w, b: F.max_pool2d(F.relu(_heard(F.conv2d(x, w, b))), 2),
+    "written to": lambda x, w, b: F.max_pool2d(F.relu(_cleared(F.conv2d(x, w, b))), 2),
+    "large windows": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 3),
+    "windows that overlap": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2, stride=1),
+    "padded windows": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2, padding=1),
+    "cut windows": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2, ceil_mode=True),
+    "no relu": lambda x, w, b: F.max_pool2d(F.conv2d(x, w, b), 2),
+    "something between": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b) + 1), 2),
+}
+PLAIN: dict[str, Model] = {
+    "strides": lambda x, w, b: F.conv2d(x, w, b, stride=2),
+    "dilation": lambda x, w, b: F.conv2d(x, w, b, dilation=2),
+    "groups": lambda x, w, b: F.conv2d(x, w[:, :1].repeat(3, 1, 1, 1)[:48], groups=3),
+    "padding more at one side": lambda x, w, b: F.conv2d(x, w[:, :, 1:], b, padding="same"),
+    "padding beyond the kernel": lambda x, w, b: F.conv2d(x, w, b, padding=3),
+    "few filters": lambda x, w, b: F.conv2d(x, w[:15], b[:15]),
+    "one image": lambda x, w, b: F.conv2d(x[0], w, b),
+}
+
+
+def _cleared(y: Tensor) -> Tensor:
+    y[:, 0] = 0
+    return y
+
+
+def _heard(y: Tensor) -> Tensor:
+    y.register_hook(lambda slopes: 2 * slopes)
+    return y
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_relu_and_pooling_join_a_convolution(name: str) -> None:
+    assert "fedatoms.convolve_pool.default" in agree(POOLED[name], IMAGES, FILTERS, BIAS)
+
+
+@pytest.mark.parametrize("name", NOT_POOLED)
+def test_what_is_not_that_pattern_is_left_alone(name: str) -> None:
+    used = agree(NOT_POOLED[name], IMAGES, FILTERS, BIAS)
+    assert "fedatoms.convolve.default" in used and "fedatoms.convolve_pool.default" not in used
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    clients=st.integers(1, 3),
+    filters=st.tuples(st.integers(16, 20), st.integers(1, 5)),
+    atoms=st.integers(1, 30),
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    pool=st.booleans(),
+)
+def test_products_compose_filters_of_atoms(
+    clients: int, filters: tuple[int, int], atoms: int, kernel: tuple[int, int], pool: bool
+) -> None:
+    def model(x: Tensor, a: Tensor, d: Tensor) -> Tensor:
+        y = F.conv2d(x, torch.tensordot(a, d, 1))
+        return F.max_pool2d(F.relu(y), 2) if pool else y
+
+    images = random(clients, 2, filters[1], kernel[0] + 3, kernel[1] + 2)
+    used = agree(model, images, random(clients, *filters, atoms), random(clients, atoms, *kernel))
+    assert [used.count(f"fedatoms.{name}.default") for name in ("compose", "share")] == [1, 1]
+
+
+def _doubled(theta: Tensor) -> Tensor:
+    return theta.mul_(2)
+
+
+ATOMS, COEFFICIENTS = random(2, 9, 3, 3), random(2, 16, 3, 9)
+NOT_COMPOSED: dict[str, Model] = {
+    "a convolution that stays": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1), stride=2),
+    "whose result is viewed": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1), stride=2).view(2, -1),
+    "other axes": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, ([2], [0]))),
+    "axes in a tensor": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, torch.tensor([[2], [0]]))),
+    "changed": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1) * 2),
+    "changed in place": lambda x, a, d: F.conv2d(x, _doubled(torch.tensordot(a, d, 1))),
+    "too many atoms": lambda x, a, d: F.conv2d(x, torch.tensordot(a.repeat(1, 1, 8), d.repeat(8, 1, 1), 1)),
+    "too large atoms": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d.repeat(1, 3, 3), 1)),
+    "broadcast": lambda x, a, d: F.conv2d(x, torch.tensordot(a[:, :, :1], d, 1)),
+    "no atoms": lambda x, a, d: F.conv2d(x, torch.tensordot(a[:, :, :0], d[:0], 1)) + a.sum() + d.sum(),
+}
+
+
+@pytest.mark.parametrize("name", NOT_COMPOSED)
+def test_other_filters_stay(name: str) -> None:
+    used = agree(NOT_COMPOSED[name], IMAGES, COEFFICIENTS, ATOMS)
+    assert not any("compose" in each for each in used)
+
+
+def test_as_many_atoms_as_there_may_be_are_composed() -> None:
+    images, a, d = random(1, 1, 1, 9, 9), random(1, 16, 1, LARGEST), random(1, LARGEST, 8, 8)
+    assert "fedatoms.compose.default" in agree(lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1)), images, a, d)
+
+
+def test_under_autocast_filters_are_made_as_torch_does() -> None:
+    x, a, d = (tensor[0].float() for tensor in (IMAGES, COEFFICIENTS, ATOMS))
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = F.conv2d(x, torch.tensordot(a, d, 1))
+        with BatchedKernels():
+            found = F.conv2d(x, torch.tensordot(a, d, 1))
+    assert found.dtype == plain.dtype == torch.bfloat16
+    assert torch.allclose(found, plain, rtol=0.02, atol=0.5)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
+@pytest.mark.parametrize("name", PLAIN)
+def test_other_convolutions_stay(name: str) -> None:
+    assert not agree(PLAIN[name], IMAGES, FILTERS, BIAS)
+
+
+def test_autocast_casts_as_it_does_for_a_convolution() -> None:
+    x, weight, bias = (tensor[0].float() for tensor in (IMAGES, FILTERS, BIAS))
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = F.conv2d(x, weight, bias)
+        with BatchedKernels():
+            found = F.conv2d(x, weight, bias)
+    assert found.dtype == plain.dtype == torch.bfloat16
+    assert torch.allclose(found, plain, rtol=0.02, atol=0.1)
+
+
+def test_operators_keep_what_they_promise_the_tracer() -> None:
+    x, filters, bias = random(2, 3, 8, 7, 4), random(2, 16, 3, 3, 4), random(2, 16)
+    _, which = convolve_pool(x, filters, bias)
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(convolve, (x, filters), test_utils=checks)
+    torch.library.opcheck(convolve_pool, (x, filters, bias), test_utils=checks)
+    torch.library.opcheck(correlate, (x, random(2, 3, 6, 5, 16), None, 3, 3), test_utils=checks)
+    torch.library.opcheck(correlate, (x, random(*which.shape), which, 3, 3), test_utils=checks)
+    for coefficients in (random(2, 16, 4, 9), random(2, 4, 16, 9).transpose(1, 2)):
+        torch.library.opcheck(compose, (coefficients, ATOMS), test_utils=checks)
+        torch.library.opcheck(share, (coefficients, ATOMS, random(2, 3, 3, 4, 16)), test_utils=checks)
+
+
+def wide_net() -> nn.Module:
+    layers = (nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 2, padding=1), nn.ReLU())
+    net = nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(3)).double()
+    net(clients_of((1,)).x.double())
+    return net
+
+
+def with_compiled_map(sim: Simulation) -> Runtime:
+    # on a CPU another map would be chosen
+    return prepare(Simulation(sim.model, sim.data))._replace(map_clients=cuda_graph.compiled(2))
+
+
+def test_predictions_with_products_are_predictions() -> None:
+    sim = Simulation(wide_net(), clients_of((9,)))
+    graph = rewrite.traced(prepare(sim).network.predict, prepare(sim).network.parameters, sim.data.x)
+    assert graph is not None and "fedatoms.convolve.default" not in {str(node.target) for node in graph.graph.nodes}
+    other = {name: leaf + 0.1 for name, leaf in prepare(sim).network.parameters.items()}
+    assert torch.allclose(graph(other, sim.data.x + 1), prepare(sim).network.predict(other, sim.data.x + 1))
+
+
+def test_without_a_kernel_for_the_gpu_convolutions_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*each: Tensor) -> Tensor:
+        raise ImportError("No module named 'triton'")
+
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(rewrite, "convolution", fail)
+    sim = Simulation(wide_net(), clients_of((3, 5)))
+    with pytest.warns(UserWarning, match="convolutions go to cuDNN, which is slower: No module named 'triton'"):
+        found = play(with_compiled_map(sim), 2)
+    assert difference(play(sim, 2).server.params, found.server.params) < 1e-10
+
+
+@pytest.mark.parametrize(("atoms", "fixed"), [(None, ""), (4, ""), (4, "atoms"), (4, "coefficients")])
+def test_a_round_of_products_is_a_round(atoms: int | None, fixed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the compiled map, without the compiler."""
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    net, clients = wide_net(), clients_of((3, 5, 4))
+    sim = Simulation(net if atoms is None else decompose(net, atoms), clients)
+    sim = hold_fixed(sim, [fixed]) if fixed else sim
+    called: set[str] = set()
+    for name in ("pooled", "composed"):
+        real = getattr(rewrite, name)
+        monkeypatch.setattr(rewrite, name, lambda *each, name=name, real=real: called.add(name) or real(*each))
+    assert difference(play(sim, 2).server.params, play(with_compiled_map(sim), 2).server.params) < 1e-10
+    assert called == ({"pooled", "composed"} if atoms else {"pooled"})
+
+
+def test_a_layer_that_stays_is_vectorised_with_filters_of_atoms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With filters in an order of ours, its result could not be viewed."""
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(1, 16, 3, stride=2), nn.LazyLinear(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            return self.head(y.view(len(y), -1))
+
+    clients, net = clients_of((3, 5)), Viewed()
+    net(clients.x.float())
+    sim = Simulation(decompose(net.double(), 4), clients)
+    assert difference(play(sim, 1).server.params, play(with_compiled_map(sim), 1).server.params) < 1e-10
+
+
+SHAPES = [(2, 2, 8, 9, 4, 16, 3), (3, 1, 6, 6, 16, 20, 2), (1, 2, 9, 8, 7, 64, 5), (2, 1, 5, 5, 32, 130, 1)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...]) -> None:
+    """By Triton's interpreter: pixels, patches and filters that fill no tile, several tiles of each, unequal sides."""
+    pytest.importorskip("triton")
+    from fedatoms.engine.gpu import triton_conv
+
+    clients, batch, height, width, channels, filters, kernel = shape
+    x, weights = random(clients, batch, height, width, channels), random(clients, filters, kernel, kernel, channels)
+    bias = random(clients, filters)
+    x, weights, bias = x.float(), weights.float(), bias.float()
+    x = x.permute(0, 1, 4, 2, 3).contiguous().permute(0, 1, 3, 4, 2)  # as a model hands it over outside of vmap
+    y = triton_conv.convolve(x, weights)
+    assert torch.allclose(y, convolve(x, weights), atol=1e-3)
+    assert torch.allclose(
+        triton_conv.correlate(x, y, None, kernel, kernel), correlate(x, y, None, kernel, kernel), rtol=1e-3
+    )
+    pooled, which = triton_conv.convolve_pool(x, weights, bias)
+    expected, chosen = convolve_pool(x, weights, bias)
+    assert torch.allclose(pooled, expected, atol=1e-3) and torch.equal(which, chosen)
+    slopes = triton_conv.correlate(x, pooled, which, kernel, kernel)
+    assert torch.allclose(slopes, correlate(x, pooled, which, kernel, kernel), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 3, 9, 5), (3, 20, 7, 25, 3), (1, 64, 40, 6, 5), (2, 5, 2, 64, 8)], ids=str)
+def test_the_kernels_compose_as_the_operators_do(shape: tuple[int, ...]) -> None:
+    """By Triton's interpreter: filters, atoms and entries that fill no tile, more tiles of filters than parts."""
+    pytest.importorskip("triton")
+    from fedatoms.engine.gpu import triton_atoms
+
+    clients, filters, channels, number, kernel = shape
+    coefficients = random(clients, channels, filters, number).float().transpose(1, 2)  # as a model may hand it over
+    atoms, slopes = random(clients, number, kernel, kernel).float(), random(clients, kernel, kernel, channels, filters)
+    assert torch.allclose(triton_atoms.compose(coefficients, atoms), compose(coefficients, atoms), atol=1e-4)
+    found, expected = (
+        triton_atoms.share(coefficients, atoms, slopes.float(), 5),
+        share(coefficients, atoms, slopes.float()),
+    )
+    assert torch.allclose(found[0], expected[0], atol=1e-3)
+    assert torch.allclose(found[1].sum(1), expected[1].sum(1), atol=1e-3)

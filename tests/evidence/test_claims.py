@@ -1,0 +1,463 @@
+"""Claims: each verdict follows its rule, from made-up evidence; figures and claims say the same of the same runs."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support import ROOT
+from support.results import a_run, changed, page_of, the_claim
+
+from fedatoms.evidence.claims import claims
+from fedatoms.evidence.paper.studies import SAMPLED, quick, study
+from fedatoms.evidence.results.communication import cost_to_reach, headline_by_seed, relative_cost
+from fedatoms.evidence.results.find import Found, find
+from fedatoms.evidence.results.groups import Group, group
+from fedatoms.evidence.results.run_figures import figures
+from fedatoms.experiment.files import to_json
+from fedatoms.experiment.presets import PRESETS
+
+RUNS = ROOT / "paper-results"
+FULL = PRESETS["fedavg-cifar100-20"].rounds
+
+
+def rising(since: int, rounds: int, low: float = 10.0, high: float = 50.0) -> list[float]:
+    """Accuracies that are low up to a round and high from then on."""
+    return [low] * (since - 1) + [high] * (rounds - since + 1)
+
+
+def both(line: list[float]) -> dict[str, list[float]]:
+    return {"server": line, "all": line}
+
+
+@pytest.fixture(scope="module")
+def ours() -> Found:
+    return find([RUNS])
+
+
+def cut(folder: Path, rounds: int = 5) -> None:
+    """Leaves the first rounds of a run, and its result."""
+    path = folder / "rounds.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:rounds]))
+
+
+# ---- tables
+
+
+def a_pair(
+    folder: Path,
+    gain: float = 2.0,
+    name: str = "fedavg",
+    column: str = "cifar10-5",
+    *,
+    plain: float = 50.0,
+    seeds: tuple[int, ...] = (0,),
+) -> None:
+    """Writes runs of a pair of Table 1."""
+    for seed in seeds:
+        for kind, accuracy in (("", plain), ("-atoms", plain + gain)):
+            preset = f"{name}{kind}-{column}"
+            a_run(folder / f"{preset}-s{seed}", accuracy, preset, seed, rounds=0)
+
+
+@pytest.mark.parametrize("gain, verdict", [(1.62, "holds"), (1.5, "does not hold"), (-1.0, "does not hold")])
+def test_the_mean_gain_is_held_against_the_papers(gain: float, verdict: str, tmp_path: Path) -> None:
+    a_pair(tmp_path, gain)  # the paper's is 1.61
+    claim = the_claim(tmp_path, "mean gain over its pairs")
+    assert claim.verdict == verdict and claim.numbers == pytest.approx((1.61, gain))
+    assert "the same 1 of its 30 pairs" in claim.rule
+    assert the_claim(tmp_path, "our other runs").verdict == "not run"  # it is the paper's
+
+
+def test_only_the_same_seeds_are_compared_and_the_rule_names_them(tmp_path: Path) -> None:
+    a_pair(tmp_path, gain=2.0, seeds=(0,))
+    a_run(tmp_path / "more", 90.0, "fedavg-cifar10-5", seed=1, rounds=0)  # no atoms with this seed
+    a_pair(tmp_path, gain=3.0, name="fedprox", seeds=(0, 1))
+    claim = the_claim(tmp_path, "mean gain over its pairs")
+    assert [line.ours for line in claim.evidence] == [2.0, 3.0]
+    assert claim.rule.endswith("Ours: 9 atoms; seed 0, but seeds 0, 1 in 1 of 2.")
+    baseline = the_claim(tmp_path, "Our baselines").evidence[0]
+    assert baseline.ours == 70.0  # all seeds there are
+
+
+def test_runs_without_a_common_seed_are_no_pair(tmp_path: Path) -> None:
+    a_run(tmp_path / "plain", 50.0, "fedavg-cifar10-5", seed=0, rounds=0)
+    a_run(tmp_path / "atoms", 52.0, "fedavg-atoms-cifar10-5", seed=1, rounds=0)
+    assert the_claim(tmp_path, "mean gain over its pairs").verdict == "not run"
+    assert the_claim(tmp_path, "Fewer rounds").verdict == "not run"
+
+
+@pytest.mark.parametrize("worst, verdict", [(-0.5, "holds"), (-1.5, "does not hold")])
+def test_each_algorithm_counts_with_the_mean_of_its_gains(worst: float, verdict: str, tmp_path: Path) -> None:
+    a_pair(tmp_path, 2.0)
+    a_pair(tmp_path, 1.0, "fedprox")
+    a_pair(tmp_path, worst, "fedprox", "cifar10-2")
+    claim = the_claim(tmp_path, "helps each algorithm")
+    assert claim.verdict == verdict and claim.numbers[1] == (1.0 + worst) / 2
+    assert claim.rule.endswith("Run: 2 of 5 algorithms.")
+
+
+@pytest.mark.parametrize("column, verdict", [("cifar100-5", "holds"), ("cifar10-2", "does not hold")])
+def test_only_clear_gains_of_the_paper_must_be_ours_too(column: str, verdict: str, tmp_path: Path) -> None:
+    a_pair(tmp_path, 2.0)
+    a_pair(tmp_path, -0.25, "feddyn", column)  # the paper's: 0.09 and 0.84
+    claim = the_claim(tmp_path, "wherever the paper's gain")
+    assert claim.verdict == verdict and claim.numbers[1] == (2.0 if verdict == "holds" else -0.25)
+    assert f"Run: {len(claim.evidence)} of 27 such pairs." in claim.rule
+
+
+@pytest.mark.parametrize("off, verdict", [(0.704, "holds"), (-0.704, "holds"), (0.706, "does not hold")])
+def test_baselines_are_near_at_the_two_decimals_that_are_printed(off: float, verdict: str, tmp_path: Path) -> None:
+    a_run(tmp_path / "it", 79.44 + off, "fedavg-cifar10-5", rounds=0)
+    claim = the_claim(tmp_path, "Our baselines")
+    assert claim.verdict == verdict and claim.numbers[1] == pytest.approx(off)
+    assert claim.evidence_unit.name == "accuracy, %" and claim.unit.name == "points"
+
+
+@pytest.mark.parametrize("more, verdict", [(0.009, "holds"), (0.011, "does not hold")])
+def test_a_hundredth_more_bytes_is_no_extra_cost(more: float, verdict: str, tmp_path: Path) -> None:
+    a_pair(tmp_path)
+    changed(tmp_path / "fedavg-cifar10-5-s0", bytes_up={"rest": 1_000_000})
+    changed(tmp_path / "fedavg-atoms-cifar10-5-s0", bytes_up={"rest": round(1_000_000 * (1 + more))})
+    claim = the_claim(tmp_path, "cost no extra bytes")
+    assert claim.verdict == verdict and claim.numbers[1] == pytest.approx(100 * more)
+
+
+def a_personal(folder: Path, accuracy: float, method: str, column: str, seed: int = 0) -> None:
+    preset = f"{method}-personal-{column}"
+    own = {"after the last pass": accuracy}
+    changed(a_run(folder / f"{preset}-s{seed}", preset=preset, seed=seed, rounds=0), personal=own)
+
+
+def test_personal_atoms_must_lead_where_the_paper_has_them_lead(tmp_path: Path) -> None:
+    for method, accuracy in (("local-atoms-and-head", 60.0), ("local", 50.0), ("ditto", 61.0)):
+        a_personal(tmp_path, accuracy, method, "cifar100-5")  # there the paper's are second
+    assert the_claim(tmp_path, "Personal atoms").verdict == "not run"
+    for method, accuracy in (("local-atoms-and-head", 60.0), ("local", 50.0), ("ditto", 59.0)):
+        a_personal(tmp_path, accuracy, method, "cifar10-5")
+    a_personal(tmp_path, 90.0, "ditto", "cifar10-5", seed=1)  # no atoms with this seed
+    claim = the_claim(tmp_path, "Personal atoms")
+    assert claim.verdict == "holds" and claim.numbers[1] == 1.0
+    assert "against 2 of 8" in claim.evidence[0].about and "Run: 1 of 4 such columns." in claim.rule
+    assert "atoms and the last layer are local" in claim.rule
+    for method, accuracy in (("local-atoms-and-head", 60.0), ("ditto", 62.0)):
+        a_personal(tmp_path, accuracy, method, "cifar10-2")
+    claim = the_claim(tmp_path, "Personal atoms")
+    assert claim.verdict == "does not hold" and claim.numbers[1] == -2.0
+
+
+@pytest.mark.parametrize("gain, verdict", [(0.25, "holds"), (-0.25, "does not hold")])
+def test_the_most_atoms_are_compared_with_the_fewest(gain: float, verdict: str, tmp_path: Path) -> None:
+    for atoms, accuracy in ((3, 80.0), (6, 99.0), (12, 80.0 + gain)):
+        run = a_run(tmp_path / f"{atoms}", preset="local-atoms-personal-cifar10-5", rounds=0, atoms=atoms)
+        file = run / "result.json"
+        file.write_text(
+            file.read_text().replace('"personal": null', f'"personal": {{"after the last pass": {accuracy}}}')
+        )
+    claim = the_claim(tmp_path, "Table 3")
+    assert claim.verdict == verdict and claim.numbers == pytest.approx((87.08 - 81.66, gain))
+    assert "Run: 1 of 6 columns." in claim.rule
+
+
+# ---- runs
+
+
+def test_rounds_to_the_plain_accuracy_are_counted_in_each_pair(tmp_path: Path) -> None:
+    for name, plain, atoms in (("fedavg", 400, 100), ("fedprox", 400, 200), ("feddyn", 400, 601)):
+        for kind, since in (("", plain), ("-atoms", atoms)):
+            a_run(
+                tmp_path / f"{name}{kind}", preset=f"{name}{kind}-cifar10-5", rounds=0, curves=both(rising(since, 600))
+            )
+    claim = the_claim(tmp_path, "Fewer rounds")
+    assert [(line.ours, line.supports) for line in claim.evidence] == [(0.25, True), (0.5, True), (1.5, False)]
+    assert claim.verdict == "holds" and claim.numbers == (None, 0.5)  # the median
+    assert [("600 rounds (never)" in line.about) for line in claim.evidence] == [False, False, True]
+    (tmp_path / "fedavg" / "rounds.jsonl").unlink()
+    (tmp_path / "fedprox-atoms" / "rounds.jsonl").unlink()
+    left = the_claim(tmp_path, "Fewer rounds")
+    assert left.evidence == claim.evidence[2:] and left.verdict == "does not hold"
+
+
+def test_each_seed_has_its_own_target_and_its_own_ratio(tmp_path: Path) -> None:
+    ends = {0: 70.0, 1: 60.0, 2: 50.0}  # of the plain runs: their mean is not reached by each
+    for seed, high in ends.items():
+        since = {"": 400, "-atoms": (100, 200, 601)[seed]}
+        for kind, first in since.items():
+            preset, curve = f"fedavg{kind}-cifar10-5", rising(first, 600, high=high)
+            a_run(tmp_path / f"{preset}-{seed}", preset=preset, seed=seed, rounds=0, curves=both(curve))
+    (line,) = the_claim(tmp_path, "Fewer rounds").evidence
+    assert line.ours == pytest.approx((0.25 + 0.5 + 1.5) / 3) and line.supports
+    assert line.about == "FedAvg, cifar10 (100, 5): 300 rounds (1 of 3 seeds never), plain 400"
+    cut(tmp_path / "fedavg-atoms-cifar10-5-1")
+    assert the_claim(tmp_path, "Fewer rounds").verdict == "not run"
+
+
+def test_each_number_of_clients_in_a_round_has_its_gain(tmp_path: Path) -> None:
+    gains = dict(zip(SAMPLED, (1.0, 2.0, 3.0, 0.5, 4.0, 5.0), strict=True))
+    for count, gain in gains.items():
+        for kind, accuracy in (("", 50.0), ("-atoms25", 50.0 + gain)):
+            preset = f"fedavg{kind}-cifar10-5"
+            a_run(tmp_path / f"{count}{kind}", accuracy, preset, rounds=200, fraction=count / 100)
+    claim = the_claim(tmp_path, "few clients in a round")
+    assert {line.about: line.ours for line in claim.evidence} == {
+        f"{count} clients in a round": gain for count, gain in gains.items()
+    }
+    assert claim.verdict == "holds" and claim.numbers == (None, min(gains.values()))
+    assert claim.rule.endswith("Run: 6 of 6 numbers of clients. Ours: 25 atoms; seed 0.")
+    assert the_claim(tmp_path, "our other runs").verdict == "not run"  # they are the paper's
+    result = tmp_path / "20-atoms25" / "result.json"
+    result.write_text(result.read_text().replace("50.5", "49.5"))
+    worse = the_claim(tmp_path, "few clients in a round")
+    assert worse.verdict == "does not hold" and worse.numbers == (None, -0.5)
+
+
+def test_clients_in_a_round_need_no_rounds_but_common_seeds(tmp_path: Path) -> None:
+    for kind, seed, accuracy in (("", 0, 50.0), ("", 1, 90.0), ("-atoms25", 0, 51.0)):
+        preset = f"fedavg{kind}-cifar10-5"
+        a_run(tmp_path / f"{preset}-{seed}", accuracy, preset, seed, rounds=200, fraction=0.02)
+    (tmp_path / "fedavg-cifar10-5-0" / "rounds.jsonl").unlink()
+    claim = the_claim(tmp_path, "few clients in a round")
+    assert [line.ours for line in claim.evidence] == [1.0] and "Run: 1 of 6 numbers of clients." in claim.rule
+    (figure,) = figures(group(find([tmp_path]).runs))
+    assert figure.rows == [(2, 50.0, 51.0)] and "seed 0." in figure.sentence and "+1.00 with 2" in figure.sentence
+
+
+@pytest.mark.parametrize("last, verdict", [(61.0, "holds"), (60.25, "does not hold")])
+def test_steps_to_more_clients_are_shown_and_their_sum_decides(last: float, verdict: str, tmp_path: Path) -> None:
+    accuracies = [60.0, 70.0, 69.0, last]
+    for count, accuracy in zip(SAMPLED, accuracies, strict=False):
+        a_run(tmp_path / f"{count}", accuracy, "fedavg-cifar10-5", rounds=200, fraction=count / 100)
+    claim = the_claim(tmp_path, "More clients in a round")
+    steps = [line for line in claim.evidence if line.about.startswith("plain")]
+    assert claim.verdict == verdict and claim.numbers == pytest.approx((None, last - 60.0))
+    assert [line.supports for line in steps] == [True, False, False]
+
+
+def with_beta(folder: Path, server: list[float], clients: list[float]) -> Path:
+    """Writes a plain run that has 50 % from round 300 on, and one with slow groups."""
+    a_run(folder / "plain", preset="fedavg-cifar100-20", rounds=0, curves=both(rising(300, FULL)))
+    slow = {"server": server, "all": clients}
+    a_run(folder / "slow", preset="fedavg-atoms25-cifar100-20", rounds=0, curves=slow, beta="1/5")
+    return folder
+
+
+@pytest.mark.parametrize("since", [150, 240, 299, 450, FULL + 1])
+def test_the_server_decides_what_parameters_reach_and_figure_and_claim_agree(since: int, tmp_path: Path) -> None:
+    found = find([with_beta(tmp_path, rising(since, FULL), rising(FULL, FULL, high=45.0))])
+    (line,) = next(claim for claim in claims(found) if "slow groups" in claim.text).evidence
+    (figure,) = figures(group(found.runs))
+    columns = dict(zip(figure.heads, figure.rows[1], strict=True))
+    if since > FULL:
+        assert columns["rounds to 50.00 %"] is None
+        assert "never with fedavg + 25 atoms, beta 1/5 (10.00 % at best; 0.23 as much in a round" in figure.sentence
+        assert "never reached, 10.00 % at best; 0.23 as much in a round" in line.about
+        assert line.at_least and not line.supports
+        assert line.ours == pytest.approx(100 * (3 * FULL) / (13 * 300))
+        return
+    a_round, rounds = 3 / 13, since / 300  # of what ``a_run`` sends
+    assert columns["rounds to 50.00 %"] == since
+    assert columns["share up"] == pytest.approx(a_round * rounds)
+    assert line.ours == pytest.approx(100 * a_round * rounds) and line.paper == pytest.approx(20)
+    assert line.supports == (a_round * rounds <= 1 / 5)
+    said = f"{a_round:.2f} as much in a round, {rounds:.2f} times the rounds"
+    assert said in line.about and said in figure.sentence and f"{a_round * rounds:.2f} with" in figure.sentence
+
+
+def test_the_card_shows_the_line_that_is_furthest_above_its_beta(tmp_path: Path) -> None:
+    with_beta(tmp_path, rising(300, FULL), rising(300, FULL))  # 23.1 % of the bytes for 20 %
+    for beta, since in (("1/2", FULL), ("1/10", 240)):  # 46.2 % for 50 %, 18.5 % for 10 %
+        a_run(
+            tmp_path / beta[2:],
+            preset="fedavg-atoms25-cifar100-20",
+            rounds=0,
+            curves=both(rising(since, FULL)),
+            beta=beta,
+        )
+    claim = the_claim(tmp_path, "slow groups")
+    assert claim.numbers == pytest.approx((10, 100 * 3 / 13 * 240 / 300)) and claim.verdict == "does not hold"
+    assert [line.supports for line in claim.evidence] == [True, False, False]
+    assert "Run: 3 of 3 values of beta." in claim.rule
+
+
+def test_bytes_are_counted_seed_by_seed_and_a_seed_that_never_gets_there_makes_a_bound(tmp_path: Path) -> None:
+    for seed, (plain, slow, high) in enumerate(((300, 150, 50.0), (300, FULL + 1, 60.0))):
+        for preset, since, more in (("fedavg", plain, {}), ("fedavg-atoms25", slow, {"beta": "1/2"})):
+            curves = both(rising(since, FULL, high=high))
+            name = f"{preset}-cifar100-20"
+            a_run(tmp_path / f"{preset}-{seed}", preset=name, seed=seed, rounds=0, curves=curves, **more)
+    (line,) = the_claim(tmp_path, "slow groups").evidence
+    assert line.ours == pytest.approx(100 * 3 / 13 * (0.5 + FULL / 300) / 2) and line.ours < 50
+    assert "1 of 2 seeds never reached, 10.00 % at best; " in line.about
+    assert line.at_least and not line.supports
+    (figure,) = figures(group(find([tmp_path]).runs))
+    assert "1 of 2 seeds never with fedavg + 25 atoms" in figure.sentence
+
+
+@pytest.mark.parametrize("which", ["plain", "slow"])
+def test_bytes_need_all_rounds_of_both_runs_and_the_same_models(which: str, tmp_path: Path) -> None:
+    folder = with_beta(tmp_path, rising(150, FULL), rising(150, FULL))
+    assert the_claim(folder, "slow groups").verdict == "holds"
+    accuracy = json.loads((folder / which / "result.json").read_text())["accuracy"]
+    changed(folder / which, accuracy={"all": accuracy["all"]})
+    assert the_claim(folder, "slow groups").verdict == "not run" and not figures(group(find([folder]).runs))
+    changed(folder / which, accuracy=accuracy)
+    cut(folder / which)
+    assert the_claim(folder, "slow groups").verdict == "not run" and not figures(group(find([folder]).runs))
+
+
+def test_figure_d_is_judged_by_its_own_runs_alone(tmp_path: Path) -> None:
+    a_run(tmp_path / "plain", 50.0)
+    a_run(tmp_path / "slow", 51.0, "fedavg-atoms", beta="1/5")
+    assert the_claim(tmp_path, "slow groups").verdict == "not run"
+
+
+# ---- other pairs
+
+
+@pytest.mark.parametrize("gain, verdict", [(-0.5, "holds"), (-1.5, "does not hold")])
+def test_other_pairs_are_judged_by_their_mean_gain(gain: float, verdict: str, tmp_path: Path) -> None:
+    for fraction, each in ((0.2, 1.0), (0.5, gain)):
+        for preset, accuracy in (("fedavg", 50.0), ("fedavg-atoms", 50.0 + each)):
+            a_run(tmp_path / f"{preset}-{fraction}", accuracy, preset, fraction=fraction)
+    a_run(tmp_path / "more", 90.0, seed=1, fraction=0.2)  # no atoms with this seed
+    claim = the_claim(tmp_path, "our other runs")
+    assert claim.verdict == verdict and claim.numbers == (None, (1.0 + gain) / 2)
+    assert [line.supports for line in claim.evidence] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "plain, atoms, pairs",
+    [
+        ({}, {}, 1),
+        ({}, {"slow_local": "freeze", "fast": "atoms"}, 1),  # they say nothing where all travels in each round
+        ({}, {"fixed": "atoms"}, 0),  # a control, not the decomposition
+        ({"beta": "1/5", "fast": "head"}, {}, 0),
+        ({}, {"beta": "1/5"}, 0),
+        ({"lr": 0.2}, {}, 0),
+        ({"score": "server"}, {"score": "server"}, 1),
+        ({"holdout": 0.1}, {"holdout": 0.1}, 0),
+    ],
+)
+def test_other_pairs_differ_in_the_decomposition_alone(
+    plain: dict[str, object], atoms: dict[str, object], pairs: int, tmp_path: Path
+) -> None:
+    a_run(tmp_path / "plain", **plain)  # type: ignore[arg-type]
+    a_run(tmp_path / "atoms", preset="fedavg-atoms", **atoms)  # type: ignore[arg-type]
+    assert len(the_claim(tmp_path, "our other runs").evidence) == pairs
+
+
+def test_other_pairs_score_the_same_models(tmp_path: Path) -> None:
+    a_run(tmp_path / "plain")
+    a_run(tmp_path / "atoms", preset="fedavg-atoms", curves={"server": [50.0] * 3})
+    assert the_claim(tmp_path, "our other runs").verdict == "not run"
+
+
+def test_quick_stand_ins_say_nothing_of_the_paper(tmp_path: Path) -> None:
+    for name in ("iid", "figure-communication"):
+        for n, one in enumerate(study(name).runs.values()):
+            fields = {key: value for key, value in to_json(quick(one)).items() if key not in ("seed", "rounds")}
+            a_run(tmp_path / f"{name}-{n}", rounds=10, **fields)  # type: ignore[arg-type]
+    found = find([tmp_path])
+    assert found.runs and {claim.verdict for claim in claims(found)} == {"not run"}
+
+
+# ---- figures
+
+
+def test_without_a_score_of_the_server_the_headline_decides(tmp_path: Path) -> None:
+    for name, since, more in (("plain", 300, {}), ("slow", 150, {"beta": "1/5"})):
+        preset = "fedavg-cifar100-20" if name == "plain" else "fedavg-atoms25-cifar100-20"
+        a_run(tmp_path / name, preset=preset, rounds=0, curves={"all": rising(since, FULL)}, **more)
+    (line,) = the_claim(tmp_path, "slow groups").evidence
+    assert "0.50 times the rounds" in line.about
+    assert "Model: all." in figures(group(find([tmp_path]).runs))[0].sentence
+
+
+def test_the_second_target_is_one_that_all_reach(tmp_path: Path) -> None:
+    curve = rising(400, FULL, high=40.0)
+    found = find([with_beta(tmp_path, curve, curve)])
+    (figure,) = figures(group(found.runs))
+    plain, slow = (dict(zip(figure.heads, row, strict=True)) for row in figure.rows)
+    assert "All reach 40.00 %." in figure.sentence and slow["both ways"] is None
+    assert plain["share up, 40.00 %"] == 1 and slow["accuracy"] == 40
+    assert slow["share up, 40.00 %"] == pytest.approx((3 * 400) / (13 * 300))
+
+
+def test_a_level_line_reaches_its_own_mean(tmp_path: Path) -> None:
+    level = next(n / 100 for n in range(5000, 5100) if sum([n / 100] * 100) / 100 > n / 100)
+    (run,) = find([a_run(tmp_path / "it", level, rounds=100)]).runs
+    one = Group([run])
+    targets = headline_by_seed(one, "all")
+    assert targets[0] > level and cost_to_reach(targets, one, "all").rounds == 1
+
+
+def test_a_share_needs_a_base_that_gets_there(tmp_path: Path) -> None:
+    found = find([with_beta(tmp_path, rising(150, FULL), rising(150, FULL))])
+    plain, slow = sorted(group(found.runs), key=lambda each: each.experiment.beta != "1/1")
+    assert relative_cost(headline_by_seed(plain, "server"), slow, plain, "server") == pytest.approx(
+        (0.5, 0.5 * 3 / 13, 0.5 * 3 / 13, 0, 0)
+    )
+    assert relative_cost({0: 60.0}, slow, plain, "server") is None
+    cost = cost_to_reach({0: 60.0}, slow, "server")
+    assert cost.rounds == FULL and cost.never == 1
+
+
+def test_on_real_runs_figure_d_and_its_claim_say_the_same(ours: Found) -> None:
+    claim = next(claim for claim in claims(ours) if "slow groups" in claim.text)
+    figure = next(each for each in figures(group(ours.runs)) if each.name == "figure-communication")
+    share_up = next(n for n, head in enumerate(figure.heads) if head == "share up")
+    shown = {row[0]: row[share_up] for row in figure.rows}
+    beside = [(line, shown[name]) for line in claim.evidence if (name := line.about.split(":")[0]) in shown]
+    assert beside
+    for line, value in beside:
+        assert (value is None) == ("never reached" in line.about)
+        assert value is None or line.ours == pytest.approx(100 * float(value))
+
+
+# ---- names
+
+
+def test_lines_of_other_runs_name_what_tells_them_apart_and_no_more(tmp_path: Path) -> None:
+    odd: list[dict[str, object]] = [
+        {},
+        {"fraction": 0.25},
+        {"rounds": 5},
+        {"partition": "iid"},
+        {"algorithm": "scaffold", "controls": "first"},
+        {"algorithm": "scaffold", "controls": "current"},
+    ]
+    for n, more in enumerate(odd):
+        for preset in ("fedavg", "fedavg-atoms"):
+            a_run(tmp_path / f"{preset}-{n}", preset=preset, **more)  # type: ignore[arg-type]
+    names = [line.about for line in the_claim(tmp_path, "our other runs").evidence]
+    assert len(set(names)) == len(odd)
+    for words in ("fraction 0.25", "rounds 5", ", iid", "controls first", "controls current"):
+        assert len([name for name in names if words in name]) == 1
+    assert not any("lr" in name or "fraction 0.5" in name or "rounds 3" in name for name in names)
+
+
+def test_a_setting_that_all_share_is_said_once(tmp_path: Path) -> None:
+    for seed, fraction in enumerate((0.2, 0.5)):
+        for preset in ("fedavg", "fedavg-atoms"):
+            a_run(tmp_path / f"{preset}-{seed}", preset=preset, fraction=fraction)
+    claim = the_claim(tmp_path, "our other runs")
+    assert "All on digits, 20 clients with 2 classes each." in claim.rule
+    assert [line.about for line in claim.evidence] == [
+        "fedavg + 9 atoms, fraction 0.2",
+        "fedavg + 9 atoms, fraction 0.5",
+    ]
+
+
+def test_no_two_lines_of_a_claim_have_one_name(ours: Found) -> None:
+    for claim in claims(ours):
+        names = [line.about for line in claim.evidence]
+        assert len(set(names)) == len(names) > 0, claim.text
+
+
+def test_claims_without_evidence_are_folded_away(tmp_path: Path) -> None:
+    a_run(tmp_path / "runs" / "one")
+    page = page_of(tmp_path / "runs")
+    (said,) = re.findall(r"<summary>(\d+) claims without evidence here", page)
+    none = claims(Found([], [], [], [], []))
+    assert {claim.numbers for claim in none} == {(None, None)}
+    assert int(said) == len(none) == page.count('class="claim"')

@@ -1,0 +1,169 @@
+"""Claims that measures and explanations speak of hold or fall with the numbers in their files."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.results import VALUES, a_full_measure, a_measure, an_explanation, changed, page_of, the_claim
+
+from fedatoms.evidence.measures import MEASURES
+from fedatoms.evidence.measures.files import FILE
+from fedatoms.evidence.results.find import find
+
+
+def variances(*ratios: float) -> dict[str, object]:
+    plain = {name: [0.5] * len(ratios) for name in ("raw", "by_norm", "by_move")}
+    atoms = {"raw": [0.5 * r for r in ratios], "by_norm": [r for r in ratios], "by_move": [2 * r for r in ratios]}
+    return {"rounds": list(range(len(ratios))), "lines": [plain, atoms]}
+
+
+def test_the_variance_is_judged_in_each_round(tmp_path: Path) -> None:
+    a_full_measure(tmp_path / "it", "variance", variances(0.5, 0.25))
+    claim = the_claim(tmp_path, "figure (b)")
+    assert claim.verdict == "holds" and [line.ours for line in claim.evidence] == [0.5, 0.25]
+    assert claim.evidence[0].about == "after 0 rounds (by norm 1.00, by move 2.00)"
+    a_full_measure(tmp_path / "it", "variance", variances(0.5, 8.0))
+    claim = the_claim(tmp_path, "figure (b)")
+    assert claim.verdict == "does not hold" and claim.numbers == (None, 8.0)
+    assert [line.supports for line in claim.evidence] == [True, False]
+
+
+def test_a_round_in_which_the_plain_filters_do_not_vary_speaks_against_it(tmp_path: Path) -> None:
+    values = variances(0.5, 0.5, 0.5)
+    plain, atoms = values["lines"]  # type: ignore[misc]
+    plain["by_move"][0] = plain["raw"][1] = 0.0
+    plain["raw"][2] = atoms["raw"][2] = 0.0
+    a_full_measure(tmp_path, "variance", values)
+    claim = the_claim(tmp_path, "figure (b)")
+    assert [(line.about, line.supports) for line in claim.evidence] == [
+        ("after 0 rounds (by norm 1.00)", True),
+        ("after 1 round (by norm 1.00, by move 2.00)", False),
+    ]
+    assert "Ours: 25 atoms; seed 0." in claim.rule
+
+
+@pytest.mark.parametrize(
+    "since, verdict", [(20, "holds"), (0, "holds"), (21, "does not hold"), (None, "does not hold")]
+)
+def test_the_training_loss_is_lower_from_round_20_on(since: int | None, verdict: str, tmp_path: Path) -> None:
+    a_full_measure(tmp_path, "training_loss", {"lines": [[2.0, 1.5], [2.0, 1.25]], "lower_from": since})
+    claim = the_claim(tmp_path, "training loss")
+    assert claim.verdict == verdict and claim.numbers[0] == 20
+    assert claim.numbers[1] == (100 if since is None else since)
+    assert ("not lower in round 100" in claim.evidence[0].about) == (since is None)
+
+
+def test_of_many_seeds_the_latest_round_decides(tmp_path: Path) -> None:
+    for seed, since in enumerate((7, 25)):
+        values = {"lines": [[2.0, 1.5], [2.0, 1.25]], "lower_from": since}
+        a_full_measure(tmp_path / str(seed), "training_loss", values, seed)
+    claim = the_claim(tmp_path, "training loss")
+    assert claim.verdict == "does not hold" and claim.numbers == (20, 25)
+
+
+@pytest.mark.parametrize("since", ["7", 7.0, True])
+def test_a_round_that_is_none_is_damage(since: object, tmp_path: Path) -> None:
+    a_full_measure(tmp_path, "training_loss", {"lines": [[2.0, 1.5], [2.0, 1.25]], "lower_from": since})
+    found = find([tmp_path])
+    assert not found.measures and "neither a round nor null" in found.left_out[0].reason
+
+
+@pytest.mark.parametrize("name, words", [("variance", "figure (b)"), ("training_loss", "training loss")])
+def test_a_measure_of_another_size_is_no_evidence(name: str, words: str, tmp_path: Path) -> None:
+    quick = MEASURES[name].quick
+    a_measure(tmp_path / "other", name)
+    a_measure(tmp_path / "quick", name, **{key: getattr(quick, key) for key in quick.__dataclass_fields__})
+    assert the_claim(tmp_path, words).verdict == "not run"
+
+
+def test_measures_of_many_seeds_are_told_apart(tmp_path: Path) -> None:
+    for seed in (3, 4):
+        a_full_measure(tmp_path / str(seed), "variance", variances(0.5), seed)
+    assert [line.about[:14] for line in the_claim(tmp_path, "figure (b)").evidence] == [
+        "seed 3, after ",
+        "seed 4, after ",
+    ]
+
+
+@pytest.mark.parametrize(
+    "with_latent, verdict", [(60.25, "holds"), (59.25, "holds"), (59.0, "does not hold"), (58.0, "does not hold")]
+)
+def test_latent_clients_are_worth_half_a_point(with_latent: float, verdict: str, tmp_path: Path) -> None:
+    an_explanation(tmp_path / "it", fork=0, with_latent=with_latent)  # 58.75 without
+    claim = the_claim(tmp_path, "with latent clients")
+    assert claim.verdict == verdict and claim.numbers == (None, with_latent - 58.75)
+    assert claim.evidence[0].about == "mine, rounds 8 to 9 replayed"
+
+
+def test_a_fork_is_a_line_of_its_own(tmp_path: Path) -> None:
+    an_explanation(tmp_path / "it", fork=2)  # 61 and 62 with latent clients, 60 and 64 without
+    replayed, forked = the_claim(tmp_path, "with latent clients").evidence
+    assert replayed.supports and not forked.supports
+    assert forked.about == "mine, fork, rounds 8 to 9" and forked.ours == -0.5
+
+
+def test_of_many_explanations_the_smallest_difference_decides(tmp_path: Path) -> None:
+    for n, accuracy in enumerate((60.25, 59.0)):
+        an_explanation(tmp_path / str(n), fork=0, name=str(n), crossed=2 + n, with_latent=accuracy)
+    claim = the_claim(tmp_path, "with latent clients")
+    assert claim.verdict == "does not hold" and claim.numbers == (None, 0.25)
+
+
+def test_of_copies_the_newest_counts_and_the_others_are_named(tmp_path: Path) -> None:
+    newer = {"time": "2026-02-03T04:05:06+00:00"}
+    for name in ("a", "b"):
+        a_full_measure(tmp_path / "measure" / name, "variance", variances(0.5 if name == "a" else 0.25))
+        an_explanation(tmp_path / "why" / name, fork=0, with_latent=60.0 if name == "a" else 61.0)
+    changed(tmp_path / "measure" / "b", FILE, provenance=newer)
+    changed(tmp_path / "why" / "a", "explain.json", provenance=newer)
+    found = find([tmp_path])
+    assert {note.path.parent.relative_to(tmp_path).as_posix() for note in found.left_out} == {"measure/a", "why/b"}
+    assert all("left out: " in note.reason and " and is used" in note.reason for note in found.left_out)
+    assert the_claim(tmp_path, "figure (b)").numbers == (None, 0.25)
+    assert the_claim(tmp_path, "with latent clients").numbers == (None, 1.25)
+
+
+@pytest.mark.parametrize("ends, verdict", [((2.0, 1.5), "holds"), ((2.0, 2.0), "does not hold")])
+def test_the_ends_of_both_trajectories_decide(ends: tuple[float, float], verdict: str, tmp_path: Path) -> None:
+    paths = [{"x": [0.0, 1.0], "y": [0.0, 1.0], "loss": [2.5, end]} for end in ends]
+    a_full_measure(tmp_path, "landscape", VALUES["landscape"] | {"paths": paths})
+    claim = the_claim(tmp_path, "loss landscape")
+    assert claim.verdict == verdict and claim.numbers == (None, ends[1] / ends[0])
+
+
+@pytest.mark.parametrize("many, verdict", [(0.125, "holds"), (0.5, "does not hold")])
+def test_more_models_are_compared_with_the_fewest(many: float, verdict: str, tmp_path: Path) -> None:
+    few, latent = VALUES["synthetic"]["lines"]  # type: ignore[misc]
+    lines = [few | {"variance": [0.0, 0.5]}, few | {"name": "25 models", "variance": [0.0, many]}]
+    lines.append(latent | {"variance": [0.0, 0.5], "products": [0.0, 0.5]})
+    a_full_measure(tmp_path, "synthetic", VALUES["synthetic"] | {"lines": lines})
+    claim = the_claim(tmp_path, "two Gaussians")
+    assert claim.verdict == verdict and claim.numbers == (None, 2 * many)
+    assert [line.about for line in claim.evidence] == ["25 models against 5 models"]  # latent clients are no models
+
+
+def test_one_latent_client_beyond_the_worst_real_one_breaks_the_bound(tmp_path: Path) -> None:
+    file = an_explanation(tmp_path / "it")
+    bounded = {share: file.read_text().replace('"bounded": 1.0', f'"bounded": {share}') for share in (1.0, 0.75)}
+    assert bounded[1.0] != bounded[0.75]
+    for share, verdict in ((1.0, "holds"), (0.75, "does not hold")):
+        file.write_text(bounded[share])
+        claim = the_claim(tmp_path, "is bounded by those of real clients")
+        assert claim.verdict == verdict and claim.numbers == (None, 100 * share)
+
+
+def test_without_latent_clients_nothing_speaks_of_their_bound(tmp_path: Path) -> None:
+    an_explanation(tmp_path / "it", crossed=0)
+    assert the_claim(tmp_path, "is bounded by those of real clients").verdict == "not run"
+
+
+def test_a_measure_or_explanation_that_changes_changes_its_card(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    file = a_full_measure(folder / "it", "variance", variances(0.5, 0.25)) / FILE
+    an_explanation(folder / "why", fork=0)
+    assert ">0.50 times the plain run&#x27;s<" in page_of(folder) and ">+1.50 points<" in page_of(folder)
+    fields = json.loads(file.read_text())
+    fields["values"]["lines"][1]["raw"] = [0.25, 2.0]
+    file.write_text(json.dumps(fields))
+    card = next(card for card in page_of(folder).split("<article")[1:] if "figure (b)" in card)
+    assert ">does not hold<" in card and "4.00 times" in card and "1 of 2 support it" in card

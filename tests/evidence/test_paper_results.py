@@ -1,0 +1,58 @@
+"""The results of real runs in paper-results: a folder holds what its name says."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identity import identity
+from fedatoms.experiment.presets import PRESETS
+from fedatoms.runs.results import read_result
+
+RUNS = ROOT / "paper-results"
+FOLDERS = sorted(path.parent for path in RUNS.rglob("result.json"))
+CIFAR = [name for name, experiment in PRESETS.items() if experiment.dataset.startswith("cifar")]
+OF_PARENT: dict[str, dict[str, object]] = {
+    "atoms-lr-2": {"atoms_lr": 2.0},
+    "controls": {"controls": "current"},
+    "orthonormal": {"init": "orthonormal"},
+}
+
+
+def said_by(suffix: str) -> dict[str, object]:
+    """Reads what the end of a folder's name says of its run."""
+    fields: dict[str, object] = {}
+    for word, number in re.findall(r"-(sampled-|beta-|dirichlet-|iid|s|m)([\d.]*)", suffix):
+        fields |= {
+            "sampled-": lambda n: {"fraction": int(n) / 100, "rounds": 200},
+            "beta-": lambda n: {"beta": f"1/{n}"},
+            "dirichlet-": lambda n: {"partition": "dirichlet", "dirichlet": float(n)},
+            "iid": lambda n: {"partition": "iid"},
+            "s": lambda n: {"seed": int(n)},
+            "m": lambda n: {"atoms": int(n)},
+        }[word](number)
+    return fields
+
+
+def named(folder: Path) -> Experiment | None:
+    """Returns the experiment that a folder's name says, if it begins with a preset's."""
+    stems = [name for name in CIFAR if folder.name == name or folder.name.startswith(f"{name}-")]
+    if not stems:
+        return None
+    stem = max(stems, key=len)
+    fields = {**OF_PARENT.get(folder.parent.name, {}), **said_by(folder.name.removeprefix(stem))}
+    return replace(PRESETS[stem], **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.relative_to(RUNS).as_posix())
+def test_no_folder_differs_from_its_preset(folder: Path) -> None:
+    if (wanted := named(folder)) is not None:
+        assert identity(read_result(folder).experiment) == identity(wanted)
+
+
+def test_only_searches_and_controls_have_names_of_their_own() -> None:
+    others = {folder.relative_to(RUNS).parts[0] for folder in FOLDERS if named(folder) is None}
+    assert others <= {"search", "search-300", "search-personal", "search-start", "variants", "communication"}

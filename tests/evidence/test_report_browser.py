@@ -1,0 +1,220 @@
+"""The page in a real browser: it draws, sorts, fits phones and screens, and asks nobody for anything."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+from support import ROOT
+from support.results import a_measure, a_run, an_explanation
+
+from fedatoms.evidence.measures import MEASURES
+from fedatoms.evidence.page.assemble import report
+from fedatoms.runs.results import read_result
+
+pytestmark = pytest.mark.slow
+
+RUNS = ROOT / "paper-results"
+NAME = "<script>document.title='broken'</script>"
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+
+class Opened(NamedTuple):
+    """A page in a browser, what the browser complained of, what it asked for, and when a click was answered."""
+
+    page: Page
+    complaints: list[str]
+    requests: list[str]
+    seconds: float
+    why: str  # the place of our explanation among those of the repository, which hangs on the names of folders
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium was found; on Debian: apt-get install chromium")
+    folder = tmp_path_factory.mktemp("report")
+    for seed in (0, 1):
+        a_run(folder / "runs" / f"{NAME.replace('/', '|')}{seed}", accuracy=50.0 + seed, seed=seed)
+    for name in MEASURES:
+        a_measure(folder / "measures" / name, name)
+    mine = an_explanation(folder / "runs" / "explained").parent
+    done = report([RUNS, folder / "runs", folder / "measures"], folder / "report.html")
+    why = f"why-{[each.folder for each in done.found.explanations].index(mine)}"
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_context(
+            viewport={"width": 1440, "height": 900}, offline=True, reduced_motion="reduce"
+        ).new_page()
+        complaints, requests = list[str](), list[str]()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        began = time.perf_counter()
+        page.goto(done.page.as_uri())
+        page.click("#theme")
+        seconds = time.perf_counter() - began
+        page.click("#theme")
+        page.evaluate("document.getElementById('curves').scrollIntoView()")
+        page.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
+        yield Opened(page, complaints, requests, seconds, why)
+        browser.close()
+
+
+def column(page: Page, table: str, number: int) -> list[str]:
+    return page.eval_on_selector_all(f"#{table} tbody tr", f"rows => rows.map(row => row.cells[{number}].dataset.key)")
+
+
+def test_the_page_opens_offline_asks_for_nothing_and_is_small(opened: Opened) -> None:
+    assert opened.requests == [opened.page.url]
+    assert Path(opened.page.url.removeprefix("file://")).stat().st_size < 6e6
+    assert opened.page.title() == "fedatoms report"
+    assert opened.seconds < 5  # 0.3 s where nothing else runs
+
+
+def test_tables_sort_by_click_and_by_keyboard(opened: Opened) -> None:
+    head = opened.page.locator("#table-1 th", has_text="ours").first
+    head.locator("button").click()
+    found = [float(key) for key in column(opened.page, "table-1", 3) if key]
+    assert found and found == sorted(found) and head.get_attribute("aria-sort") == "ascending"
+    opened.page.keyboard.press("Enter")  # the button has the focus
+    assert [float(key) for key in column(opened.page, "table-1", 3) if key] == sorted(found, reverse=True)
+    assert not any(column(opened.page, "table-1", 3)[len(found) :])  # what was not run stays last
+    opened.page.keyboard.press("Tab")
+    opened.page.keyboard.press("Space")
+    assert head.get_attribute("aria-sort") is None
+    differences = [float(key) for key in column(opened.page, "table-1", 4) if key]
+    assert differences == sorted(differences)
+
+
+def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
+    page = opened.page
+    assert page.locator(".modebar-btn").count() and not page.locator(".modebar-btn[data-title^=Share]").count()
+    names = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.name ?? null)")
+    assert "fedavg + 9 atoms, init fourier-bessel" in names and None in names  # means, and unnamed ranges over seeds
+    assert page.locator("#curve-figure path.js-line").count() == len(names)
+    off = page.locator("#curve-lines input:not(:checked)").evaluate_all("boxes => boxes.map(box => box.value)")
+    assert "fedavg + 25 atoms, atoms-lr 2" in off and not {*off} & {*names}
+    assert "not in the paper's tables are switched off at first" in page.inner_text("#curve-note")
+    page.select_option("#curve-setting", "digits, 20 clients with 2 classes each")
+    digits = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.y)")
+    assert digits == [[51, 51, 51, 50, 50, 50], [50.5, 50.5, 50.5]]  # the range over seeds, and their mean
+    assert page.locator("#curve-lines input:not(:checked)").count() == 0  # of digits the paper has no table
+    assert "switched off" not in page.inner_text("#curve-note")
+    page.locator("#curve-lines input").first.focus()
+    page.keyboard.press("Space")
+    assert page.evaluate("document.getElementById('curve-figure').data.length") == 0
+    page.keyboard.press("Space")
+    assert page.evaluate("document.getElementById('bytes-figure').data.length") >= 3
+    counts = page.evaluate("document.getElementById('split-figure').data[0].z")
+    assert len(counts) == 20 and max(sum(map(bool, client)) for client in counts) == 2
+
+
+def test_figures_made_of_runs_are_drawn(opened: Opened) -> None:
+    names = opened.page.evaluate("document.getElementById('study-0-0').data.map(trace => trace.name)")
+    assert names == ["feddyn", "feddyn + 9 atoms"]
+    last = opened.page.evaluate("document.getElementById('study-0-0').data.map(trace => trace.y.at(-1))")
+    files = [read_result(RUNS / f"feddyn{kind}-cifar10-5") for kind in ("", "-atoms")]
+    assert last == pytest.approx([result.accuracy["all"].final for result in files], abs=0.01)
+
+
+def test_measures_are_drawn_with_contours_and_trajectories(opened: Opened) -> None:
+    ours = '#measures .measure:has-text("/measures/") .figure'
+    kinds = opened.page.eval_on_selector_all(ours, "all => all.map(one => one.data.map(trace => trace.type))")
+    assert kinds == [["scatter"] * 2] * 3 + [
+        ["contour", "scatter", "scatter"],
+        ["contour", "scatter"],
+        ["scatter"] * 3,
+    ] + [
+        ["scatter"] * 2,
+        ["contour", "scatter", "scatter"],
+    ]
+    assert opened.page.eval_on_selector_all(ours, "all => all[0].data[1].y") == [0.5, 0.125]
+    assert opened.page.locator("#measures .contourlayer path").count() > 0
+    assert opened.page.evaluate("document.getElementById('measure-0-0').layout.yaxis.type") == "log"
+    before = len(opened.complaints)
+    opened.page.evaluate("draw()")  # the same again, as when the system's colours change and change back
+    assert opened.complaints[before:] == []
+
+
+def test_an_explanation_is_drawn_with_real_clients_on_the_diagonal(opened: Opened) -> None:
+    page, why = opened.page, opened.why
+    latent, spread, fork = (page.evaluate(f"document.getElementById('{why}-{n}').data") for n in range(3))
+    heat, real = latent
+    assert heat["z"] == [[1.5 + i + j / 8 for j in range(3)] for i in range(3)]
+    assert heat["x"] == heat["y"] == real["x"] == real["y"] == ["0", "10", "20"]
+    rows, columns = page.evaluate(f"['yaxis', 'xaxis'].map(axis => find('{why}-0').layout[axis].title.text)")
+    assert rows == "coefficients of client" and columns == "atoms of client, in round 8"
+    assert page.locator(f"#{why}-0 .scatterlayer path.point").count() == 3
+    assert [line["y"] for line in spread] == [[value] * 2 for value in (0.5, 0.0625, 0.015625)]
+    assert [(line["x"], line["y"]) for line in fork] == [([8, 9], [61, 62]), ([8, 9], [60, 64])]
+    diagonal = "all => all.map(one => [one.parentNode.rowIndex, one.cellIndex])"
+    assert page.eval_on_selector_all(f"#{why}-latent td.real", diagonal) == [[1, 1], [2, 2], [3, 3]]
+    page.evaluate("document.querySelectorAll('#why details').forEach(part => part.open = true)")
+    page.locator(f"#{why}-fork th button").nth(2).focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert column(page, f"{why}-fork", 2) == ["64.0", "60.0"]
+
+
+def test_figures_in_sight_are_drawn_first(opened: Opened) -> None:
+    page = opened.page.context.new_page()
+    page.add_init_script(
+        """window.order = [];
+        new MutationObserver((changes) => {
+          for (const { target } of changes)
+            if (target.matches(".js-plotly-plot") && !order.includes(target.id)) order.push(target.id);
+        }).observe(document, { subtree: true, attributeFilter: ["class"] });"""
+    )
+    page.goto(opened.page.url)
+    page.evaluate("document.getElementById('splits').scrollIntoView()")
+    page.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
+    assert page.evaluate("order")[0] == "split-figure" and "curve-figure" in page.evaluate("order")
+    page.close()
+
+
+def test_nothing_overflows_on_a_phone_or_a_screen(opened: Opened) -> None:
+    for width in (390, 1440):
+        opened.page.set_viewport_size({"width": width, "height": 844})
+        opened.page.wait_for_timeout(300)  # figures follow the width
+        opened.page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+        assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+        wide = "all => all.filter(one => one.getBoundingClientRect().right > innerWidth).map(one => one.id)"
+        assert opened.page.eval_on_selector_all("section, .box, .figure, .claim, fieldset, select, h2", wide) == []
+
+
+def test_dark_and_light_by_system_and_by_button(opened: Opened) -> None:
+    page, ground = opened.page, "getComputedStyle(document.body).backgroundColor"
+    page.evaluate("delete document.documentElement.dataset.theme")
+    seen, heats = [], []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        seen.append(page.evaluate(ground))
+        page.evaluate("draw()")  # waits until all is drawn
+        heats.append(page.evaluate("find('why-0-0').data[0].colorscale"))
+    page.click("#theme")
+    assert seen[0] != seen[1] and page.evaluate(ground) == seen[0] and heats[0] != heats[1]
+    assert page.evaluate("document.getElementById('curve-figure').layout.font.color") == page.evaluate(
+        "getComputedStyle(document.body).color"
+    )
+
+
+def test_the_keyboard_reaches_the_skip_link_first_and_focus_shows(opened: Opened) -> None:
+    page = opened.page
+    page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+    page.evaluate("document.body.tabIndex = -1; document.body.focus()")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_the_browser_never_complained(opened: Opened) -> None:
+    assert opened.complaints == []

@@ -1,0 +1,344 @@
+"""Flower in one process with nodes that fail or lie: what they say is left out, with a line."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from io import BytesIO
+from itertools import count
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from support.small import identical
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from support.flower_grid import (
+    FIRST,
+    OWN_ATOMS,
+    SCAFFOLD,
+    SMALL,
+    App,
+    Meddle,
+    OneProcess,
+    all_of,
+    node_folder,
+    on_flower,
+    round_of,
+    task_of,
+    warnings_in,
+)
+from torch import Tensor
+
+from fedatoms.flower import Own, wire
+from fedatoms.runs.results import read_result, read_rounds
+
+WHEN, WHO = 2, 2  # the round in which something goes wrong, and with which client
+
+
+def with_arrays(change: Callable[[dict[str, Array]], dict[str, Array]]) -> Callable[[Message, Message], Message]:
+    """Makes a lie about the arrays of an answer."""
+
+    def lie(reply: Message, message: Message) -> Message:
+        arrays = change(dict(reply.content.array_records["arrays"]))
+        return Message(RecordDict({**reply.content, "arrays": ArrayRecord(arrays)}), reply_to=message)
+
+    return lie
+
+
+def with_leaf(change: Callable[[np.ndarray], np.ndarray], kind: str = "") -> Callable[..., Message]:
+    """Makes a lie about one array of an answer."""
+
+    def one(arrays: dict[str, Array]) -> dict[str, Array]:
+        name = next(name for name in arrays if name.startswith(f"{kind}/"))
+        return {**arrays, name: Array(change(arrays[name].numpy()))}
+
+    return with_arrays(one)
+
+
+def with_variance(value: float) -> Callable[..., Message]:
+    """Makes a lie about a running variance."""
+
+    def one(arrays: dict[str, Array]) -> dict[str, Array]:
+        name = next(name for name in arrays if name.endswith(".running_var"))
+        return {**arrays, name: Array(spoilt(value)(arrays[name].numpy()))}
+
+    return with_arrays(one)
+
+
+def with_words(record: str, **words: object) -> Callable[[Message, Message], Message]:
+    """Makes a lie about what an answer says of itself."""
+
+    def lie(reply: Message, message: Message) -> Message:
+        old = reply.content[record]
+        new = type(old)({**old, **{name.replace("_", "-"): value for name, value in words.items()}})
+        return Message(RecordDict({**reply.content, record: new}), reply_to=message)
+
+    return lie
+
+
+def spoilt(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Puts a value into an array."""
+
+    def change(leaf: np.ndarray) -> np.ndarray:
+        new = leaf.copy()
+        new.flat[0] = value
+        return new
+
+    return change
+
+
+def pickled(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Puts an array of objects, which only pickle could read, in place of the first."""
+    data, name = BytesIO(), next(iter(arrays))
+    np.save(data, np.array([{"any": "object"}]), allow_pickle=True)
+    return {**arrays, name: Array(dtype="float32", shape=(1,), stype="numpy.ndarray", data=data.getvalue())}
+
+
+def garbled(data: bytes) -> Callable[[dict[str, Array]], dict[str, Array]]:
+    """Puts other bytes in place of the first array."""
+    raw = {"dtype": "float32", "shape": (1,), "stype": "numpy.ndarray", "data": data}
+    return lambda arrays: {**arrays, next(iter(arrays)): Array(**raw)}
+
+
+LIES: dict[str, Callable[[Message, Message], Message | None]] = {
+    "no answer": lambda reply, message: None,
+    "an error": lambda reply, message: Message(Error(2, "out of memory"), reply_to=message),
+    "no content": lambda reply, message: Message(RecordDict(), reply_to=message),
+    "nan": with_leaf(spoilt(float("nan"))),
+    "inf": with_leaf(spoilt(float("inf"))),
+    "nan in a control": with_leaf(spoilt(float("nan")), "control"),
+    "a wrong shape": with_leaf(lambda leaf: leaf[None]),
+    "a wrong type": with_leaf(lambda leaf: leaf.astype(np.float64)),
+    "a type that torch lacks": with_leaf(lambda leaf: leaf.astype(np.complex256)),
+    "words for numbers": with_leaf(lambda leaf: leaf.astype(str)),
+    "a missing leaf": with_arrays(lambda arrays: dict([*arrays.items()][1:])),
+    "an extra leaf": with_arrays(lambda arrays: {**arrays, "/more": Array(np.zeros(1, np.float32))}),
+    "a kind that nobody asked for": with_arrays(lambda arrays: {**arrays, "odd/w": Array(np.zeros(1, np.float32))}),
+    "an object": with_arrays(pickled),
+    "no bytes": with_arrays(garbled(b"")),
+    "an archive": with_arrays(garbled(b"PK\x03\x04")),
+    "a wrong round": with_words("config", round=0),
+    "no samples": with_words("metrics", num_examples=0),
+    "not a number of samples": with_words("metrics", num_examples=float("nan")),
+    "half a sample": with_words("metrics", num_examples=11.5),
+    "one sample more than it has": with_words("metrics", num_examples=13),
+    "samples that outweigh all others": with_words("metrics", num_examples=10**12),
+    "a negative variance": with_variance(-1.0),
+    "a variance just below zero": with_variance(-1e-30),
+    "a loss that is not a number": with_words("metrics", loss=float("nan")),
+    "a loss that no sum can hold": with_words("metrics", loss=1e308),
+    "an update that is far too long": with_leaf(lambda leaf: leaf + 1000),
+    "a control that is far too long": with_leaf(lambda leaf: leaf + 1e6, "control"),
+    "statistics that are far away": with_leaf(lambda leaf: leaf + 1e6, "statistics"),
+    "a lack that never ends": lambda reply, message: Message(
+        RecordDict({"config": ConfigRecord({"round": WHEN, "lacks": ["atoms"], "lost": False})}), reply_to=message
+    ),
+}
+
+
+ABSENT = ("no answer", "an error")  # nothing came that could be refused
+
+
+def lying(lie: Callable[[Message, Message], Message | None]) -> Meddle:
+    """Lets one client do its part of a round and then answer something else."""
+
+    def meddle(client: int, message: Message, app: App) -> Message | None:
+        reply = app(message)
+        return lie(reply, message) if (client, round_of(message)) == (WHO, WHEN) else reply
+
+    return meddle
+
+
+def silent(client: int, message: Message, app: App) -> Message | None:
+    """Lets the same client not even begin its part of that round."""
+    return None if (client, round_of(message)) == (WHO, WHEN) else app(message)
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    """What is left of a run in which a client did not take part in a round."""
+    folder = tmp_path_factory.mktemp("without")
+    on_flower(SCAFFOLD, folder, silent)
+    return all_of(folder, SCAFFOLD)
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_bad_answer_is_left_out_with_a_line_as_if_the_client_had_not_taken_part(
+    name: str,
+    without: dict[str, Tensor],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    on_flower(SCAFFOLD, tmp_path, lying(LIES[name]))
+    assert identical(all_of(tmp_path, SCAFFOLD), without)
+    lines, rows = warnings_in(caplog), read_rounds(tmp_path / "runs" / "it")
+    if name not in ABSENT:
+        assert lines.pop().startswith(f"answers that were refused and never averaged: 1 of client {WHO}")
+    about = [line for line in lines if f"round {WHEN + 1}: " in line and f"client {WHO} (node {FIRST + WHO})" in line]
+    assert about
+    assert len(about) == len(lines)
+    assert ["refused" in row for row in rows] == [False, False, name not in ABSENT, False]
+    assert [(row["clients"], row["failed"]) for row in rows] == [(4, 0), (4, 0), (3, 1), (4, 0)]
+
+
+REASONS = {
+    "a negative variance": "'statistics/norm1.running_var' is a variance and less than 0",
+    "samples that outweigh all others": "it says 1000000000000 samples, more than the 12 with which it joined",
+}
+
+
+@pytest.mark.parametrize(("name", "why"), REASONS.items(), ids=REASONS.keys())
+def test_a_lie_about_a_variance_or_a_weight_is_recorded_with_its_reason_and_bytes(
+    name: str, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = on_flower(SCAFFOLD, tmp_path, lying(LIES[name]))
+    assert f"round {WHEN + 1}: refused the answer of client {WHO} (node {FIRST + WHO}): {why}" in caplog.messages
+    row = read_rounds(tmp_path / "runs" / "it")[WHEN]
+    lie = next(each.reply.content for each in grid.log if (each.client, each.round) == (WHO, WHEN))
+    assert row["refused"] == {str(WHO): f"node {FIRST + WHO}: {why}"}
+    assert row["beside"] == {"refused": wire.size_of(lie).arrays}
+
+
+def test_a_variance_of_minus_zero_is_a_variance(tmp_path: Path) -> None:
+    on_flower(SCAFFOLD, tmp_path, lying(with_variance(-0.0)))
+    assert [row["clients"] for row in read_rounds(tmp_path / "runs" / "it")] == [4, 4, 4, 4]
+
+
+def test_a_score_that_outweighs_all_others_is_refused_with_the_number_that_the_node_joined_with(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def meddle(client: int, message: Message, app: App) -> Message | None:
+        reply, lie = app(message), SCORES["more samples than it has"]
+        return lie(reply, message) if client == WHO and message.metadata.message_type == "evaluate" else reply
+
+    on_flower(replace(OWN_ATOMS, rounds=1), tmp_path, meddle)
+    why = "it says 1000000000000 samples, more than the 12 with which it joined"
+    assert f"round 2: refused the answer of client {WHO} (node {FIRST + WHO}): {why}" in caplog.messages
+
+
+def test_refused_answers_are_counted_apart_from_absent_ones_with_their_nodes_and_bytes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lie = lying(LIES["nan"])
+
+    def meddle(client: int, message: Message, app: App) -> Message | None:
+        return None if (client, round_of(message)) == (1, WHEN) else lie(client, message, app)
+
+    grid = on_flower(SCAFFOLD, tmp_path, meddle)
+    rows, node = read_rounds(tmp_path / "runs" / "it"), FIRST + WHO
+    why = f"node {node}: 'params/conv1.atoms' is not finite"
+    assert (rows[WHEN]["clients"], rows[WHEN]["failed"], rows[WHEN]["refused"]) == (2, 2, {str(WHO): why})
+    came = [wire.size_of(each.reply.content).arrays for each in grid.log if each.round == WHEN and each.reply]
+    assert sum(rows[WHEN]["up"].values()) + rows[WHEN]["beside"]["refused"] == sum(came)
+    assert read_result(tmp_path / "runs" / "it").extra["bytes_beside"] == rows[WHEN]["beside"]
+    assert caplog.messages[-1].endswith(f"1 of client {WHO}, the last in round {WHEN + 1}, {why}")
+
+
+def test_bytes_of_an_answer_that_is_no_array_are_counted_too(tmp_path: Path) -> None:
+    grid = on_flower(SCAFFOLD, tmp_path, lying(LIES["an archive"]))
+    row = read_rounds(tmp_path / "runs" / "it")[WHEN]
+    lie = next(each.reply.content for each in grid.log if (each.client, each.round) == (WHO, WHEN))
+    first, *others = lie.array_records["arrays"].values()
+    assert row["beside"]["refused"] == len(first.data) + sum(each.numpy().nbytes for each in others)
+
+
+def test_a_node_without_test_images_is_not_scored_and_does_not_end_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = task_of(OWN_ATOMS)
+
+    def some(partition: int, partitions: int) -> Own:
+        own = task.data(partition, partitions)
+        return own._replace(test_x=own.test_x[:0], test_y=own.test_y[:0]) if partition == WHO else own
+
+    on_flower(OWN_ATOMS, tmp_path, task=task._replace(data=some))
+    assert read_rounds(tmp_path / "runs" / "it")[-1]["scores"]["personal"]
+    assert (node_folder(tmp_path, WHO) / "personal.safetensors").exists()
+    assert not warnings_in(caplog)
+
+
+SCORES: dict[str, Callable[[Message, Message], Message | None]] = {
+    "no answer": LIES["no answer"],
+    "an error": LIES["an error"],
+    "no content": LIES["no content"],
+    "nan": with_words("metrics", accuracy=float("nan")),
+    "too good": with_words("metrics", accuracy=1e9),
+    "less than no samples": with_words("metrics", num_examples=-5),
+    "a list": with_words("metrics", num_examples=[1, 2]),
+    "more samples than it has": with_words("metrics", num_examples=10**12),
+    "a loss that no sum can hold": with_words("metrics", loss=-1e308),
+}
+
+
+@pytest.mark.parametrize("lie", SCORES.values(), ids=SCORES.keys())
+def test_a_bad_score_is_left_out_with_a_line(
+    lie: Callable[[Message, Message], Message | None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def meddle(client: int, message: Message, app: App) -> Message | None:
+        reply = app(message)
+        return lie(reply, message) if client == WHO and message.metadata.message_type == "evaluate" else reply
+
+    on_flower(replace(OWN_ATOMS, rounds=1), tmp_path, meddle)
+    row = read_rounds(tmp_path / "runs" / "it")[0]
+    assert 0 <= row["scores"]["personal"]["accuracy"] <= 100
+    assert (row["clients"], "refused" in row) == (4, False)  # its part of the round was good
+    assert [line for line in caplog.messages if f"client {WHO} (node {FIRST + WHO})" in line]
+
+
+def test_a_stranger_that_does_not_say_whose_node_it_is_holds_nobody_up(tmp_path: Path) -> None:
+    def meddle(client: int, message: Message, app: App) -> Message | None:
+        return None if client == 9 else app(message)
+
+    def invite(grid: OneProcess) -> None:
+        grid.contexts[FIRST + 9] = grid.contexts[FIRST]
+
+    grid = on_flower(SMALL, tmp_path, meddle, change=invite, wait=1e6)
+    assert [row["clients"] for row in read_rounds(tmp_path / "runs" / "it")] == [4, 4, 4]
+    assert len([each for each in grid.log if each.client == 9]) == 1
+
+
+@pytest.mark.parametrize("content", [RecordDict(), RecordDict({"config": ConfigRecord({"partition-id": "mine"})})])
+def test_a_node_that_does_not_know_its_part_is_left_out_with_a_line(
+    content: RecordDict, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def meddle(client: int, message: Message, app: App) -> Message:
+        return Message(content, reply_to=message) if client == WHO and round_of(message) is None else app(message)
+
+    on_flower(replace(SMALL, rounds=1), tmp_path, meddle)
+    assert [line for line in warnings_in(caplog) if f"node {FIRST + WHO} does not say which partition-id" in line]
+    assert read_rounds(tmp_path / "runs" / "it")[0]["clients"] == 3
+
+
+def test_a_node_that_comes_back_with_another_number_is_the_same_client(tmp_path: Path) -> None:
+    def move(client: int, message: Message, app: App) -> Message | None:
+        if (client, round_of(message)) == (3, 1):
+            grid.contexts[FIRST + 9] = grid.contexts.pop(FIRST + WHO)
+        return app(message)
+
+    def remember(made: OneProcess) -> None:
+        nonlocal grid
+        grid = made
+
+    grid: OneProcess
+    on_flower(SCAFFOLD, tmp_path / "whole")
+    on_flower(SCAFFOLD, tmp_path / "moved", move, change=remember)
+    assert identical(*(all_of(tmp_path / each, SCAFFOLD) for each in ("whole", "moved")))
+
+
+def test_a_superlink_that_fails_to_answer_once_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def falter(grid: OneProcess) -> None:
+        pull, answer = grid.pull_messages, httpx.Response(500, request=httpx.Request("POST", "http://link"))
+        looks = count()
+
+        def pull_messages(names: Iterable[str]) -> Iterable[Message]:
+            if next(looks) in (0, 2):  # when nodes are asked who they are, and when they train
+                answer.raise_for_status()
+            return pull(names)
+
+        grid.pull_messages = pull_messages
+
+    on_flower(SMALL, tmp_path, change=falter, wait=60.0, timeout=60.0)
+    assert [row["clients"] for row in read_rounds(tmp_path / "runs" / "it")] == [4, 4, 4]
+    assert len([line for line in warnings_in(caplog) if "the SuperLink failed to answer" in line]) == 2

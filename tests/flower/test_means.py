@@ -1,0 +1,163 @@
+"""Flower's other means, and privacy: the server needs the weighted sum of the uploads only, and may be given less."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.small import clients_of, difference, small_net
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.clientapp.mod import LocalDpMod
+from support.flower_grid import SMALL, App, Meddle, OneProcess, on_flower, round_of, server_of, task_of
+
+from fedatoms.algorithms import ALGORITHMS, algorithm
+from fedatoms.experiment.fields import Experiment
+from fedatoms.flower import Task, client_app
+from fedatoms.flower.strategy import TooFew
+from fedatoms.runs.results import read_rounds
+
+SIX = replace(SMALL, clients=6)
+DATA = clients_of((5, 7, 12, 9, 6, 8))
+Arrays = dict[str, np.ndarray]
+
+
+def in_float64(experiment: Experiment) -> Task:
+    """Makes a task in which rounding can be told from the rest."""
+    return task_of(experiment, DATA, dtype=torch.float64)
+
+
+def changed(change: Callable[[int, Message, Arrays], Arrays]) -> Meddle:
+    """Lets something happen to the uploads on their way: client, message, arrays -> arrays."""
+
+    def meddle(client: int, message: Message, app: App) -> Message:
+        reply = app(message)
+        if round_of(message) is None:
+            return reply
+        arrays = change(client, message, arrays_of(reply))
+        record = ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+        return Message(RecordDict({**reply.content, "arrays": record}), reply_to=message)
+
+    return meddle
+
+
+def arrays_of(reply: Message) -> Arrays:
+    return {name: array.numpy() for name, array in reply.content.array_records["arrays"].items()}
+
+
+def uploads_in(grid: OneProcess, number: int) -> list[Arrays]:
+    return [arrays_of(each.reply) for each in grid.log if each.round == number]
+
+
+def trimmed(arrays: np.ndarray) -> np.ndarray:
+    return np.sort(arrays, axis=0)[1:-1].mean(axis=0)
+
+
+@pytest.mark.parametrize(("aggregation", "by_hand"), [("median", lambda a: np.median(a, axis=0)), ("trimmed", trimmed)])
+def test_a_robust_mean_is_that_of_the_uploads_by_hand(
+    aggregation: str, by_hand: Callable[[np.ndarray], np.ndarray], tmp_path: Path
+) -> None:
+    grid = on_flower(SIX, tmp_path, task=in_float64(SIX), aggregation=aggregation)
+    uploads, server = uploads_in(grid, SIX.rounds - 1), server_of(tmp_path)
+    for name in uploads[0]:
+        expected = torch.from_numpy(by_hand(np.stack([each[name] for each in uploads])))
+        found = server[f"params/{name.partition('/')[2]}"]
+        assert (found.double() - expected).abs().max() < 1e-12
+
+
+def liar(client: int, message: Message, arrays: Arrays) -> Arrays:
+    """One client sends its update backwards and nine times as long, which is not far enough to be refused."""
+    sent = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
+    return {name: sent.get(name, a) - 9 * (a - sent.get(name, a)) if client == 5 else a for name, a in arrays.items()}
+
+
+def absent(client: int, message: Message, app: App) -> Message | None:
+    return None if client == 5 and round_of(message) is not None else app(message)
+
+
+def test_a_median_heeds_a_liar_less_than_a_mean_does(tmp_path: Path) -> None:
+    moved = {}
+    for aggregation in ("mean", "median"):
+        for name, meddle in (("with", changed(liar)), ("without", absent)):
+            on_flower(SIX, tmp_path / aggregation / name, meddle, in_float64(SIX), aggregation=aggregation, far=20.0)
+        moved[aggregation] = difference(*(server_of(tmp_path / aggregation / name) for name in ("with", "without")))
+    assert moved["median"] < moved["mean"] / 3
+
+
+def masked(client: int, message: Message, arrays: Arrays, *, scale: float) -> Arrays:
+    """Adds noise for each pair of clients that cancels in their sum, as in secure aggregation."""
+    new = {name: array.copy() for name, array in arrays.items()}
+    for other in set(range(SIX.clients)) - {client}:
+        low, high = sorted((client, other))
+        noise = np.random.default_rng([low, high, round_of(message)])
+        for name in sorted(new):
+            mask = noise.normal(size=new[name].shape, scale=100.0)
+            new[name] = new[name] + scale * (mask if client == low else -mask)
+    return new
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_server_that_sees_only_masked_uploads_gets_the_same_model(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = replace(SIX, algorithm=name, parametrisation="atoms", beta="1/2")
+    uniform = algorithm(name).weighting == "uniform"
+
+    def mask(client: int, message: Message, arrays: Arrays) -> Arrays:
+        return masked(client, message, arrays, scale=1.0 if uniform else 1 / len(DATA.parts[client]))
+
+    on_flower(experiment, tmp_path / "plain", task=in_float64(experiment))
+    # of a masked upload nobody can say whether its variances are less than 0
+    monkeypatch.setattr("fedatoms.flower.checks.variances", lambda model: frozenset())
+    grid = on_flower(experiment, tmp_path / "masked", changed(mask), in_float64(experiment), far=0.0)
+    assert difference(*(server_of(tmp_path / each) for each in ("plain", "masked"))) < 1e-9
+    assert all(abs(array).max() > 1 for upload in uploads_in(grid, 0) for array in upload.values())
+
+
+def without_statistics(experiment: Experiment) -> Task:
+    """Makes a task whose network has parameters only: Flower's mods for privacy would blur counts too."""
+    return in_float64(experiment)._replace(model=small_net)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddc"])
+def test_flower_s_local_privacy_with_a_wide_clip_and_no_noise_changes_nothing(name: str, tmp_path: Path) -> None:
+    experiment = replace(SIX, algorithm=name, parametrisation="atoms")
+    task = without_statistics(experiment)
+    on_flower(experiment, tmp_path / "plain", task=task)
+    app = client_app(task, mods=[LocalDpMod(clipping_norm=1e6, sensitivity=0.0, epsilon=1.0, delta=0.1)])
+    on_flower(experiment, tmp_path / "private", task=task, app=app)
+    assert difference(*(server_of(tmp_path / each) for each in ("plain", "private"))) < 1e-9
+
+
+def test_flower_s_local_privacy_clips_and_blurs_what_leaves_a_node(tmp_path: Path) -> None:
+    task, experiment = without_statistics(SIX), replace(SIX, rounds=2)
+    clipped, blurred = (LocalDpMod(0.01, sensitivity, epsilon=1.0, delta=0.1) for sensitivity in (0.0, 0.01))
+    grid = on_flower(experiment, tmp_path / "clipped", task=task, app=client_app(task, mods=[clipped]))
+    for each in grid.log:
+        if each.round is not None:
+            sent = each.sent.array_records["arrays"]
+            moved = [array - sent[name].numpy() for name, array in arrays_of(each.reply).items()]
+            assert sum(float((move**2).sum()) for move in moved) ** 0.5 < 0.0101
+    on_flower(experiment, tmp_path / "blurred", task=task, app=client_app(task, mods=[blurred]))
+    assert difference(*(server_of(tmp_path / each) for each in ("clipped", "blurred"))) > 1e-4
+
+
+def test_a_schedule_that_flower_s_local_privacy_does_not_fit_ends_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    experiment = replace(SIX, parametrisation="atoms", beta="1/2")  # more comes down than goes up
+    task = without_statistics(experiment)
+    with pytest.raises(TooFew, match="round 2"):
+        on_flower(experiment, tmp_path, task=task, app=client_app(task, mods=[LocalDpMod(1.0, 0.0, 1.0, 0.1)]))
+    assert [line for line in caplog.messages if "LocalDpMod expects the keys" in line]
+
+
+@pytest.mark.parametrize("aggregation", ["median", "trimmed"])
+def test_a_robust_mean_of_one_answer_or_of_nothing_that_travels_is_no_trouble(aggregation: str, tmp_path: Path) -> None:
+    on_flower(replace(SMALL, fraction=0.25), tmp_path / "one", aggregation=aggregation)
+    on_flower(replace(SMALL, personal="local"), tmp_path / "nothing", aggregation=aggregation)
+    assert len(read_rounds(tmp_path / "nothing" / "runs" / "it")) == 3
