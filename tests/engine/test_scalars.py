@@ -164,7 +164,7 @@ def test_a_run_with_a_scalar_is_kept_resumed_personalised_and_explained(
 
 def test_a_scalar_crosses_to_flowers_nodes_and_back(tmp_path: Path) -> None:
     pytest.importorskip("flwr")
-    from flower_grid import SCAFFOLD, all_of, on_flower, server_as_tree, server_of, simulated, task_of
+    from support.flower_grid import SCAFFOLD, all_of, on_flower, server_as_tree, server_of, simulated, task_of
 
     task = task_of(SCAFFOLD)._replace(model=lambda: Tempered(small_net(norm=True), torch.float32).float())
     on_flower(SCAFFOLD, tmp_path, task=task)

@@ -372,7 +372,7 @@ def test_tensorboard_events_are_written(tmp_path: Path) -> None:
 
 
 def test_ten_thousand_clients_keep_their_states_on_disk(tmp_path: Path) -> None:
-    from conftest import clients_of, play, small_net
+    from support.small import clients_of, play, small_net
 
     from fedatoms.algorithms import scaffold
     from fedatoms.core.files import Stored
