@@ -46,7 +46,16 @@ decompose every_round factorise fast_slow fedadam fedavg fedavgm feddc feddyn fe
 is_decomposed load_model load_personal personal_factors personal_model personalise preset run save_personal scaffold
 train
 """.split()
-SMALLER = "--rounds 1 --clients 10 --epochs 1 --batch-size 10 --threads 1"  # for presets that take a GPU
+SMALLER = {  # flags for commands that take a GPU, or minutes
+    "cifar": "--rounds 1 --clients 10 --epochs 1 --batch-size 10 --threads 1",
+    "flower demo": "--nodes 1 --rounds 1",
+    "fedatoms demo": "--rounds 2 --epochs 1 --seeds 0",
+    "fedatoms run": "--epochs 1",
+}
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -76,7 +85,7 @@ def a_newcomer() -> None:
     np.savez("ann.npz", x=digits.test_x[:50].numpy(), y=digits.test_y[:50].numpy())
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=named)
 def test_python_blocks_run_as_printed(page: Path) -> None:
     for block in blocks(page, "python"):
         exec(compile(block, str(page), "exec"), {"__name__": "__main__"})
@@ -86,7 +95,7 @@ def with_commands() -> list[object]:
     """Finds the pages with commands; those that start a federation of processes or many runs are slow."""
     pages = {page: commands(page) for page in PAGES if commands(page)}
     slow = [page for page, found in pages.items() if len(found) > 6 or any("flower demo" in each for each in found)]
-    return [pytest.param(page, marks=pytest.mark.slow if page in slow else (), id=page.name) for page in pages]
+    return [pytest.param(page, marks=pytest.mark.slow if page in slow else (), id=named(page)) for page in pages]
 
 
 @pytest.mark.parametrize("page", with_commands())
@@ -100,8 +109,8 @@ def test_commands_run_as_printed(page: Path) -> None:
         words = shlex.split(command)
         if words[0] == "make":  # this very test is part of `make test`
             subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, check=True, capture_output=True)
-        elif words[0] == "fedatoms" and words[1:] != ["demo"]:
-            less = SMALLER if "cifar" in command else "--nodes 1 --rounds 1" if "flower demo" in command else ""
+        elif words[0] == "fedatoms":
+            less = next((flags for part, flags in SMALLER.items() if part in command), "")
             assert main(words[1:] + less.split()) == 0, command
         else:
             assert shutil.which(words[0]) or words[0] == "pre-commit", command
@@ -124,7 +133,7 @@ def test_a_card_shows_every_method_from_the_command_line_and_by_its_label(table:
     assert table.methods[name].label in labels or f"`{name}`" in text or table.methods[name].label in text
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target, place in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text()):
         if not target.startswith("http"):
