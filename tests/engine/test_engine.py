@@ -44,7 +44,7 @@ def simulation(name: str = "fedavg", **changes: object) -> Simulation:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("exchange", EXCHANGES)
-@pytest.mark.parametrize(("atoms", "factor"), [(None, 1.0), (4, 1.0), (4, 2.0)])
+@pytest.mark.parametrize(("atoms", "factor"), [(None, 1.0), pytest.param(4, 1.0, marks=pytest.mark.slow), (4, 2.0)])
 def test_vectorised_equals_one_by_one(name: str, exchange: str, atoms: int | None, factor: float) -> None:
     net = small_net(norm=True, dropout=True, atoms=atoms)
     training = TRAINING._replace(atoms_lr=factor, atoms_decay=factor)

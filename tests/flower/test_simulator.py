@@ -108,6 +108,7 @@ def test_an_experiment_of_the_simulator_gives_the_same_bits_on_nodes(changes: di
     assert identical(server_of(tmp_path), server_as_tree(state.server))
 
 
+@pytest.mark.slow  # `make test` has its halves: Flower = one by one, above, and one by one = vectorised, in engine/
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES.keys())
 def test_flower_and_vectorised_clients_differ_by_rounding_only(changes: dict[str, object], tmp_path: Path) -> None:
     experiment = replace(SMALL, **changes)
