@@ -20,3 +20,7 @@ def pytest_collection_finish() -> None:
     """Lets the collector pass over the modules and tests that stay anyway: a pass of all of it takes a second."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
