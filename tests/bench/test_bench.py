@@ -190,6 +190,7 @@ def test_the_jax_twin_trains_the_same_model(batch: int) -> None:
     assert difference(ours, {name: torch.tensor(np.asarray(leaf)) for name, leaf in theirs.items()}) < 1e-4
 
 
+@pytest.mark.slow
 def test_the_page_is_made_from_the_results(events: list[Event], tmp_path: Path) -> None:
     script = runpy.run_path(str(ROOT / "benchmarks" / "report.py"))
     source, page, picture = tmp_path / "results.json", tmp_path / "performance.md", tmp_path / "performance.png"
