@@ -68,7 +68,8 @@ def rounds_without_a_node(folder: Path, fail: Callable[[Deployment], None], mend
 @pytest.mark.slow
 def test_a_node_that_is_killed_in_a_round_is_left_out_until_it_is_back(tmp_path: Path) -> None:
     rows = rounds_without_a_node(tmp_path, lambda it: kill_part(it, "node-2"), lambda it: start_node(it, 2))
-    assert rows == [(0, 3, 0), (1, 2, 1), (2, 3, 0), (3, 3, 0)]
+    assert [rows[number] for number in (0, 1, 3)] == [(0, 3, 0), (1, 2, 1), (3, 3, 0)]
+    assert rows[2] in ((2, 3, 0), (2, 2, 1))  # a new process may come too late for the next round
 
 
 def test_a_node_that_hangs_is_left_out_and_its_late_answer_is_not_taken(tmp_path: Path) -> None:
