@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedatoms.experiment.fields import Experiment
     from fedatoms.experiment.presets import preset
     from fedatoms.nn.atoms import decompose, fuse
-    from fedatoms.nn.groups import groups
+    from fedatoms.nn.parameter_groups import groups
     from fedatoms.runs.execute import run
     from fedatoms.runs.loading import load_model
     from fedatoms.runs.results import Result
@@ -54,7 +54,7 @@ _HOMES = {
     "Training": "engine.client_round",
     "decompose": "nn.atoms",
     "fuse": "nn.atoms",
-    "groups": "nn.groups",
+    "groups": "nn.parameter_groups",
     "load_model": "runs.loading",
     "preset": "experiment.presets",
     "run": "runs.execute",

@@ -19,7 +19,7 @@ from fedatoms.core.options import Group, check_range, listed
 from fedatoms.core.trees import Params, misfit, restrict
 from fedatoms.data.batches import normalise
 from fedatoms.data.datasets import Recipe, recipe_of
-from fedatoms.data.federation import Federation, Samples, federation
+from fedatoms.data.federations import Federation, Samples, federation
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.finetune import last_pass, own_at_the_end
 from fedatoms.engine.loop import begin

@@ -10,7 +10,7 @@ import torch
 
 from fedatoms.adapt.fit import Base, base_of, fit, part_of, save_personal, simulation_of
 from fedatoms.data.datasets import Images
-from fedatoms.data.federation import hold_out, partition
+from fedatoms.data.federations import hold_out, partition
 from fedatoms.data.image_files import Wanted, read_images
 from fedatoms.data.partitions import Split
 from fedatoms.engine.evaluate import Score, score
@@ -22,7 +22,7 @@ from fedatoms.experiment.build import configure, device_of, training_of
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
-from fedatoms.nn.groups import groups
+from fedatoms.nn.parameter_groups import groups
 from fedatoms.runs.loading import images_of
 
 

@@ -12,7 +12,7 @@ from fedatoms.bench.results import Bench
 from fedatoms.core.options import Precision
 from fedatoms.data.batches import Plan, fetch
 from fedatoms.data.datasets import Recipe
-from fedatoms.data.federation import Federation
+from fedatoms.data.federations import Federation
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance, select

@@ -12,7 +12,7 @@ from fedatoms.core import trees
 from fedatoms.core.options import Controls, Precision
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move
-from fedatoms.data.federation import Federation
+from fedatoms.data.federations import Federation
 from fedatoms.nn.pure import Network
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from fedatoms.engine.spec import Simulation
 def hold_fixed(sim: Simulation, fixed: Collection[Group]) -> Simulation:
     """Returns the simulation in which some groups stay as they are at the start.
 
-    >>> from fedatoms.data.federation import federation
+    >>> from fedatoms.data.federations import federation
     >>> from torch import zeros
     >>> samples = zeros(2, 1, 3, 3), zeros(2).long()
     >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2))

@@ -45,7 +45,7 @@ def train(sim: Simulation, until: int, *, eval_every: int = 1, watch: Watch | No
     """Trains a simulation's model for ``until`` rounds.
 
     >>> import torch
-    >>> from fedatoms.data.federation import federation
+    >>> from fedatoms.data.federations import federation
     >>> x, y = torch.randn(8, 1, 4, 4), torch.arange(8) % 2
     >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
     >>> done = train(Simulation(net, federation([(x[:4], y[:4]), (x[4:], y[4:])], test=(x, y))), 3)

@@ -12,7 +12,7 @@ from fedatoms.algorithms.base import Server
 from fedatoms.core.options import Group
 from fedatoms.core.trees import Params
 from fedatoms.data.batches import Planner, planner
-from fedatoms.data.federation import Federation
+from fedatoms.data.federations import Federation
 from fedatoms.engine.client_round import Job, Learner
 from fedatoms.engine.exchange import check_covers
 from fedatoms.engine.execution.blocks import UNMEASURED, even_blocks, in_blocks, room
@@ -22,7 +22,7 @@ from fedatoms.engine.execution.vmap import NotVectorisable, refusing, vectorised
 from fedatoms.engine.gpu.rewrite import BatchedKernels, traced
 from fedatoms.engine.server import sample_size
 from fedatoms.engine.spec import Simulation
-from fedatoms.nn.groups import groups
+from fedatoms.nn.parameter_groups import groups
 from fedatoms.nn.pure import Network, network, tensor_names, why_not_vectorised
 
 Predict = Callable[[Params, Tensor], Tensor]

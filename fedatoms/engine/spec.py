@@ -8,10 +8,10 @@ from torch import nn
 from fedatoms.algorithms.base import Algorithm, nothing
 from fedatoms.core.options import CHOICES, MODELS_SCORED, Map, Place, Precision, Scored, check_range, one_of
 from fedatoms.data.batches import Plan, planner
-from fedatoms.data.federation import Federation
+from fedatoms.data.federations import Federation
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round
-from fedatoms.nn.groups import heads
+from fedatoms.nn.parameter_groups import heads
 from fedatoms.personal.base import Personal, Phase
 
 
@@ -77,7 +77,7 @@ def _check_collaboration(sim: Simulation) -> None:
     if sim.algorithm.client_memory is not nothing:
         raise ValueError(
             "an algorithm that keeps a memory on clients, with a personalised method that moves features and combines "
-            "heads: its controls would take both for the client's drift. Use fedavg or fedprox."
+            "heads: its controls would take both for the client's drift. Use an algorithm without such a memory."
         )
     if sim.exchange.personal or sim.exchange.slow_local == "keep":
         raise ValueError(

@@ -12,7 +12,7 @@ from fedatoms.algorithms import algorithm
 from fedatoms.core.options import CONTROLS, GROUPS, INITS, MAPS, PLACES, PRECISIONS, SLOW_LOCALS, one_of
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Images, load
-from fedatoms.data.federation import Federation, check_own_tests, hold_out, partition, test_by_classes
+from fedatoms.data.federations import Federation, check_own_tests, hold_out, partition, test_by_classes
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round, fast_slow

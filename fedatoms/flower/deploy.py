@@ -32,6 +32,8 @@ EachLine = Callable[[str], None]
 
 STARTING = 60.0  # seconds until a new process must answer
 ASKING = 60.0  # seconds for a command that only queries
+TRIES = 3  # starts of a SuperNode, which gives up when its first handshake fails, as on a busy machine it may
+FAILED_HANDSHAKE = "SSL/TLS handshake error"
 TAIL = 15  # lines of a log in an error
 
 
@@ -79,8 +81,7 @@ class Deployment:
             raise FileExistsError(f"{self.folder} has a deployment in it already. Use a new folder.")
         with private():
             self.logs.mkdir(parents=True)
-        link_port, *self._node_ports = free_ports(1 + len(nodes))
-        self.address = f"{LOOPBACK}:{link_port}"
+        self.address = f"{LOOPBACK}:{free_ports(1)[0]}"
         self._configs = nodes
         self._server = certificates(self.folder) if tls else None
         self._keys = [node_key(self.folder, f"node-{i}") if tls else None for i in range(len(nodes))]
@@ -132,11 +133,11 @@ class Deployment:
 
     def start_nodes(self, which: Iterable[int] | None = None) -> None:
         """Starts SuperNodes, all unless told which, and waits until they are online."""
-        names = {i: f"node-{i}" for i in (range(len(self._configs)) if which is None else which)}
-        for i, name in names.items():
-            self.start(name, node_command(self.address, self._node_ports[i], self._configs[i], self._keys[i], self.ca))
-        for name in names.values():
-            self._wait(name, self.is_online)
+        chosen = list(range(len(self._configs)) if which is None else which)
+        for i in chosen:
+            self._start_node(i)
+        for i in chosen:
+            self._wait_for_node(i)
 
     def register_nodes(self) -> None:
         """Tells the SuperLink the nodes' keys, if they have any."""
@@ -209,6 +210,20 @@ class Deployment:
         found = [program(command[0], self._env), *command[1:]]
         return start(found, self.mark(name), env=self._env, cwd=self.folder, log=log)
 
+    def _start_node(self, i: int) -> None:
+        command = node_command(self.address, free_ports(1)[0], self._configs[i], self._keys[i], self.ca)
+        self.start(f"node-{i}", command)
+
+    def _wait_for_node(self, i: int) -> None:
+        name = f"node-{i}"
+        for last in (False,) * (TRIES - 1) + (True,):
+            try:
+                return self._wait(name, self.is_online)
+            except DeploymentError:
+                if last or not any(FAILED_HANDSHAKE in line for line in self.log(name)):
+                    raise
+            self._start_node(i)
+
     def _wait(self, name: str, ready: Callable[[str], bool]) -> None:
         until = time.monotonic() + STARTING
         while not ready(name):
@@ -222,7 +237,7 @@ class Deployment:
     def _answers(self, name: str) -> bool:
         host, port = self.address.split(":")
         with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-            return self.parts[name].process.poll() is None  # or another process answers
+            return any("Uvicorn running" in line for line in self.log(name))  # or another process answers
         return False
 
     def is_online(self, name: str) -> bool:

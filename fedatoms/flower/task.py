@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedatoms.adapt.fit import with_own
 from fedatoms.core.lookup import unknown
 from fedatoms.data.datasets import Images, Recipe, load
-from fedatoms.data.federation import Federation, hold_out, pair_up
+from fedatoms.data.federations import Federation, hold_out, pair_up
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import assemble, data_of, parametrise
 from fedatoms.experiment.checks import check

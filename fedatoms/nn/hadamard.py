@@ -19,7 +19,6 @@ from torch.nn import functional
 from fedatoms.core import randomness
 from fedatoms.core.options import check_range
 from fedatoms.nn.atoms import Where
-from fedatoms.nn.groups import groups
 from fedatoms.nn.layers import (
     Conv,
     MadeWeight,
@@ -30,6 +29,7 @@ from fedatoms.nn.layers import (
     require_own_weights,
     swap,
 )
+from fedatoms.nn.parameter_groups import groups
 
 
 class LowRank(nn.Module):

@@ -14,7 +14,7 @@ from fedatoms.core.trees import Memory, Params
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.loop import train
 from fedatoms.engine.spec import Simulation
-from fedatoms.nn.groups import groups
+from fedatoms.nn.parameter_groups import groups
 from fedatoms.testing import laws
 from fedatoms.testing.small import TRAINING, WHOLE, check_same, clients, network, simulation, tensors
 

@@ -9,7 +9,7 @@ from torch import nn
 from fedatoms.core import trees
 from fedatoms.engine.loop import train
 from fedatoms.engine.spec import Simulation
-from fedatoms.nn.groups import groups
+from fedatoms.nn.parameter_groups import groups
 from fedatoms.personal.base import Personal
 from fedatoms.testing import laws
 from fedatoms.testing.small import check_same, simulation

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatoms.core.trees import Params
-from fedatoms.data.federation import Federation, federation
+from fedatoms.data.federations import Federation, federation
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.loop import Trained, rounds, train
 from fedatoms.engine.runtime import prepare
@@ -55,7 +55,7 @@ def clients(order: Sequence[int] = range(len(SIZES)), copies: int = 1) -> Federa
 def network(*, norm: bool = True, dropout: bool = True) -> nn.Module:
     """Builds a decomposed network in float64, the same one each time.
 
-    >>> from fedatoms.nn.groups import groups
+    >>> from fedatoms.nn.parameter_groups import groups
     >>> sorted(set(groups(network()).values()))
     ['atoms', 'coefficients', 'head', 'rest', 'statistics']
     """

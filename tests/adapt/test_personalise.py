@@ -24,8 +24,8 @@ from fedatoms.cli import main
 from fedatoms.data import load
 from fedatoms.data.image_files import FORMATS, Wanted, read_images
 from fedatoms.nn.atoms import decompose, is_decomposed
-from fedatoms.nn.groups import groups
 from fedatoms.nn.models import build
+from fedatoms.nn.parameter_groups import groups
 from fedatoms.nn.pure import with_params
 
 SMALL = "--clients 5 --rounds 2 --epochs 1 --batch-size 32 --threads 1 --device cpu --parametrisation atoms".split()

@@ -170,7 +170,7 @@ def test_beta_one_fifth_on_the_lenet_saves_what_the_paper_says() -> None:
 
     net = decompose(build("lenet", classes=10), 9)
     x, y = torch.zeros(2, 3, 32, 32), torch.tensor([0, 1])
-    from fedatoms.data.federation import federation
+    from fedatoms.data.federations import federation
 
     data = federation([(x, y), (x, y)], test=(x, y))
     sims = [

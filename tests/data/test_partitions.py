@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from fedatoms.data.datasets import Images, Recipe
-from fedatoms.data.federation import federation, hold_out, partition
+from fedatoms.data.federations import federation, hold_out, partition
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
 
 

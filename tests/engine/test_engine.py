@@ -12,7 +12,7 @@ from torch import nn
 
 from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.core import trees
-from fedatoms.data.federation import federation
+from fedatoms.data.federations import federation
 from fedatoms.engine import server
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, check_covers, every_round, fast_slow

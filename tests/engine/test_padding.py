@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedatoms.algorithms import algorithm
 from fedatoms.data.datasets import Recipe
-from fedatoms.data.federation import Federation, federation
+from fedatoms.data.federations import Federation, federation
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.loop import begin

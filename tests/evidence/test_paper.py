@@ -32,8 +32,8 @@ from fedatoms.experiment.identity import identity
 from fedatoms.experiment.parse import scored_models
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.nn.atoms import decompose
-from fedatoms.nn.groups import groups
 from fedatoms.nn.models import build
+from fedatoms.nn.parameter_groups import groups
 
 CARDS = ROOT / "docs" / "methods"
 FORMS: tuple[Form, ...] = ("printed", "derived")

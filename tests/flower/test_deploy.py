@@ -25,7 +25,7 @@ from support.faults import kill_part
 from fedatoms.flower import processes
 from fedatoms.flower.commands import PORTS, Value, config_words, free_ports
 from fedatoms.flower.demo import demo
-from fedatoms.flower.deploy import DeploymentError, deployed
+from fedatoms.flower.deploy import Deployment, DeploymentError, deployed
 from fedatoms.flower.keys import certificates, node_key
 
 PROJECT = """
@@ -223,6 +223,40 @@ def test_a_config_with_a_name_that_flower_would_cut_is_refused() -> None:
 def test_free_ports_are_different_and_never_those_of_outgoing_connections() -> None:
     ports = free_ports(20)
     assert len(set(ports)) == 20 and set(ports) <= set(PORTS)
+
+
+NODE = """
+import pathlib, sys, time
+starts = pathlib.Path("starts")
+before = len(starts.read_text()) if starts.exists() else 0
+starts.write_text("x" * (before + 1))
+if before < int(sys.argv[1]):
+    sys.exit(sys.argv[2])
+print("SuperNode ID: 1", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("failures", "why", "starts"),
+    [
+        pytest.param(2, "SSL/TLS handshake error detected.", 3, id="two handshakes"),
+        pytest.param(3, "SSL/TLS handshake error detected.", 3, id="every handshake"),
+        pytest.param(1, "no such federation", 1, id="another failure"),
+    ],
+)
+def test_a_node_is_started_again_when_its_handshake_failed_and_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, why: str, starts: int
+) -> None:
+    command = [sys.executable, "-c", NODE, str(failures), why]
+    monkeypatch.setattr("fedatoms.flower.deploy.node_command", lambda *_: command)
+    deployment = Deployment(tmp_path / "deployment", [{}], tls=False, env={})
+    try:
+        with pytest.raises(DeploymentError, match=why) if failures != 2 else nullcontext():
+            deployment.start_nodes()
+    finally:
+        deployment.end()
+    assert len((deployment.folder / "starts").read_text()) == starts
 
 
 def test_ending_reaches_children_in_sessions_of_their_own_and_those_that_do_not_listen(tmp_path: Path) -> None:

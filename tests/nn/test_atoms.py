@@ -19,8 +19,8 @@ from torch.nn.utils import prune
 from fedatoms.core.options import GROUPS, Init
 from fedatoms.core.randomness import generator
 from fedatoms.nn.atoms import AtomConv, decompose, fuse, is_decomposed
-from fedatoms.nn.groups import groups
 from fedatoms.nn.layers import Conv
+from fedatoms.nn.parameter_groups import groups
 
 few = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 2**32)

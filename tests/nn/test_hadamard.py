@@ -18,10 +18,10 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import network_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.atoms import decompose, fuse
-from fedatoms.nn.groups import groups
 from fedatoms.nn.hadamard import HadamardConv, HadamardLinear, LowRank, factorise, personal_factors, rank
 from fedatoms.nn.layers import Conv
 from fedatoms.nn.models import fedrep_cnn100, lenet, resnet18
+from fedatoms.nn.parameter_groups import groups
 
 few = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

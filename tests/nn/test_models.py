@@ -12,8 +12,8 @@ from torch import nn
 from fedatoms.core.options import GROUPS
 from fedatoms.core.randomness import generator
 from fedatoms.nn.atoms import decompose, fuse
-from fedatoms.nn.groups import groups
 from fedatoms.nn.models import MODELS, build, check_input
+from fedatoms.nn.parameter_groups import groups
 
 SIZES = {name: 8 if name == "digits-cnn" or name.endswith("small") else 32 for name in MODELS}
 

@@ -15,7 +15,7 @@ from fedatoms.algorithms import algorithm
 from fedatoms.core import trees
 from fedatoms.core.options import Group
 from fedatoms.data.batches import fetch
-from fedatoms.data.federation import Federation
+from fedatoms.data.federations import Federation
 from fedatoms.engine import evaluate
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.client_states import Client, Clients

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedatoms.algorithms.base import Server
-from fedatoms.data.federation import Federation
+from fedatoms.data.federations import Federation
 from fedatoms.engine.client_states import Client, flatten
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance

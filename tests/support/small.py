@@ -4,7 +4,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedatoms.data.federation import Federation, federation
+from fedatoms.data.federations import Federation, federation
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import Runtime, prepare

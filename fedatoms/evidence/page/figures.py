@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedatoms.core.lookup import one_line
 from fedatoms.data.datasets import Images, load
-from fedatoms.data.federation import hold_out
+from fedatoms.data.federations import hold_out
 from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.paper.tables import cells_of
 from fedatoms.evidence.results.find import Run
