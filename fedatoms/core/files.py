@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from fedatoms.core.border import read_bytes
 from fedatoms.core.lookup import one_line
 from fedatoms.core.trees import Params
 
@@ -50,7 +51,7 @@ def read_tensors(path: Path, remedy: str) -> Written:
     from safetensors.torch import load
 
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
         tree, size = load(data), int.from_bytes(data[:8], "little")
         about = json.loads(data[8 : 8 + size]).get("__metadata__", {})
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
