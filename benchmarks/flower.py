@@ -27,7 +27,7 @@ from fedatoms.flower.node import Kept, keep, kept_at
 from fedatoms.flower.server_state import ServerState, order_for, take_in
 from fedatoms.flower.task import server_simulation
 from fedatoms.nn.models import build
-from fedatoms.runs.results import read_rounds
+from fedatoms.runs.rounds import read_rounds
 
 NODES, ROUNDS = 2, 3
 TASK = """

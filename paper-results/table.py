@@ -18,7 +18,8 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1
 from fedatoms.runs.compare import compare
 from fedatoms.runs.plots import accuracy_plot
-from fedatoms.runs.results import Result, accuracy_curves, read_result, read_rounds
+from fedatoms.runs.results import Result, accuracy_curves, read_result
+from fedatoms.runs.rounds import read_rounds
 
 ROOT, MAKER = Path(__file__).parent, "paper-results/table.py"
 NAMES = {name: METHODS[name].label for name in ALGORITHMS}

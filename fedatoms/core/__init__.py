@@ -1,1 +1,2 @@
-"""State-dict arithmetic, randomness, options, the ledger of bytes, lookup, files; imports nothing of the package."""
+"""State-dict arithmetic, randomness, options, tables of methods, the ledger of bytes, files and their border;
+imports nothing of the package."""

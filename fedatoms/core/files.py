@@ -6,7 +6,7 @@ import os
 import secrets
 import zlib
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from fedatoms.core.border import read_bytes
 from fedatoms.core.lookup import one_line
@@ -59,17 +59,6 @@ def read_tensors(path: Path, remedy: str) -> Written:
     return Written(tree, about, hashlib.sha256(data).hexdigest())
 
 
-def strict_json(text: str) -> object:
-    """Reads JSON and refuses NaN and infinity, which Python would accept.
-
-    >>> strict_json("[NaN]")
-    Traceback (most recent call last):
-    ...
-    ValueError: it holds NaN, which JSON does not have
-    """
-    return json.loads(text, parse_constant=_refuse)
-
-
 def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Writes ``data`` to ``path`` in one step; on failure the old file stays and the temporary one is removed."""
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")  # another process may write the same file
@@ -83,7 +72,3 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"it holds {constant}, which JSON does not have")

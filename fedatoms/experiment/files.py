@@ -1,14 +1,15 @@
 """Experiments as JSON: written whole, read back with every field, older files included. No torch."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from fedatoms.core.lookup import one_line, some, unknown
+from fedatoms.core.records import FORMAT, fit, read_record, sealed
 from fedatoms.experiment.fields import PATH_FIELDS, Experiment
 from fedatoms.experiment.parse import period_of
 
+EXPERIMENT = "experiment.json"
 ABSENT_IN_OLDER_FILES = frozenset(  # such a file means the default
     {"holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"}
     | {"own_test", "precision", "fixed"}
@@ -48,7 +49,12 @@ def from_json(fields: Mapping[str, object]) -> Experiment:
     optional = ABSENT_IN_OLDER_FILES.union(PATH_FIELDS)
     if missing := [name for name in known if name not in fields and name not in optional]:
         raise ValueError(f"it lacks the field{'s' * (len(missing) > 1)} {some(missing)}")
-    return Experiment(**fields)  # type: ignore[arg-type]
+    return fit(fields, Experiment, "")
+
+
+def sealed_fields(experiment: Experiment) -> dict[str, object]:
+    """Returns what the file of a run's experiment holds."""
+    return sealed({FORMAT: 2, **to_json(experiment)})
 
 
 def load(path: Path) -> Experiment:
@@ -56,17 +62,18 @@ def load(path: Path) -> Experiment:
     if not path.exists():
         raise ValueError(f"{path} does not exist. Give a saved experiment.json, or a preset (`fedatoms presets`).")
     try:
-        fields = json.loads(path.read_text())
-        if not isinstance(fields, dict):
-            raise ValueError("it is not a JSON object")
-        return from_json(fields)
-    except (ValueError, TypeError) as error:
+        fields = read_record(path, "it")
+        return from_json({name: value for name, value in fields.items() if name != FORMAT})
+    except (ValueError, OSError) as error:
         reason = one_line(error).rstrip(".")
-        raise ValueError(f"{path} is not a whole experiment file: {reason}. Write one with `fedatoms run`.") from error
+        mine = " If you changed it, remove its format and seal." if "checksum" in reason else ""
+        raise ValueError(
+            f"{path} is not a whole experiment file: {reason}.{mine} Write one with `fedatoms run`."
+        ) from None
 
 
 def load_run(folder: Path) -> Experiment:
     """Reads the experiment of a run's folder."""
-    if not (folder / "experiment.json").exists():
-        raise ValueError(f"{folder} holds no run: experiment.json is missing. Give a folder that `fedatoms run` made.")
-    return load(folder / "experiment.json")
+    if not (folder / EXPERIMENT).exists():
+        raise ValueError(f"{folder} holds no run: {EXPERIMENT} is missing. Give a folder that `fedatoms run` made.")
+    return load(folder / EXPERIMENT)

@@ -29,7 +29,8 @@ from fedatoms.flower.task import Settings, Task, configured, server_simulation
 from fedatoms.runs.execute import Engine, resume, run
 from fedatoms.runs.loading import write_model
 from fedatoms.runs.personal_models import accuracy_after, accuracy_before
-from fedatoms.runs.results import Result, Row, read_rounds
+from fedatoms.runs.results import Result
+from fedatoms.runs.rounds import Row, read_rounds
 
 log = logging.getLogger("flwr")
 SAME = EXECUTION_FIELDS | set(LENGTH_FIELDS)  # what a resumed run may change

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import torch
 
 from fedatoms.core import ledger
 from fedatoms.core.files import replace_file
 from fedatoms.core.ledger import Bytes
+from fedatoms.core.records import fit, read_record, sealed
 from fedatoms.core.trees import Memory
 from fedatoms.engine import server as server_side
 from fedatoms.engine.round import aggregate, lost_by, message_to
@@ -17,6 +18,7 @@ from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
 from fedatoms.flower.membership import Holder
 from fedatoms.flower.wire import Answer, Missing, Order
+from fedatoms.runs.checkpoints import ClientNumber
 
 KEPT = 2  # as many as there are checkpoints
 HOLDERS = "holders.json"
@@ -69,7 +71,7 @@ def save_state(folder: Path, known: ServerState) -> None:
     """Writes what no checkpoint has, before the checkpoint of the same round."""
     folder.mkdir(parents=True, exist_ok=True)
     base = {str(client): number for client, number in known.base.items()}
-    replace_file(_path(folder, known.state.round), json.dumps({"run": known.run, "base": base}).encode())
+    replace_file(_path(folder, known.state.round), json.dumps(sealed({"run": known.run, "base": base})).encode())
     for old in sorted(folder.glob("[0-9]*.json"))[: -KEPT - 1]:
         old.unlink()
 
@@ -77,25 +79,32 @@ def save_state(folder: Path, known: ServerState) -> None:
 def save_holders(folder: Path, holders: Mapping[int, Holder]) -> None:
     """Writes which key owns each client: at once and not by round, so that a kill does not undo it."""
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / HOLDERS, json.dumps({str(client): list(each) for client, each in holders.items()}).encode())
+    values = {str(client): list(each) for client, each in holders.items()}
+    replace_file(folder / HOLDERS, json.dumps(sealed(values)).encode())
 
 
 def load_holders(folder: Path) -> dict[int, Holder]:
     """Reads what ``save_holders`` wrote, if it did."""
-    if not (folder / HOLDERS).exists():
+    path = folder / HOLDERS
+    if not path.exists():
         return {}
-    return {int(client): Holder(*each) for client, each in json.loads((folder / HOLDERS).read_text()).items()}
+    found = fit(read_record(path), dict[ClientNumber, Holder], str(path))
+    return {int(client): each for client, each in found.items()}
 
 
 def load_state(folder: Path, state: State, trajectory: str) -> ServerState:
     """Reads what ``save_state`` wrote for a state."""
-    try:
-        found = json.loads(_path(folder, state.round).read_text())
-    except OSError as error:
-        raise ValueError(f"{folder} has nothing about round {state.round}. Restore it, or start a new run.") from error
-    return ServerState(
-        state, found["run"], trajectory, {int(client): number for client, number in found["base"].items()}
-    )
+    path = _path(folder, state.round)
+    if not path.exists():
+        raise ValueError(f"{folder} has nothing about round {state.round}. Restore it, or start a new run.")
+    found = fit(read_record(path), _File, str(path))
+    base = {int(client): number for client, number in found["base"].items()}
+    return ServerState(state, found["run"], trajectory, base)
+
+
+class _File(TypedDict):
+    run: str
+    base: dict[ClientNumber, int]
 
 
 def _path(folder: Path, number: int) -> Path:

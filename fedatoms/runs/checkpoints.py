@@ -2,16 +2,19 @@
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TypedDict, cast
+from typing import Annotated, NamedTuple, TypedDict
 
 import torch
+from msgspec import Meta
 from safetensors.torch import load, save
 
 from fedatoms.algorithms.base import Server
+from fedatoms.core.border import read_bytes
 from fedatoms.core.files import Stored, read_file, replace_file, write_file
 from fedatoms.core.options import Group
+from fedatoms.core.records import fit, read_record, sealed
 from fedatoms.core.trees import Memory, Params, misfit
 from fedatoms.engine.client_states import Client, Clients, flatten, unflatten
 from fedatoms.engine.loop import begin
@@ -82,27 +85,32 @@ def _save(folder: Path, state: State, trajectory: str, seconds: float) -> None:
         "held": {str(client): dict(held) for client, held in state.held.items()},
         "clients": {str(client): [row.path.name, row.checksum] for client, row in rows.items()},
     }
-    replace_file(folder / f"{state.round:06d}.json", json.dumps({**manifest, "seal": _seal(manifest)}).encode())
+    replace_file(folder / f"{state.round:06d}.json", json.dumps(sealed(manifest)).encode())
 
 
 class _OtherExperiment(ValueError):
     pass
 
 
+_Count = Annotated[int, Meta(ge=0)]
+ClientNumber = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]  # of a client: the keys of a JSON object are text
+_File = Annotated[str, Meta(pattern=r"^[0-9]+-[0-9]+\.safetensors$")]
+
+
 class _Manifest(TypedDict):
-    round: int
+    round: _Count
     trajectory: str
     seconds: float
-    threads: int
-    checksum: int
-    versions: dict[Group, int]
-    held: dict[str, dict[Group, int]]
-    clients: dict[str, tuple[str, int]]  # file and checksum
+    threads: _Count
+    checksum: _Count
+    versions: dict[Group, _Count]
+    held: dict[ClientNumber, dict[Group, _Count]]
+    clients: dict[ClientNumber, tuple[_File, _Count]]  # file and checksum
 
 
 def _load(path: Path, runtime: Runtime, trajectory: str, notes: list[str]) -> Loaded:
     manifest = _read_manifest(path, trajectory)
-    data = path.with_suffix(".safetensors").read_bytes()
+    data = read_bytes(path.with_suffix(".safetensors"))
     if zlib.crc32(data) != manifest["checksum"]:
         raise ValueError("its tensors do not match their checksum")
     fresh, rows = begin(runtime), _stored_clients(path.parent / "clients", manifest)
@@ -121,26 +129,20 @@ def _load(path: Path, runtime: Runtime, trajectory: str, notes: list[str]) -> Lo
 
 
 def _read_manifest(path: Path, trajectory: str) -> _Manifest:
-    manifest = json.loads(path.read_text())
-    if manifest.pop("seal") != _seal(manifest):
-        raise ValueError("its manifest does not match its checksum")
+    manifest = fit(read_record(path, "its manifest", must_be_sealed=True), _Manifest, "its manifest")
     if manifest["trajectory"] != trajectory:
         raise _OtherExperiment(
             f"{path} belongs to another experiment than experiment.json. Restore that file, or use another `name`."
         )
-    return cast(_Manifest, manifest)
+    return manifest
 
 
 def _stored_clients(folder: Path, manifest: _Manifest) -> dict[int, Stored]:
     rows = {int(client): Stored(folder / name, crc) for client, (name, crc) in manifest["clients"].items()}
     for row in rows.values():
-        if zlib.crc32(row.path.read_bytes()) != row.checksum:
+        if zlib.crc32(read_bytes(row.path)) != row.checksum:
             raise ValueError(f"{row.path.name} does not match its checksum")
     return rows
-
-
-def _seal(manifest: Mapping[str, object]) -> int:
-    return zlib.crc32(json.dumps(manifest, sort_keys=True, default=str).encode())
 
 
 def _in_place(clients: Clients, rows: dict[int, Stored]) -> Clients:
@@ -201,6 +203,7 @@ def _tidy(folder: Path, live: set[str]) -> None:
 def _client_files(manifests: list[Path]) -> Iterator[str]:
     for path in manifests:
         try:
-            yield from (name for name, _ in json.loads(path.read_text())["clients"].values())
-        except (ValueError, KeyError):
+            manifest = fit(read_record(path), _Manifest, path.name)
+        except (ValueError, OSError):
             continue  # a damaged manifest keeps no file
+        yield from (name for name, _ in manifest["clients"].values())

@@ -14,7 +14,8 @@ from fedatoms.experiment.files import load_run, to_json
 from fedatoms.experiment.identity import identity, run_folder, run_name
 from fedatoms.runs.execute import Known, resume, run
 from fedatoms.runs.lock import check_free
-from fedatoms.runs.results import Result, Summary, accuracy_curves, read_result, read_rounds
+from fedatoms.runs.results import Result, Summary, accuracy_curves, read_result
+from fedatoms.runs.rounds import read_rounds
 
 Watching = Callable[[str, int], AbstractContextManager[Watch]]  # label, rounds
 

@@ -1,7 +1,5 @@
 """Runs on disk: an experiment in, a folder with its rounds, checkpoints, model and result out."""
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +13,7 @@ from fedatoms.engine.state import State
 from fedatoms.experiment.build import configure, simulation
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
-from fedatoms.experiment.files import load_run, to_json
+from fedatoms.experiment.files import EXPERIMENT, load_run, sealed_fields
 from fedatoms.experiment.identity import run_folder, trajectory
 from fedatoms.runs.checkpoints import Loaded, load_checkpoint, save_checkpoint
 from fedatoms.runs.loading import write_model
@@ -23,18 +21,20 @@ from fedatoms.runs.lock import WAY_OUT, locked
 from fedatoms.runs.personal_models import finish_personal
 from fedatoms.runs.provenance import provenance_of
 from fedatoms.runs.remote import RESUME, is_remote
-from fedatoms.runs.results import (
+from fedatoms.runs.results import Result, result_of, write_json, write_result
+from fedatoms.runs.rounds import (
     RESULT,
     ROUNDS,
-    Result,
     Row,
+    Writer,
+    is_sealed,
     keep_rounds,
+    read_lines,
     read_rounds,
-    result_of,
+    read_segments,
     row_of,
-    write_json,
-    write_result,
 )
+from fedatoms.runs.states import noting_failure
 from fedatoms.runs.tensorboard import check_tensorboard, tensorboard
 
 Say = Callable[[str], None]
@@ -71,12 +71,13 @@ def run(
     with locked(folder, engine.if_locked):
         if (found := known()) is not None:
             return found
-        if (folder / "experiment.json").exists():
+        if (folder / EXPERIMENT).exists():
             raise ValueError(f"{folder} already holds a run. {engine.if_exists.format(folder=folder)}")
         configure(experiment)
-        write_json(folder / "experiment.json", to_json(experiment))
         runtime = prepare(sim)
-        return _finish(_Run(experiment, runtime, folder, engine, watch), Loaded(begin(runtime), 0.0, []))
+        fresh = Loaded(begin(runtime), 0.0, [])  # an experiment that cannot be run fails here: it leaves no folder
+        write_json(folder / EXPERIMENT, sealed_fields(experiment))
+        return _finish(_Run(experiment, runtime, folder, engine, watch), fresh, keep_rounds(folder, []))
 
 
 def resume(
@@ -99,7 +100,7 @@ def resume(
             return found
         configure(new)
         runtime = prepare(sim)
-        return _finish(_Run(new, runtime, folder, engine, watch), _last_checkpoint(new, runtime, folder, say))
+        return _finish(_Run(new, runtime, folder, engine, watch), *_last_checkpoint(new, runtime, folder, say))
 
 
 def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
@@ -113,20 +114,18 @@ def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
     return new
 
 
-def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) -> Loaded:
-    """Loads what a run continues from, and drops the rounds after it."""
+def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) -> tuple[Loaded, int]:
+    """Loads what a run continues from, and drops the rounds after it; returns the seal of the last one, too."""
     loaded = load_checkpoint(folder / "checkpoint", runtime, trajectory=trajectory(new))
     for note in loaded.notes:
         say(note)
     done, has_result = loaded.state.round, (folder / RESULT).exists()
     _check_rounds(new, folder, done, has_result)
-    if done == 0 and read_rounds(folder):
-        say(f"{folder} has no checkpoint yet: beginning again at round 0")
+    rows = _rows_until(folder, done, say)
     if done == new.rounds and has_result:
         say(f"{folder} is complete after {done} rounds. Ask for more with `rounds`.")
-    write_json(folder / "experiment.json", to_json(new))
-    keep_rounds(folder, done)
-    return loaded
+    write_json(folder / EXPERIMENT, sealed_fields(new))
+    return loaded, keep_rounds(folder, rows)
 
 
 def _check_rounds(new: Experiment, folder: Path, done: int, has_result: bool) -> None:
@@ -134,8 +133,23 @@ def _check_rounds(new: Experiment, folder: Path, done: int, has_result: bool) ->
         raise ValueError(f"{folder} has a result but no checkpoint to continue from. Start again with a new `name`.")
     if done > new.rounds:
         raise ValueError(f"rounds={new.rounds}: {folder} has run {done} rounds already. Use {done} or more.")
-    if [row["round"] for row in read_rounds(folder)][:done] != list(range(done)):
-        raise ValueError(f"{folder / ROUNDS} lacks some of the {done} rounds of the checkpoint. Restore that file.")
+
+
+def _rows_until(folder: Path, done: int, say: Say) -> list[Row]:
+    """Returns the rounds before a checkpoint: those of the run's file, or else those that lie beside the checkpoint."""
+    found, path = read_lines(folder), folder / ROUNDS
+    if done == 0 and found.rows:
+        say(f"{folder} has no checkpoint yet: beginning again at round 0")
+    if len(found.rows) >= done:
+        return found.rows[:done]
+    why = found.damage or f"{path} has {len(found.rows)} of the {done} rounds of the checkpoint"
+    kept = read_segments(folder, done)
+    if len(kept.rows) < done:
+        lost = "the second copy beside the checkpoints is missing"
+        reason = kept.damage or (lost if is_sealed(folder) else "runs of older versions have no second copy")
+        raise ValueError(f"{why}, and the rounds cannot be rebuilt: {reason}. Restore that file.")
+    say(f"{why}: its {done} rounds are rebuilt from those beside the checkpoint")
+    return kept.rows
 
 
 class _Run(NamedTuple):
@@ -146,45 +160,45 @@ class _Run(NamedTuple):
     watch: Watch | None
 
 
-def _finish(run: _Run, loaded: Loaded) -> Result:
+def _finish(run: _Run, loaded: Loaded, seal: int) -> Result:
     """Runs the rounds that are left, then writes the model and the result."""
     began, source = time.perf_counter() - loaded.seconds, provenance_of(run.runtime.sim.device)
     experiment, runtime, folder, engine, _ = run
-    state = _train(run, loaded.state, began)
-    personal = engine.personal(experiment, runtime, state, folder) if experiment.personal != "none" else None
-    result = result_of(
-        experiment,
-        folder,
-        seconds=time.perf_counter() - began,
-        parameters=sum(leaf.numel() for leaf in runtime.network.parameters.values()),
-        provenance=source,
-    )
-    extra, checksum = engine.extra(read_rounds(folder)), write_model(folder, runtime.sim, state)
-    return write_result(replace(result, personal=personal, extra=extra, model_sha256=checksum))
+    with noting_failure(folder):
+        state = _train(run, loaded.state, began, seal)
+        personal = engine.personal(experiment, runtime, state, folder) if experiment.personal != "none" else None
+        result = result_of(
+            experiment,
+            folder,
+            seconds=time.perf_counter() - began,
+            parameters=sum(leaf.numel() for leaf in runtime.network.parameters.values()),
+            provenance=source,
+        )
+        extra, checksum = engine.extra(read_rounds(folder)), write_model(folder, runtime.sim, state)
+        return write_result(replace(result, personal=personal, extra=extra, model_sha256=checksum))
 
 
-def _train(run: _Run, state: State, began: float) -> State:
+def _train(run: _Run, state: State, began: float, seal: int) -> State:
     """Runs the rounds that are left, with a line for each; saves checkpoints, also at the end and on Ctrl-C."""
     experiment, runtime, folder, engine, watch = run
     watchers = [each for each in (watch, tensorboard(experiment, folder, state.round)) if each is not None]
 
     def save_state() -> None:
+        lines.save(state.round)
         spent = time.perf_counter() - began
         save_checkpoint(folder / "checkpoint", state, trajectory=trajectory(experiment), seconds=spent)
 
-    try:
-        with (folder / ROUNDS).open("a") as lines:
+    with Writer(folder, state.round, seal) as lines:
+        try:
             for progress in engine.rounds(runtime, state, experiment.rounds, experiment.eval_every):
-                lines.write(json.dumps(row_of(progress)) + "\n")
-                lines.flush()
+                lines.append(row_of(progress))
                 state = progress.state  # after its line: a checkpoint never knows more rounds than the file
                 if state.round % experiment.checkpoint_every == 0 and state.round < experiment.rounds:
-                    os.fsync(lines.fileno())  # also when the power fails
                     save_state()
                 for each in watchers:
                     each(progress)
-    except KeyboardInterrupt:
+        except KeyboardInterrupt:
+            save_state()
+            raise
         save_state()
-        raise
-    save_state()
     return state

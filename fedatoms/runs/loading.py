@@ -2,27 +2,28 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypedDict
 
+from msgspec import Meta
 from safetensors.torch import save
 from torch import nn
 
 from fedatoms.core.files import read_tensors, replace_file
 from fedatoms.core.lookup import one_line
+from fedatoms.core.records import fit, parse
 from fedatoms.core.trees import Params
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
 from fedatoms.experiment.build import network_of
-from fedatoms.experiment.files import load_run
+from fedatoms.experiment.files import EXPERIMENT, load_run
 from fedatoms.experiment.parse import made_by_caller
 from fedatoms.nn.pure import with_params
 from fedatoms.runs.lock import writer
 from fedatoms.runs.remote import LOAD, RESUME, is_remote
-
-MODEL = "model.safetensors"
+from fedatoms.runs.results import MODEL, read_result
+from fedatoms.runs.rounds import RESULT
 
 
 class ImagesOf(NamedTuple):
@@ -84,8 +85,8 @@ def how_to_rewrite(folder: Path, what: str = "it") -> str:
     if by := writer(folder):
         return f"It is running ({by}): wait for it."
     how, checkpoints = how_to_resume(folder), (folder / "checkpoint").glob("*.json")
-    if not is_remote(folder) and (folder / "result.json").exists() and not any(checkpoints):
-        how = f"`fedatoms run {folder / 'experiment.json'} --name again`, as there is no checkpoint"
+    if not is_remote(folder) and (folder / RESULT).exists() and not any(checkpoints):
+        how = f"`fedatoms run {folder / EXPERIMENT} --name again`, as there is no checkpoint"
     return f"Write {what} again with {how}."
 
 
@@ -96,6 +97,14 @@ def how_to_resume(folder: Path) -> str:
     '`fedatoms run --resume runs/mine`'
     """
     return RESUME if is_remote(folder) else f"`fedatoms run --resume {folder}`"
+
+
+_Size = Annotated[int, Meta(gt=0)]
+
+
+class _Images(TypedDict):
+    classes: _Size
+    shape: Annotated[list[_Size], Meta(min_length=1)]
 
 
 class _Written(NamedTuple):
@@ -111,35 +120,26 @@ def _read(folder: Path) -> _Written:
         raise ValueError(f"{path} is missing: the run is not finished, or the file was moved. {how_to_rewrite(folder)}")
     params, about, checksum = read_tensors(path, how_to_rewrite(folder))
     try:
-        images = json.loads(about["images"])
-        sizes = [images["classes"], *images["shape"]]
-    except (KeyError, ValueError, TypeError):
-        sizes = []
-    if len(sizes) < 2 or not all(type(size) is int and size > 0 for size in sizes):
-        raise ValueError(f"{path} does not say which images the model takes. {how_to_rewrite(folder)}")
-    return _Written(params, ImagesOf(sizes[0], tuple(sizes[1:])), checksum)
+        images = fit(parse(about["images"], "its metadata"), _Images, "its metadata")
+    except (KeyError, ValueError):
+        raise ValueError(f"{path} does not say which images the model takes. {how_to_rewrite(folder)}") from None
+    return _Written(params, ImagesOf(images["classes"], tuple(images["shape"])), checksum)
 
 
 def _check_sum(folder: Path, found: str) -> None:
     """Refuses a model whose checksum is not the one in the run's result; older results have none."""
-    path = folder / "result.json"
+    path = folder / RESULT
     if not path.exists():
         if is_remote(folder):  # one that had to stop leaves the model of the rounds so far
             return
         raise ValueError(f"{path} is missing, and with it the model's checksum. {how_to_rewrite(folder, 'both')}")
     try:
-        fields = json.loads(path.read_text())
-        expected, rounds = fields.get("model_sha256"), fields["experiment"]["rounds"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(
-            f"{path} is damaged ({one_line(error)}): the model cannot be checked. {how_to_rewrite(folder)}"
-        ) from None
+        result = read_result(folder)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{one_line(error)}: the model cannot be checked. {how_to_rewrite(folder)}") from None
+    expected, rounds = result.model_sha256, result.experiment.rounds
     if expected in (None, found):
         return
-    if not isinstance(expected, str) or not re.fullmatch("[0-9a-f]{64}", expected):
-        raise ValueError(
-            f"{path}: model_sha256 {str(expected)[:20]!r} is not a checksum of 64 hex digits. {how_to_rewrite(folder)}"
-        )
     asked = load_run(folder).rounds
     older = f" Or remove result.json, which is of {rounds} rounds and not of {asked}." if rounds != asked else ""
     raise ValueError(

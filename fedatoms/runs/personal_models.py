@@ -9,7 +9,8 @@ from fedatoms.engine.finetune import last_pass
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
 from fedatoms.experiment.fields import Experiment
-from fedatoms.runs.results import accuracy_curves, read_rounds
+from fedatoms.runs.results import accuracy_curves
+from fedatoms.runs.rounds import read_rounds
 
 FOLDER = "personal"
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedatoms.runs.compare import Line, curve, scored_on
-from fedatoms.runs.results import accuracy_curves, read_rounds
+from fedatoms.runs.results import accuracy_curves
+from fedatoms.runs.rounds import read_rounds
 
 COLOURS = (
     "#0072b2",

@@ -1,33 +1,24 @@
-"""The records of a run: a line for each round in rounds.jsonl, and their summary in result.json."""
+"""The result of a run: the summary of its rounds in result.json, which seals itself and the run's other files."""
 
 import json
 import statistics
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, TypedDict, cast
+from typing import Annotated, NamedTuple, Never, NotRequired, TypedDict, cast
+
+from msgspec import Meta
 
 from fedatoms.core import ledger
 from fedatoms.core.files import replace_file
-from fedatoms.engine.loop import Progress
+from fedatoms.core.records import FORMAT, digest, fit, read_record, sealed
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.files import from_json, without_paths
+from fedatoms.experiment.files import EXPERIMENT, from_json, load_run, without_paths
+from fedatoms.runs.rounds import RESULT, ROUNDS, Count, Percent, Row, Seconds, read_rounds
 
 WINDOW = 100  # the headline is the mean of the evaluations in the last so many rounds
-ROUNDS, RESULT = "rounds.jsonl", "result.json"
-
-
-class Row(TypedDict):
-    """A line of rounds.jsonl: the record of a round, with its extra columns, and the scores if it was evaluated."""
-
-    round: int
-    loss: float | None  # None: no client reported
-    clients: int
-    failed: int
-    up: dict[str, int]
-    down: dict[str, int]
-    seconds: float
-    scores: dict[str, dict[str, float]]
+MODEL = "model.safetensors"
+SHA256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Summary(NamedTuple):
@@ -53,6 +44,7 @@ class Result:
     folder: Path
     personal: dict[str, float] | None = None  # accuracies of clients' own models, see ``personal_models``
     model_sha256: str | None = None  # of model.safetensors; older results have none
+    files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the run's other files; older results have none
     extra: Mapping[str, object] = field(default_factory=dict)  # further keys of result.json, of the run's engine
 
 
@@ -104,46 +96,47 @@ def result_of(
 
 
 def write_result(result: Result) -> Result:
-    """Writes result.json and returns the result."""
+    """Writes result.json with checksums of the run's files and of itself, and returns the result."""
+    folder = result.folder
+    own = sorted(path.relative_to(folder).as_posix() for path in (folder / "personal").glob("*.safetensors"))
+    result = replace(result, files={name: digest(folder / name) for name in (EXPERIMENT, ROUNDS, *own)})
     written = {**asdict(result), "accuracy": {name: each._asdict() for name, each in result.accuracy.items()}}
     written["experiment"] = without_paths(result.experiment)
-    folder, extra = written.pop("folder"), written.pop("extra")
-    write_json(folder / RESULT, {**written, **extra})
+    del written["folder"]
+    extra = written.pop("extra")
+    write_json(folder / RESULT, sealed({FORMAT: 2, **written, **extra}))
     return result
 
 
 def read_result(folder: Path | str) -> Result:
-    """Reads a finished run."""
-    folder = Path(folder)
-    found = json.loads((folder / RESULT).read_text())
-    accuracy = {name: Summary(**summary) for name, summary in found.pop("accuracy").items()}
-    experiment, known = from_json(found.pop("experiment")), {each.name for each in fields(Result)}
-    extra = {name: found.pop(name) for name in found.keys() - known}
-    return Result(experiment, accuracy, folder=folder, extra=extra, **found)
+    """Reads a finished run; a result that does not match its checksum, or has other types, is an error."""
+    path = Path(folder) / RESULT
+    found = read_record(path)
+    found.pop(FORMAT, None)
+    known = fit(found, _File, str(path))
+    try:
+        experiment = from_json(known["experiment"])
+    except ValueError as error:
+        raise ValueError(f"{path}: experiment: {error}") from None
+    values = {name: value for name, value in known.items() if name not in ("accuracy", "experiment")}
+    accuracy = {name: Summary(**summary) for name, summary in known["accuracy"].items()}
+    extra = {name: value for name, value in found.items() if name not in _File.__annotations__}
+    return Result(experiment, accuracy, folder=path.parent, extra=extra, **cast(dict[str, Never], values))
 
 
-def row_of(progress: Progress) -> Row:
-    """Returns the line of a round; extra columns only if there is something in them."""
-    record = progress.record._asdict()
-    extra = {name: column for name, column in record.pop("extra").items() if column}
-    loss = progress.record.loss if progress.record.clients else None
-    scores = {
-        name: {part: value for part, value in score._asdict().items() if value is not None}
-        for name, score in progress.scores.items()
-    }
-    return cast(Row, {**record, **extra, "loss": loss, "scores": scores})
+def changed_files(result: Result) -> list[str]:
+    """Names the files of a run that are not what its result sealed; one that is not there was not copied.
 
-
-def read_rounds(folder: Path) -> list[Row]:
-    """Reads the rounds of a run; a last line that was cut off is left out."""
-    path = folder / ROUNDS
-    return list(_whole_lines(path)) if path.exists() else []
-
-
-def keep_rounds(folder: Path, count: int) -> None:
-    """Drops the lines of all but the first ``count`` rounds."""
-    rows = [row for row in read_rounds(folder) if row["round"] < count]
-    replace_file(folder / ROUNDS, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    A run that was asked for more rounds has another experiment file and more lines than its result: these are sealed
+    by themselves.
+    """
+    folder, changed = result.folder, []
+    for name, expected in {**result.files, MODEL: result.model_sha256}.items():
+        if expected is not None and (folder / name).exists() and digest(folder / name) != expected:
+            changed.append(name)
+    if {EXPERIMENT, ROUNDS} & set(changed) and _has_more_rounds(result):
+        changed = [name for name in changed if name not in (EXPERIMENT, ROUNDS)]
+    return changed
 
 
 def write_json(path: Path, values: Mapping[str, object]) -> None:
@@ -151,9 +144,28 @@ def write_json(path: Path, values: Mapping[str, object]) -> None:
     replace_file(path, (json.dumps(values, indent=2) + "\n").encode())
 
 
-def _whole_lines(path: Path) -> Iterator[Row]:
-    for line in path.read_text().splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            return
+def _has_more_rounds(result: Result) -> bool:
+    try:
+        return load_run(result.folder).rounds > result.experiment.rounds
+    except ValueError:
+        return False
+
+
+class _SummaryFile(TypedDict):
+    headline: Percent
+    final: Percent
+    best: Percent
+
+
+class _File(TypedDict):
+    experiment: dict[str, object]
+    accuracy: dict[str, _SummaryFile]
+    bytes_up: dict[str, Count]
+    bytes_down: dict[str, Count]
+    seconds: Seconds
+    seconds_per_round: Seconds
+    parameters: Count
+    provenance: dict[str, object]
+    personal: NotRequired[dict[str, Percent] | None]
+    model_sha256: NotRequired[SHA256 | None]
+    files: NotRequired[dict[str, SHA256]]

@@ -34,7 +34,8 @@ from fedatoms.evidence.results.groups import group
 from fedatoms.experiment.identity import identity
 from fedatoms.experiment.presets import ALGORITHMS as TABLE1_ALGORITHMS
 from fedatoms.experiment.presets import PRESETS, TABLE2_ROWS
-from fedatoms.runs.results import Result, read_result, read_rounds, summarise
+from fedatoms.runs.results import Result, read_result, summarise
+from fedatoms.runs.rounds import read_rounds
 
 RUNS = ROOT / "paper-results"
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "paper-results/README.md", "benchmarks/README.md")]

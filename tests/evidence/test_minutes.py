@@ -29,7 +29,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identity import run_name
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.runs.provenance import provenance_of
-from fedatoms.runs.results import read_rounds
+from fedatoms.runs.rounds import read_rounds
 
 ROUNDS = 4
 PAIR = ["--quick", "--only", "^fedavg-(atoms25-)?cifar10-5 --partition iid"]

@@ -32,7 +32,7 @@ from fedatoms.flower import client_app, server_app
 from fedatoms.flower.membership import Holder, keys_stay
 from fedatoms.flower.server_state import load_holders
 from fedatoms.flower.strategy import TooFew
-from fedatoms.runs.results import read_rounds
+from fedatoms.runs.rounds import read_rounds
 
 WHO = 2  # the client that is claimed, of 12 samples and 12 test images
 STRANGER = FIRST + 7

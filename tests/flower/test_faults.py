@@ -32,7 +32,8 @@ from support.flower_grid import (
 from torch import Tensor
 
 from fedatoms.flower import Own, wire
-from fedatoms.runs.results import read_result, read_rounds
+from fedatoms.runs.results import read_result
+from fedatoms.runs.rounds import read_rounds
 
 WHEN, WHO = 2, 2  # the round in which something goes wrong, and with which client
 

@@ -18,7 +18,7 @@ from support.deployed_app import SMALL, is_the_simulators, node_configs, write_a
 from support.faults import end_node, hold_node, kill_part, kill_server_app, let_node_go, start_node
 
 from fedatoms.flower.deploy import Deployment, DeploymentError, deployed
-from fedatoms.runs.results import read_rounds
+from fedatoms.runs.rounds import read_rounds
 
 pytestmark = pytest.mark.federation
 

@@ -18,7 +18,7 @@ from support.flower_grid import FIRST, SCAFFOLD, SMALL, App, OneProcess, all_of,
 from fedatoms.flower import Own
 from fedatoms.flower.node import Kept, keep, kept_at
 from fedatoms.flower.task import configured, node_simulation, server_simulation
-from fedatoms.runs.results import read_rounds
+from fedatoms.runs.rounds import read_rounds
 
 WHO = 2  # the client whose node is set up wrongly
 

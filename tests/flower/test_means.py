@@ -19,7 +19,7 @@ from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.experiment.fields import Experiment
 from fedatoms.flower import Task, client_app
 from fedatoms.flower.strategy import TooFew
-from fedatoms.runs.results import read_rounds
+from fedatoms.runs.rounds import read_rounds
 
 SIX = replace(SMALL, clients=6)
 DATA = clients_of((5, 7, 12, 9, 6, 8))

@@ -42,7 +42,8 @@ from fedatoms.flower.server_state import ServerState, save_state
 from fedatoms.flower.strategy import NotFinite, TooFew
 from fedatoms.runs.execute import resume
 from fedatoms.runs.lock import locked
-from fedatoms.runs.results import read_result, read_rounds
+from fedatoms.runs.results import read_result
+from fedatoms.runs.rounds import read_rounds
 
 WHO = 2  # the client whose node forgets
 Whole = Callable[[Experiment], dict[str, Tensor]]

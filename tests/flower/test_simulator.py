@@ -41,7 +41,8 @@ from fedatoms.flower.task import Settings, server_simulation
 from fedatoms.nn.models import build
 from fedatoms.personal import METHODS
 from fedatoms.runs.execute import run
-from fedatoms.runs.results import read_result, read_rounds
+from fedatoms.runs.results import read_result
+from fedatoms.runs.rounds import read_rounds
 
 DIGITS = Experiment(
     partition="dirichlet", unbalanced=0.3, own_test="classes", clients=3, fraction=1.0, epochs=1, batch_size=30,

@@ -32,7 +32,7 @@ from fedatoms.runs import compare, execute, lock
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.loading import load_model
 from fedatoms.runs.lock import check_free, locked, writer
-from fedatoms.runs.results import read_rounds
+from fedatoms.runs.rounds import read_rounds
 
 ONE = "^fedavg-cifar10-5 --partition iid"
 HOLD = """
@@ -263,11 +263,10 @@ def test_a_report_calls_a_run_running_and_advises_nothing(
         assert by is not None and by.startswith(f"process {other.pid} on ") and " since 20" in by
         assert main(["report", "runs"]) == 0
         line, advice = capsys.readouterr().err.splitlines()
-        assert line == f"fedatoms: runs/going/experiment.json: running ({by})"
-        assert advice.endswith(
-            "runs/stopped/experiment.json: not finished: go on with `fedatoms run --resume runs/stopped`"
-        )
-        assert f"running ({by})" in Path("report.html").read_text()
+        assert line.startswith(f"fedatoms: runs/going/experiment.json: running after 3 of 40 rounds ({by}, last round ")
+        assert "runs/stopped/experiment.json: stopped after 3 of 40 rounds: go on with" in advice
+        assert advice.endswith(" `fedatoms run --resume runs/stopped`")
+        assert f"running after 3 of 40 rounds ({by}, last round" in Path("report.html").read_text()
         assert main(["report", "runs/going", "-o", "other.html"]) == 2
         assert "--resume" not in capsys.readouterr().err
         with pytest.raises(ValueError, match=r"is not finished.*It is running \(process .*\): wait for it\."):

@@ -15,7 +15,7 @@ from fedatoms.experiment.build import configure, simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.flower.commands import Value
 from fedatoms.flower.new import new
-from fedatoms.runs.results import read_rounds
+from fedatoms.runs.rounds import read_rounds
 
 SMALL = Experiment(
     partition="dirichlet",

@@ -3,29 +3,21 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import NoneType
-from typing import TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import cast
 
-from fedatoms.core.files import replace_file, strict_json
+from fedatoms.core.files import replace_file
 from fedatoms.core.lookup import one_line
+from fedatoms.core.records import fit, read_record, sealed
 from fedatoms.evidence.explain.latent import Latent
 from fedatoms.evidence.explain.values import Explanation
 from fedatoms.experiment.checks import check
-from fedatoms.experiment.fields import PATH_FIELDS, Experiment
+from fedatoms.experiment.fields import PATH_FIELDS
 from fedatoms.experiment.files import from_json, to_json
 from fedatoms.experiment.identity import identity
 
 FILE = "explain.json"  # in the run's folder, unless another is asked for
-NAMES: dict[type, str] = {
-    dict: "an object",
-    list: "a list",
-    str: "a text",
-    int: "a whole number",
-    float: "a finite number",
-}
-T = TypeVar("T")
 
 
 def write(explanation: Explanation, path: Path, found: Sequence[str]) -> None:
@@ -38,16 +30,18 @@ def write(explanation: Explanation, path: Path, found: Sequence[str]) -> None:
         "settings": _portable(settings),
         "found": list(found),
     }
-    replace_file(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+    replace_file(path, (json.dumps(sealed(content), indent=2, allow_nan=False) + "\n").encode())
 
 
 def read(path: Path) -> Explanation:
     """Reads what ``write`` wrote, except the findings, which follow from the numbers; refuses anything else."""
     try:
-        explanation = _value(Explanation, strict_json(path.read_text()), "it")
-        assert isinstance(explanation, Explanation)
+        raw = read_record(path, "it")
+        experiment = from_json(fit(raw.get("experiment"), dict[str, object], "experiment"))
+        check(experiment)
+        explanation = fit({**raw, "experiment": to_json(experiment)}, Explanation, "")
         _check(explanation)
-    except (ValueError, TypeError, OSError, RecursionError) as error:
+    except (ValueError, OSError) as error:
         raise ValueError(
             f"{path} is not what `fedatoms explain` writes, or is damaged: {one_line(error)}. "
             f"Explain the run again, or delete it."
@@ -95,48 +89,6 @@ def _plain(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return [_plain(each) for each in value] if isinstance(value, list) else value
-
-
-def _value(kind: object, raw: object, name: str) -> object:
-    """Inverts ``_plain`` for a type; the error names a value of another type."""
-    origin, of = get_origin(kind), get_args(kind)
-    if NoneType in of:
-        return None if raw is None else _value(of[0], raw, name)
-    if kind is Experiment:
-        return _experiment(_of_type(dict, raw, name))
-    if isinstance(kind, type) and is_dataclass(kind):
-        return kind(**_fields(kind, _of_type(dict, raw, name), name))
-    if origin is list:
-        return [_value(of[0], each, f"{name}[{n}]") for n, each in enumerate(_of_type(list, raw, name))]
-    if origin is dict:
-        return {key: _value(of[1], each, f"{name}.{key}") for key, each in _of_type(dict, raw, name).items()}
-    if kind is float:
-        return float(raw) if type(raw) is int else _of_type(float, raw, name)
-    return raw if kind is object else _of_type(cast(type, kind), raw, name)
-
-
-def _fields(kind: type, raw: dict[str, object], name: str) -> dict[str, object]:
-    """Reads the fields of a dataclass; those with a default may be missing, as machine-specific ones are."""
-    kinds, found = get_type_hints(kind), {}
-    for field in fields(kind):
-        if field.name in raw:
-            found[field.name] = _value(kinds[field.name], raw[field.name], f"{name}.{field.name}")
-        elif field.default is MISSING:
-            raise ValueError(f"{name}.{field.name} is missing")
-    return found
-
-
-def _of_type(kind: type[T], raw: object, name: str) -> T:
-    """Returns a finite value of exactly this type (a bool is not a number)."""
-    if type(raw) is not kind or (isinstance(raw, float) and not math.isfinite(raw)):
-        raise ValueError(f"{name} is {str(raw)[:40]}, which is not {NAMES[kind]}")
-    return raw
-
-
-def _experiment(raw: Mapping[str, object]) -> Experiment:
-    experiment = from_json(raw)
-    check(experiment)
-    return experiment
 
 
 def _portable(named: Mapping[str, object]) -> dict[str, object]:

@@ -3,9 +3,11 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypedDict
 
-from fedatoms.core.files import replace_file, strict_json
+from fedatoms.core.files import replace_file
 from fedatoms.core.lookup import one_line
+from fedatoms.core.records import fit, read_record, sealed
 from fedatoms.core.version import __version__
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
@@ -38,7 +40,7 @@ def write_measure(folder: Path, measure: Measure) -> Path:
         "values": measure.values,
         "provenance": measure.provenance,
     }
-    content = json.dumps(fields, indent=1, allow_nan=False)  # fails before anything is written
+    content = json.dumps(sealed(fields), indent=1, allow_nan=False)  # fails before anything is written
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / FILE, (content + "\n").encode())
     return folder / FILE
@@ -55,29 +57,25 @@ def read_measure(folder: Path | str) -> Measure:
     """
     path = Path(folder) / FILE
     try:
-        fields = strict_json(path.read_text())
-        if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-            raise ValueError(f"it does not say {FORMAT!r}")
-        measure = Measure(
-            name=fields["name"],
-            experiments=tuple(_experiment(one) for one in fields["experiments"]),
-            settings=fields["settings"],
-            values=fields["values"],
-            provenance=fields["provenance"],
-        )
-        if not isinstance(measure.name, str):
-            raise ValueError("its name is not a text")
-        if not all(isinstance(part, dict) for part in (measure.settings, measure.values, measure.provenance)):
-            raise ValueError("its settings, values or provenance are not objects")
-    except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError) as error:
-        why = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
-        raise ValueError(f"{path} is not a measure, or is damaged: {why}. Measure again, or delete it.") from error
-    return measure
+        found = fit(read_record(path, "it"), _File, "")
+        experiments = tuple(_experiment(one) for one in found["experiments"])
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"{path} is not a measure, or is damaged: {one_line(error)}. Measure again, or delete it."
+        ) from error
+    return Measure(found["name"], experiments, found["settings"], found["values"], found["provenance"])
 
 
-def _experiment(fields: object) -> Experiment:
-    if not isinstance(fields, dict):
-        raise ValueError("one of its experiments is not an object")
+class _File(TypedDict):
+    format: Literal["fedatoms measure 1"]
+    name: str
+    experiments: list[Values]
+    settings: Values
+    values: Values
+    provenance: Values
+
+
+def _experiment(fields: Values) -> Experiment:
     experiment = from_json(fields)
     check(experiment)
     return experiment

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fedatoms.core.ledger import total
 from fedatoms.evidence.results.find import Run
 from fedatoms.evidence.results.groups import Group
-from fedatoms.runs.results import Row
+from fedatoms.runs.rounds import Row
 
 FLOAT = 4  # bytes of a parameter
 ROUNDING = 1e-9  # points: a mean of equal accuracies may come out this much above them
@@ -83,7 +83,7 @@ def cumulative(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
 def _cost(targets: Targets, run: Run, model: str) -> Cost:
     up, both = cumulative(run.rows)
     target = targets[run.result.experiment.seed] - ROUNDING
-    accuracies = [row["scores"].get(model, {}).get("accuracy", -1.0) for row in run.rows]
+    accuracies = [row["scores"][model]["accuracy"] if model in row["scores"] else -1.0 for row in run.rows]
     for t, accuracy in enumerate(accuracies):
         if accuracy >= target:
             return Cost(t + 1, up[t], both[t])

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from fedatoms.core.ledger import total
 from fedatoms.core.lookup import find as lookup
 from fedatoms.core.lookup import one_line
 from fedatoms.data.datasets import DATASETS
@@ -18,12 +17,14 @@ from fedatoms.evidence.measures.files import Measure
 from fedatoms.evidence.measures.values import Checked, checked
 from fedatoms.evidence.results.names import natural_order
 from fedatoms.experiment.checks import check
+from fedatoms.experiment.files import EXPERIMENT
 from fedatoms.experiment.identity import identity
 from fedatoms.runs.loading import how_to_resume
 from fedatoms.runs.lock import writer
-from fedatoms.runs.results import Result, Row, accuracy_curves, read_result, read_rounds, summarise
+from fedatoms.runs.results import Result, read_result, summarise
+from fedatoms.runs.rounds import RESULT, ROUNDS, Row, read_lines
+from fedatoms.runs.states import state_of
 
-DAMAGE = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError, RecursionError)
 T = TypeVar("T")
 
 
@@ -90,11 +91,11 @@ def find(folders: Sequence[Path]) -> Found:
 def _runs(folders: Sequence[Path]) -> tuple[list[Run], list[Note], list[Note]]:
     """Reads finished runs; returns them, the results that cannot be used, and notes on rounds."""
     runs, unread, notes = [], [], []
-    for path in _files(folders, "result.json"):
+    for path in _files(folders, RESULT):
         try:
             result = _checked(read_result(path.parent))
-        except DAMAGE as error:
-            unread.append(Note(path, _reason(error)))
+        except (ValueError, OSError) as error:
+            unread.append(Note(path, _reason(error, path)))
             continue
         rows, problems = _rounds(result)
         runs.append(Run(result, rows))
@@ -120,9 +121,8 @@ def _all(
     for path in _files(folders, name):
         try:
             found.append(read(path))
-        except DAMAGE as error:
-            reason = one_line(error).removeprefix(f"{path} is ")
-            damaged.append(Note(path, f"{reason} is missing" if isinstance(error, KeyError) else reason))
+        except (ValueError, OSError) as error:
+            damaged.append(Note(path, one_line(error).removeprefix(f"{path} is ")))
     kept, repeated = _newest(found, origin)
     return kept, damaged + repeated
 
@@ -137,45 +137,27 @@ def _explanation(path: Path) -> FoundExplanation:
 
 
 def _checked(result: Result) -> Result:
-    """Refuses a result whose values are out of range."""
+    """Refuses a result that no run of this version could have."""
     check(result.experiment)
     lookup(result.experiment.dataset, DATASETS, "data set")
-    numbers = [number for summary in result.accuracy.values() for number in summary]
-    numbers += list((result.personal or {}).values())
-    if not result.accuracy or not all(_is_number(number) and 0 <= number <= 100 for number in numbers):
-        raise ValueError("its accuracies are not numbers from 0 to 100")
-    costs = [*result.bytes_up.values(), *result.bytes_down.values(), result.parameters]
-    if not all(isinstance(cost, int) and cost >= 0 for cost in costs):
-        raise ValueError("its bytes and parameters are not whole numbers of 0 or more")
-    if not all(_is_number(seconds) and seconds >= 0 for seconds in (result.seconds, result.seconds_per_round)):
-        raise ValueError("its seconds are not numbers of 0 or more")
-    if not isinstance(result.provenance, dict):
-        raise ValueError("its provenance is not an object")
+    if not result.accuracy:
+        raise ValueError("it has no accuracies")
     return result
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _rounds(result: Result) -> tuple[list[Row], list[Note]]:
     """Reads a run's rounds and notes where they contradict the result."""
-    path = result.folder / "rounds.jsonl"
-    try:
-        rows = read_rounds(result.folder)
-        summaries = summarise(rows)
-        _ = [total(row["up"]) + total(row["down"]) for row in rows]
-        points = [point for curve in accuracy_curves(rows).values() for point in curve]
-        if not all(isinstance(t, int) and _is_number(accuracy) for t, accuracy in points):
-            raise ValueError("has accuracies that are not numbers")
-    except DAMAGE as error:
-        return [], [Note(path, f"damaged, so there is no curve: {one_line(error)}")]
+    path = result.folder / ROUNDS
+    rows, _, damage = read_lines(result.folder)
+    if damage:
+        return [], [Note(path, f"damaged, so there is no curve: {damage.removeprefix(f'{path}, ')}")]
     if not rows:
         return [], [Note(path, "missing or empty: no curve")]
     if len(rows) != result.experiment.rounds:
         by = writer(result.folder)
         more = f": more are running ({by})" if by else ""
         return rows, [Note(path, f"has {len(rows)} of {result.experiment.rounds} rounds{more}")]
+    summaries = summarise(rows)
     same_models = summaries.keys() == result.accuracy.keys()
     if not same_models or any(not _agree(summaries[name], result.accuracy[name]) for name in summaries):
         return rows, [Note(path, "does not give the accuracies of result.json beside it")]
@@ -216,7 +198,7 @@ def _newest(found: Sequence[T], origin: Callable[[T], _Origin]) -> tuple[list[T]
 
 def _of_run(run: Run) -> _Origin:
     result = run.result
-    return _Origin(identity(result.experiment), result.provenance, result.folder / "result.json")
+    return _Origin(identity(result.experiment), result.provenance, result.folder / RESULT)
 
 
 def _of_measure(each: FoundMeasure) -> _Origin:
@@ -240,23 +222,25 @@ def _same_models(runs: Sequence[Run]) -> tuple[list[Run], list[Note]]:
         if run.result.accuracy.keys() == first.result.accuracy.keys():
             kept.append(run)
         else:
-            mismatched.append(Note(run.result.folder / "result.json", f"scores other models than {first.name}"))
+            mismatched.append(Note(run.result.folder / RESULT, f"scores other models than {first.name}"))
     return kept, mismatched
 
 
 def _unfinished(folders: Sequence[Path]) -> list[Note]:
-    paths = [path for path in _files(folders, "experiment.json") if not (path.parent / "result.json").exists()]
+    paths = [path for path in _files(folders, EXPERIMENT) if not (path.parent / RESULT).exists()]
     return [Note(path, _progress(path.parent)) for path in paths]
 
 
 def _progress(folder: Path) -> str:
-    by = writer(folder)
-    return f"running ({by})" if by else f"not finished: go on with {how_to_resume(folder)}"
+    """Says how far a run without a result is, and how to go on with it."""
+    found = state_of(folder)
+    words = f"{found.state} after {found.done} of {found.rounds} rounds"
+    if found.state == "running":
+        return f"{words} ({found.why})"
+    if found.state == "damaged":
+        return f"damaged: {found.why.removeprefix(f'{folder / EXPERIMENT} is ')}"
+    return f"{words}{f' ({found.why})' if found.why else ''}: go on with {how_to_resume(folder)}"
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"damaged: {error}"
-    if isinstance(error, KeyError):
-        return f"not the result of a run: {error} is missing"
-    return f"not the result of a run: {one_line(error)}"
+def _reason(error: Exception, path: Path) -> str:
+    return f"not the result of a run: {one_line(error).removeprefix(str(path)).lstrip(': ')}"

@@ -1,0 +1,211 @@
+"""The rounds of a run: sealed lines in rounds.jsonl, kept a second time in segments beside the checkpoints."""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, NamedTuple, NotRequired, Self, TextIO, TypedDict, cast
+
+from msgspec import Meta
+
+from fedatoms.core.border import open_regular, read_bytes
+from fedatoms.core.files import replace_file
+from fedatoms.core.records import MOST, SEAL, fit, parse, sealed, unsealed
+from fedatoms.engine.loop import Progress
+from fedatoms.experiment.files import EXPERIMENT
+
+ROUNDS, RESULT = "rounds.jsonl", "result.json"
+LONGEST = 10**7  # bytes of a line, at most
+RESTORE = "Restore the file, or rebuild it from the last checkpoint with `fedatoms run --resume`."
+SEGMENTS = Path("checkpoint", "rounds")  # a file for each checkpoint, with the lines since the one before it
+
+Count = Annotated[int, Meta(ge=0)]
+Percent = Annotated[float, Meta(ge=0, le=100)]
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+class ScoreRow(TypedDict):
+    """What a scored model has in a line."""
+
+    accuracy: Percent
+    loss: NotRequired[float | None]  # None: it was not finite
+    worst: NotRequired[Percent]
+    spread: NotRequired[Annotated[float, Meta(ge=0)]]
+
+
+class Row(TypedDict):
+    """A line of rounds.jsonl: the record of a round, with its extra columns, and the scores if it was evaluated."""
+
+    round: Count
+    loss: float | None  # None: no client reported
+    clients: Count
+    failed: Count
+    up: dict[str, Count]
+    down: dict[str, Count]
+    seconds: Seconds
+    scores: dict[str, ScoreRow]
+
+
+class Lines(NamedTuple):
+    """The rows of a file up to the first damaged line, the seal of the last, and what is wrong with the next."""
+
+    rows: list[Row]
+    seal: int
+    damage: str = ""
+
+
+def row_of(progress: Progress) -> Row:
+    """Returns the line of a round; extra columns only if there is something in them, None for what is not finite."""
+    record = progress.record._asdict()
+    extra = {name: column for name, column in record.pop("extra").items() if column}
+    scores: dict[str, dict[str, float | None]] = {}
+    for name, score in progress.scores.items():
+        parts = {part: value for part, value in score._asdict().items() if value is not None}
+        scores[name] = {part: value if math.isfinite(value) else None for part, value in parts.items()}
+    loss = progress.record.loss if progress.record.clients else None
+    return cast(Row, {**record, **extra, "loss": loss, "scores": scores})
+
+
+def read_rounds(folder: Path) -> list[Row]:
+    """Reads the rounds of a run; a last line that a stop cut off is left out, any other damage is an error."""
+    found, finished = read_lines(folder), _rounds_of_result(folder)
+    if found.damage:
+        raise ValueError(f"{found.damage}. {RESTORE}")
+    if found.rows and len(found.rows) < finished:
+        path = folder / ROUNDS
+        raise ValueError(f"{path} has {len(found.rows)} rounds, but {RESULT} is of {finished}. {RESTORE}")
+    return found.rows
+
+
+def read_lines(folder: Path) -> Lines:
+    """Reads the rounds of a run as far as they are whole."""
+    path = folder / ROUNDS
+    return _lines(path, Lines([], 0), must_be_sealed=is_sealed(folder)) if path.exists() else Lines([], 0)
+
+
+def read_segments(folder: Path, count: int) -> Lines:
+    """Reads the first ``count`` rounds of a run from what lies beside its checkpoints, as far as they are whole."""
+    found = Lines([], 0)
+    for path in _segments(folder):
+        if found.damage or _last(path) > count:
+            break
+        found = _lines(path, found, must_be_sealed=True)
+    return found
+
+
+def is_sealed(folder: Path) -> bool:
+    """Returns whether a run's files have checksums; those of older versions have none."""
+    for name in (EXPERIMENT, RESULT):
+        with suppress(OSError, ValueError):
+            if f'"{SEAL}"'.encode() in read_bytes(folder / name, MOST):
+                return True
+    return False
+
+
+def line_of(row: Row, seal: int) -> tuple[str, int]:
+    """Returns the sealed line of a row that follows one with this seal, and its own seal."""
+    values = sealed(dict(row), seal)
+    return json.dumps(values) + "\n", cast(int, values[SEAL])
+
+
+def keep_rounds(folder: Path, rows: Iterable[Row]) -> int:
+    """Makes a run's rounds exactly these, in its file and beside its checkpoints, and returns the last one's seal."""
+    lines, seal = [], 0
+    for row in rows:
+        line, seal = line_of(row, seal)
+        lines.append(line)
+    replace_file(folder / ROUNDS, "".join(lines).encode())
+    for path in _segments(folder):
+        if _last(path) > len(lines):
+            path.unlink()
+    if (known := read_segments(folder, len(lines))).damage or known.seal != seal:
+        for path in _segments(folder):
+            path.unlink()
+        known = Lines([], 0)
+    write_segment(folder, lines[len(known.rows) :], len(lines))
+    return seal
+
+
+class Writer:
+    """Appends the rounds of a run to its file, and what came since the last checkpoint to a segment of its own."""
+
+    def __init__(self, folder: Path, done: int, seal: int) -> None:
+        self._folder, self._saved, self._seal = folder, done, seal
+        self._new: list[str] = []
+        self._file: TextIO = (folder / ROUNDS).open("a")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def append(self, row: Row) -> None:
+        """Writes a line; it is there even if this process is killed at once."""
+        line, self._seal = line_of(row, self._seal)
+        self._file.write(line)
+        self._file.flush()
+        self._new.append(line)
+
+    def save(self, count: int) -> None:
+        """Writes the lines up to round ``count`` to a segment, before the checkpoint of that round."""
+        os.fsync(self._file.fileno())  # also when the power fails
+        lines = self._new[: count - self._saved]
+        write_segment(self._folder, lines, count)
+        self._saved, self._new = self._saved + len(lines), self._new[len(lines) :]
+
+
+def write_segment(folder: Path, lines: list[str], count: int) -> None:
+    """Writes lines beside the checkpoints of a run that has ``count`` rounds now."""
+    if lines:
+        (folder / SEGMENTS).mkdir(parents=True, exist_ok=True)
+        replace_file(folder / SEGMENTS / f"{count:06d}.jsonl", "".join(lines).encode())
+
+
+def _segments(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / SEGMENTS).glob("*.jsonl") if path.stem.isdecimal())
+
+
+def _last(path: Path) -> int:
+    return int(path.stem)
+
+
+def _rounds_of_result(folder: Path) -> int:
+    """Returns how many rounds the result of a run is of; 0 if there is none, or if it says so to nobody."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        rounds = json.loads(read_bytes(folder / RESULT, MOST))["experiment"]["rounds"]
+        return rounds if type(rounds) is int else 0
+    return 0
+
+
+def _lines(path: Path, before: Lines, *, must_be_sealed: bool) -> Lines:
+    rows, seal = list(before.rows), before.seal
+    try:
+        for number, line in enumerate(_text(path), 1):
+            try:
+                row, seal = _row(line, f"{path}, line {number}", len(rows), seal, must_be_sealed=must_be_sealed)
+            except ValueError as error:
+                cut_off = not line.endswith(b"\n") and len(line) < LONGEST
+                return Lines(rows, seal, "" if cut_off else str(error))
+            rows.append(row)
+    except (OSError, ValueError) as error:
+        return Lines(rows, seal, str(error))
+    return Lines(rows, seal)
+
+
+def _text(path: Path) -> Iterator[bytes]:
+    with open_regular(path) as file:
+        while line := file.readline(LONGEST):
+            yield line
+
+
+def _row(line: bytes, where: str, number: int, seal: int, *, must_be_sealed: bool) -> tuple[Row, int]:
+    if len(line) == LONGEST:
+        raise ValueError(f"{where} is longer than {LONGEST:,} bytes")
+    values = fit(parse(line, where, older=not must_be_sealed), dict[str, object], where)
+    if (found := fit(values, Row, where)["round"]) != number:
+        raise ValueError(f"{where} has round {found}, but {number} comes next")
+    content = unsealed(values, where, seal, must_be_sealed=must_be_sealed)  # with its extra columns
+    return cast(Row, content), cast(int, values.get(SEAL, 0))

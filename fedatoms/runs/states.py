@@ -1,0 +1,105 @@
+"""The state of a run, as its folder tells it: running, stopped, finished or failed, and whether its files are whole."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, NamedTuple, TypedDict
+
+from fedatoms.core.lookup import one_line
+from fedatoms.core.records import fit, read_record, sealed
+from fedatoms.experiment.files import EXPERIMENT, load_run
+from fedatoms.runs.lock import writer
+from fedatoms.runs.results import Result, changed_files, read_result, write_json
+from fedatoms.runs.rounds import RESULT, ROUNDS, is_sealed, read_lines
+
+FAILURE = "failure.json"
+Kind = Literal["running", "stopped", "finished", "failed", "damaged"]
+
+
+class RunState(NamedTuple):
+    """What is known of a run without running anything."""
+
+    folder: Path
+    state: Kind
+    done: int  # rounds
+    rounds: int | None  # that were asked for; None if its experiment cannot be read
+    why: str = ""  # the error of one that failed, what is damaged, or who writes it and how old its last round is
+    result: Result | None = None
+    checked: bool = True  # whether its files have checksums; those of older versions have none
+
+
+class Failure(TypedDict):
+    """The file that a run leaves when it fails."""
+
+    error: str
+    time: str
+
+
+@contextmanager
+def noting_failure(folder: Path) -> Iterator[None]:
+    """Leaves a note in a run's folder if what is done within fails; a note of an earlier time is removed."""
+    (folder / FAILURE).unlink(missing_ok=True)
+    try:
+        yield
+    except Exception as error:
+        with suppress(OSError):  # the disk may be full
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            write_json(folder / FAILURE, sealed({"error": one_line(error) or type(error).__name__, "time": now}))
+        raise
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Returns the folders of runs at or below a folder."""
+    names = (EXPERIMENT, RESULT)
+    found = {Path(place) for place, _, files in os.walk(folder) if any(name in files for name in names)}
+    return sorted(found)
+
+
+def state_of(folder: Path, *, check: bool = False) -> RunState:
+    """Returns the state of a run; with ``check`` all its files are compared with their checksums."""
+    try:
+        rounds, result, damage = _read(folder, check=check)
+    except (ValueError, OSError) as error:
+        return RunState(folder, "damaged", len(read_lines(folder).rows), None, one_line(error))
+    lines = read_lines(folder)
+    state = RunState(folder, "stopped", len(lines.rows), rounds, "", result, checked=is_sealed(folder))
+    if by := writer(folder):
+        return state._replace(state="running", why=f"{by}{_age(folder)}")
+    if damage or lines.damage:
+        return state._replace(state="damaged", why=damage or lines.damage)
+    if (folder / FAILURE).exists():
+        return state._replace(state="failed", why=_failure(folder))
+    if result is not None and result.experiment.rounds >= rounds:
+        return state._replace(state="finished", done=result.experiment.rounds)
+    return state
+
+
+def _read(folder: Path, *, check: bool) -> tuple[int, Result | None, str]:
+    """Returns the rounds that a run was asked for, its result if there is one, and what contradicts that."""
+    result = read_result(folder) if (folder / RESULT).exists() else None
+    rounds = load_run(folder).rounds if result is None or (folder / EXPERIMENT).exists() else result.experiment.rounds
+    if result is None:
+        return rounds, None, ""
+    lines = len(read_lines(folder).rows)
+    if (folder / ROUNDS).exists() and lines < result.experiment.rounds:
+        return rounds, result, f"{folder / ROUNDS} has {lines} of the {result.experiment.rounds} rounds of its result"
+    changed = changed_files(result) if check else []
+    return rounds, result, f"{', '.join(changed)} changed since the run ended" if changed else ""
+
+
+def _age(folder: Path) -> str:
+    try:
+        seconds = time.time() - (folder / ROUNDS).stat().st_mtime
+    except OSError:
+        return ""
+    return f", last round {seconds:.0f} s ago" if seconds < 120 else f", last round {seconds / 60:.0f} min ago"
+
+
+def _failure(folder: Path) -> str:
+    try:
+        return fit(read_record(folder / FAILURE), Failure, FAILURE)["error"]
+    except (ValueError, OSError) as error:
+        return one_line(error)

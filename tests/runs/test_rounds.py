@@ -1,0 +1,140 @@
+"""A run's rounds are sealed line by line and kept twice: what is damaged is named, and rebuilt when the run goes on."""
+
+import json
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.sealed import as_older
+
+from fedatoms.core.records import SEAL
+from fedatoms.evidence.results.find import find
+from fedatoms.experiment.fields import Experiment
+from fedatoms.runs.execute import resume, run
+from fedatoms.runs.results import changed_files, read_result
+from fedatoms.runs.rounds import ROUNDS, read_rounds
+
+Lines = Sequence[str]
+TINY = Experiment(clients=4, classes_per_client=5, fraction=0.5, epochs=1, batch_size=64, eval_every=2)
+SEALED = ("experiment.json", "rounds.jsonl", "result.json", "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    out = tmp_path_factory.mktemp("runs")
+    return run(replace(TINY, out=str(out), name="run", rounds=5, checkpoint_every=2)).folder
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    import shutil
+
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def field(name: str, value: object) -> Callable[[Lines], Lines]:
+    """Returns what sets a field of the third line."""
+    return lambda lines: [*lines[:2], json.dumps({**json.loads(lines[2]), name: value}) + "\n", *lines[3:]]
+
+
+DAMAGE: dict[str, tuple[Callable[[Lines], Lines], str]] = {
+    "an empty object": (lambda lines: [*lines[:2], "{}\n", *lines[3:]], "line 3: object missing required field round"),
+    "a list": (lambda lines: [*lines[:2], "[]\n", *lines[3:]], "line 3: expected object, got array"),
+    "no scores": (field("scores", None), "line 3: scores: expected object, got null"),
+    "seconds of text": (field("seconds", "x"), "line 3: seconds: expected float, got str"),
+    "seconds of nan": (field("seconds", float("nan")), "line 3 holds NaN, which is not a number of JSON"),
+    "an accuracy of 101": (
+        field("scores", {"server": {"accuracy": 101.0}}),
+        r"line 3: scores\[...\].accuracy: expected float <= 100",
+    ),
+    "negative bytes": (field("up", {"head": -1}), r"line 3: up\[...\]: expected int >= 0"),
+    "another loss": (field("loss", 0.25), "line 3 does not match its checksum"),
+    "no seal": (
+        lambda lines: [*lines[:2], json.dumps({n: v for n, v in json.loads(lines[2]).items() if n != SEAL}) + "\n"],
+        "line 3 has lost its checksum",
+    ),
+    "a line twice": (lambda lines: [*lines, lines[-1]], "line 6 has round 4, but 5 comes next"),
+    "a line less": (lambda lines: [*lines[:2], *lines[3:]], "line 3 has round 3, but 2 comes next"),
+    "the last line less": (lambda lines: lines[:-1], "has 4 rounds, but result.json is of 5"),
+    "the last line cut": (lambda lines: [*lines[:-1], lines[-1][:20]], "has 4 rounds, but result.json is of 5"),
+    "two lines changed over": (lambda lines: [lines[1], lines[0], *lines[2:]], "line 1 has round 1, but 0 comes next"),
+    "deep brackets": (lambda lines: ["[" * 100_000 + "\n", *lines], "line 1 is nested too deeply"),
+    "no text": (lambda lines: [*lines[:2], "\udcff\udcfe\n"], "line 3 is not whole JSON"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_line_is_named_and_rebuilt_when_the_run_goes_on(what: str, folder: Path) -> None:
+    damage, message = DAMAGE[what]
+    path = folder / ROUNDS
+    before = path.read_bytes()
+    lines = before.decode().splitlines(keepends=True)
+    path.write_bytes("".join(damage(lines)).encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=rf"rounds.jsonl,? {message}"):
+        read_rounds(folder)
+    assert [note.path for note in find([folder]).notes] == [path]
+    said: list[str] = []
+    resume(folder, {}, say=said.append)
+    assert path.read_bytes() == before
+    if what != "a line twice":  # which comes after all that is needed
+        assert any("rebuilt from those beside the checkpoint" in line for line in said)
+
+
+def test_a_lost_file_is_rebuilt_and_the_run_ends_as_if_nothing_had_been(folder: Path) -> None:
+    before = read_rounds(folder)
+    (folder / ROUNDS).unlink()
+    said: list[str] = []
+    resume(folder, {"rounds": 6}, say=said.append)
+    assert any("has 0 of the 5 rounds of the checkpoint: its 5 rounds are rebuilt" in line for line in said)
+    assert read_rounds(folder)[:5] == before and len(read_rounds(folder)) == 6
+
+
+def test_a_pipe_in_place_of_the_rounds_is_damage_too(folder: Path) -> None:
+    before = (folder / ROUNDS).read_bytes()
+    (folder / ROUNDS).unlink()
+    os.mkfifo(folder / ROUNDS)
+    with pytest.raises(ValueError, match=r"rounds.jsonl is a pipe, not a regular file"):
+        read_rounds(folder)
+    resume(folder, {})
+    assert (folder / ROUNDS).read_bytes() == before
+
+
+def test_a_run_of_an_older_version_is_read_unchecked_and_cannot_be_rebuilt_until_it_went_on(folder: Path) -> None:
+    rows = read_rounds(folder)
+    as_older(folder)
+    assert read_rounds(folder) == rows and find([folder]).notes == []
+    lines = (folder / ROUNDS).read_text()
+    (folder / ROUNDS).write_text(lines.replace('"round": 1', '"round": "x"'))
+    with pytest.raises(ValueError, match=r"line 2: round: .* cannot be rebuilt: runs of older versions have no second"):
+        resume(folder, {})
+    (folder / ROUNDS).write_text(lines.replace('"loss": ', '"loss": NaN, "old": ', 1))  # as diverged runs had it
+    resume(folder, {"rounds": 6})
+    (folder / ROUNDS).unlink()
+    resume(folder, {})
+    assert read_rounds(folder)[1:5] == rows[1:]
+
+
+def test_segments_hold_each_line_once(whole: Path) -> None:
+    segments = sorted((whole / "checkpoint" / "rounds").iterdir())
+    assert [path.name for path in segments] == ["000002.jsonl", "000004.jsonl", "000005.jsonl"]
+    assert b"".join(path.read_bytes() for path in segments) == (whole / ROUNDS).read_bytes()
+
+
+@pytest.mark.parametrize("name", SEALED)
+def test_any_changed_bit_of_a_sealed_file_is_noticed_or_changes_nothing(name: str, folder: Path) -> None:
+    draw, path = random.Random(0), folder / name
+    before, result, rows = path.read_bytes(), read_result(folder), read_rounds(folder)
+    for _ in range(60):
+        place, bit = draw.randrange(len(before)), draw.randrange(8)
+        path.write_bytes(before[:place] + bytes([before[place] ^ 1 << bit]) + before[place + 1 :])
+        try:
+            same = read_result(folder) == result and read_rounds(folder) == rows and not changed_files(result)
+        except ValueError as error:
+            assert name in str(error)
+            continue
+        assert same or name in changed_files(result)

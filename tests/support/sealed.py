@@ -1,0 +1,26 @@
+"""Files of a run, changed as their own program would change them: sealed again; or as an older one wrote them."""
+
+import json
+from pathlib import Path
+
+from fedatoms.core.records import FORMAT, SEAL, sealed
+
+
+def rewrite(path: Path, **fields: object) -> None:
+    """Changes fields of a file that holds one record, and seals it again."""
+    values = {name: value for name, value in json.loads(path.read_text()).items() if name != SEAL}
+    path.write_text(json.dumps(sealed({**values, **fields})))
+
+
+def as_older(folder: Path) -> None:
+    """Makes a run's files those of a version that had no checksums."""
+    for name in ("experiment.json", "result.json"):
+        path = folder / name
+        if path.exists():
+            values = json.loads(path.read_text())
+            path.write_text(json.dumps({key: values[key] for key in values if key not in (FORMAT, SEAL, "files")}))
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    rows = [{key: row[key] for key in row if key != SEAL} for row in lines]
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for segment in (folder / "checkpoint" / "rounds").glob("*"):
+        segment.unlink()
