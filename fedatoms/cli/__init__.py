@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, Union, cast
 
 from tyro.conf import Suppress, subcommand
 
-from fedatoms.cli import bench, compare, demo, explain, flower, personalize, presets, report, reproduce, run
+from fedatoms.cli import bench, compare, demo, explain, flower, personalize, presets, report, reproduce, run, runs
 from fedatoms.cli.console import say
 from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, message_of, parse
 from fedatoms.core.lookup import find
@@ -41,6 +41,7 @@ FLOWER = {
 COMMANDS = {
     "demo": Command("compare FedAvg with and without atoms, in about a minute", demo.options),
     "run": Command("train one experiment, or resume one", run.options),
+    "runs": Command("list runs: running, stopped, finished, failed or damaged", runs.options),
     "compare": Command("train a grid of experiments, and show one table", compare.options, needs_words=True),
     "reproduce": Command("redo the paper's tables and figures", reproduce.options, needs_words=True),
     "report": Command("make one page of all results in some folders", report.options, needs_words=True),

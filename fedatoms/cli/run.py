@@ -66,9 +66,13 @@ def starting_point(name: str) -> Experiment:
 
 
 def _run(experiment: Experiment) -> int:
+    from fedatoms.runs.compare import existing
     from fedatoms.runs.execute import run
 
     home = Path(experiment.out) / run_name(experiment)
+    if (result := existing(experiment)) is not None:
+        say(f"{home} holds this run already: nothing is run again.")
+        return _show(result, home)
     with watching(terminal(), home.name, experiment.rounds) as watch, resumable(home):
         result = run(experiment, watch=watch)
     return _show(result, home)

@@ -1,5 +1,6 @@
 """What a person sees after the work: tables that fit 80 columns, and sentences about them."""
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -9,12 +10,14 @@ from rich.table import Table
 from fedatoms.adapt.join import Joined
 from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
+from fedatoms.core.ledger import total
 from fedatoms.evidence.explain.bounds import Bounds
 from fedatoms.evidence.explain.bounds import Row as Bound
 from fedatoms.evidence.explain.values import Explanation, Round
 from fedatoms.evidence.reproduce.terminal_tables import TerminalTable
 from fedatoms.runs.compare import Line, Spread, scored_on
-from fedatoms.runs.results import WINDOW
+from fedatoms.runs.results import WINDOW, Result
+from fedatoms.runs.states import RunState
 
 
 def result_table(made: TerminalTable) -> Table | str:
@@ -28,6 +31,28 @@ def result_table(made: TerminalTable) -> Table | str:
     for row in made.rows:
         table.add_row(*map(_shown, row))
     return table
+
+
+def states_table(states: Sequence[RunState]) -> Table:
+    """Makes the table of runs: their state, how far they are, and what they gave and cost if they are finished."""
+    table = _titled("", "headline: accuracy of the last scored model, in %; MB: sent up and down")
+    table.add_column("state", no_wrap=True)
+    table.add_column("rounds", justify="right", no_wrap=True)
+    for head in ("headline", "MB", "seconds"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("folder", overflow="fold")
+    for state in states:
+        rounds = f"{state.done} of {'?' if state.rounds is None else state.rounds}"
+        table.add_row(state.state, rounds, *_outcome(state.result), str(state.folder))
+    return table
+
+
+def _outcome(result: Result | None) -> tuple[str, str, str]:
+    if result is None:
+        return "", "", ""
+    headline = list(result.accuracy.values())[-1].headline if result.accuracy else math.nan
+    size = (total(result.bytes_up) + total(result.bytes_down)) / 1e6
+    return f"{headline:.2f}", f"{size:.1f}", f"{result.seconds:.1f}"
 
 
 def tables(lines: Sequence[Line], title: str) -> list[Table]:

@@ -34,7 +34,7 @@ from fedatoms.runs.rounds import (
     read_segments,
     row_of,
 )
-from fedatoms.runs.states import noting_failure
+from fedatoms.runs.states import has_begun, noting_failure
 from fedatoms.runs.tensorboard import check_tensorboard, tensorboard
 
 Say = Callable[[str], None]
@@ -71,7 +71,7 @@ def run(
     with locked(folder, engine.if_locked):
         if (found := known()) is not None:
             return found
-        if (folder / EXPERIMENT).exists():
+        if has_begun(folder):
             raise ValueError(f"{folder} already holds a run. {engine.if_exists.format(folder=folder)}")
         configure(experiment)
         runtime = prepare(sim)

@@ -51,6 +51,14 @@ def noting_failure(folder: Path) -> Iterator[None]:
         raise
 
 
+def has_begun(folder: Path) -> bool:
+    """Returns whether a folder holds a run that finished a round: without one there is nothing to lose."""
+    if not (folder / EXPERIMENT).exists():
+        return False
+    lines = read_lines(folder)
+    return bool(lines.rows or lines.damage or (folder / RESULT).exists() or any((folder / "checkpoint").glob("*.json")))
+
+
 def find_runs(folder: Path) -> list[Path]:
     """Returns the folders of runs at or below a folder."""
     names = (EXPERIMENT, RESULT)

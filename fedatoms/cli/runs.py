@@ -1,0 +1,80 @@
+"""fedatoms runs: the state of the runs in some folders."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import FlagCreatePairsOff, arg
+
+from fedatoms.cli.console import line, suggest, terminal
+from fedatoms.cli.parsing import Job, Options, as_typed
+
+if TYPE_CHECKING:
+    from fedatoms.runs.states import RunState
+
+FOLDERS = arg(
+    metavar="[FOLDER ...]", help="Folders with runs, at any depth; runs if none is named.", help_behavior_hint=""
+)
+JSON = arg(name="json", help="Print one JSON object for each run.", help_behavior_hint="")
+CHECK = arg(help="Read all files of finished runs, and compare them with their checksums.", help_behavior_hint="")
+
+
+def options(words: Sequence[str]) -> Options:
+    """Returns the options: folders, and what to do with them."""
+
+    def runs(
+        folders: Annotated[tuple[Path, ...], FOLDERS] = (),
+        /,
+        *,
+        as_json: Annotated[FlagCreatePairsOff[bool], JSON] = False,
+        check: Annotated[FlagCreatePairsOff[bool], CHECK] = False,
+    ) -> Job:
+        """Lists runs: whether each is running, stopped, finished, failed or damaged, and how far it is."""
+        return lambda: _runs(folders or (Path("runs"),), as_json=as_json, check=check)
+
+    return runs
+
+
+def _runs(folders: Sequence[Path], *, as_json: bool, check: bool) -> int:
+    from fedatoms.runs.states import find_runs, state_of
+
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder. Give folders that hold runs, for example runs.")
+    states = [state_of(run, check=check) for folder in folders for run in find_runs(folder)]
+    if not states:
+        raise ValueError(f"{', '.join(map(str, folders))}: no run. Make one with `fedatoms run`.")
+    if as_json:
+        for state in states:
+            print(json.dumps(_values(state)))
+    else:
+        _show(states)
+    return 1 if any(state.state == "damaged" for state in states) else 0
+
+
+def _show(states: Sequence["RunState"]) -> None:
+    from fedatoms.cli.tables import states_table
+    from fedatoms.runs.loading import how_to_resume
+
+    console = terminal()
+    console.print(states_table(states))
+    for state in states:
+        if state.why:
+            line(console, f"{state.folder}: {state.state}: {as_typed(state.why)}")
+    if older := sum(not state.checked for state in states):
+        line(console, f"{older} not checked: of an older version, whose files have no checksums")
+    for state in states:
+        if state.state in ("stopped", "failed"):
+            return suggest(console, (how_to_resume(state.folder).strip("`"), "goes on where it stopped"))
+    suggest(console, (f"fedatoms report {states[0].folder.parent}", "all its runs on one page"))
+
+
+def _values(state: "RunState") -> dict[str, object]:
+    result = state.result
+    found = {"folder": state.folder.as_posix(), "state": state.state, "rounds": state.done, "of": state.rounds}
+    found |= {"why": state.why, "checked": state.checked}
+    if result is None:
+        return found
+    accuracy = {name: summary.headline for name, summary in result.accuracy.items()}
+    return {**found, "headline": accuracy, "bytes_up": result.bytes_up, "seconds": result.seconds}
