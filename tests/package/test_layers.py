@@ -24,7 +24,7 @@ FILES = {"core/border.py", "core/files.py", "core/records.py"}  # where files ar
 
 
 def test_the_engine_imports_with_torch_and_numpy_alone() -> None:
-    blocked = ["rich", "tyro", "sklearn", "safetensors", "matplotlib", "PIL", "tensorboard"]
+    blocked = ["rich", "tyro", "msgspec", "sklearn", "safetensors", "matplotlib", "PIL", "tensorboard"]
     modules = ["engine.loop", "nn.models", "data", "bench.gpu", "bench.jax_twin"]
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}));"
     code += "import " + ", ".join(f"fedatoms.{module}" for module in modules)
