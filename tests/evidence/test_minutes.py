@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT
 from support.results import a_run, stand_ins
+from support.sealed import rewrite
 
 from fedatoms.cli import main
 from fedatoms.cli.parsing import parse
@@ -246,7 +247,7 @@ def test_what_is_done_in_this_call_tells_what_fits_and_smaller_ones_come_before_
 def test_if_none_fits_the_line_says_how_many_minutes_it_takes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "iid", *PAIR]) == 0
     for path in folder.glob("*/result.json"):
-        path.write_text(re.sub(r'"seconds": [\d.]+', '"seconds": 120.0', path.read_text()))
+        rewrite(path, seconds=120.0)
     capsys.readouterr()
     assert command(["iid", *PAIR, "--seeds", "1", "--minutes", "1"], lambda: 0.0) == 0
     said = capsys.readouterr().err

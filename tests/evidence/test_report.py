@@ -19,6 +19,7 @@ from fedatoms.evidence.paper.tables import pairs
 from fedatoms.evidence.results.find import find
 from fedatoms.evidence.results.groups import group
 from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import to_json
 from fedatoms.runs.results import read_result
 
 RUNS = ROOT / "paper-results"
@@ -165,10 +166,14 @@ def test_rounds_that_contradict_their_result_and_unfinished_runs_are_named(tmp_p
         path = a_run(tmp_path / "runs" / name, seed=seed) / "rounds.jsonl"
         path.write_text(path.read_text().replace(old, new))
     (tmp_path / "runs" / "three").mkdir()
-    (tmp_path / "runs" / "three" / "experiment.json").write_text("{}")
+    (tmp_path / "runs" / "three" / "experiment.json").write_text(json.dumps(to_json(Experiment())))
+    (tmp_path / "runs" / "zero").mkdir()
+    (tmp_path / "runs" / "zero" / "experiment.json").write_text("{}")
     found = report([tmp_path / "runs"], tmp_path / "report.html").found
     assert {note.path.parent.name for note in found.notes} == {"one", "two", "four", "five"}
-    assert "--resume" in found.left_out[0].reason
+    three, zero = found.left_out
+    assert three.reason.startswith("stopped after 0 of 40 rounds") and "--resume" in three.reason
+    assert zero.reason.startswith("damaged: not a whole experiment file: it lacks the fields")
 
 
 def test_the_csv_has_all_results_but_those_that_were_repeated(tmp_path: Path) -> None:
@@ -334,11 +339,11 @@ def test_a_number_that_changes_in_an_explanation_changes_on_the_page(tmp_path: P
     [
         ("{", "", "damaged"),
         ("{", '{"a": {', "damaged"),
-        ('"rounds": [', '"circles": [', "it.rounds is missing"),
-        ("60.25", "null", "it.rounds[0].aggregates.on.accuracy is None, which is not a finite number"),
+        ('"rounds": [', '"circles": [', "object missing required field rounds"),
+        ("60.25", "null", "rounds[0].aggregates.on.accuracy: expected float, got null"),
         ("60.25", "NaN", "NaN"),
-        ("60.25", "1e999", "not a finite number"),
-        ("60.25", "true", "not a finite number"),
+        ("60.25", "1e999", "holds 1e999, which is not a number of JSON"),
+        ("60.25", "true", "aggregates.on.accuracy: expected float, got bool"),
         ("60.25", "600.25", "not numbers from 0 to 100"),
         ("64.0", "-64.0", "not numbers from 0 to 100"),
         ('"images": 400', '"images": 0', "no images"),

@@ -21,7 +21,7 @@ from fedatoms.evidence.explain.variance import Variance
 from fedatoms.evidence.explain.words import findings
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
-from fedatoms.evidence.measures.files import Measure, write_measure
+from fedatoms.evidence.measures.files import FILE, Measure, write_measure
 from fedatoms.evidence.page.assemble import report
 from fedatoms.evidence.paper.studies import quick
 from fedatoms.evidence.results.find import find
@@ -30,6 +30,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.runs.results import summarise
+from support.sealed import unseal
 
 
 def a_run(
@@ -118,6 +119,7 @@ def a_measure(folder: Path, name: str = "variance", **settings: object) -> Path:
     """Writes a measure as its command leaves it, without measuring."""
     experiments = PAIR if MEASURES[name].experiments else ()
     write_measure(folder, Measure(name, experiments, {"repeats": 7, **settings}, VALUES[name], SOURCE))
+    unseal(folder / FILE)
     return folder
 
 
@@ -126,6 +128,7 @@ def a_full_measure(folder: Path, name: str, values: dict[str, object], seed: int
     kind = MEASURES[name]
     experiments = tuple(replace(one, seed=seed) for one in kind.experiments)
     write_measure(folder, Measure(name, experiments, as_json(kind.settings), values, SOURCE))
+    unseal(folder / FILE)
     return folder
 
 
@@ -152,6 +155,7 @@ def an_explanation(
     done = Explanation(name, PAIR[1], asked, 7, 400, rounds, [55.5, 56.5] if fork else None, forked, SOURCE)
     folder.mkdir(parents=True)
     explanations.write(done, folder / explanations.FILE, findings(done))
+    unseal(folder / explanations.FILE)
     return folder / explanations.FILE
 
 

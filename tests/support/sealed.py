@@ -12,6 +12,15 @@ def rewrite(path: Path, **fields: object) -> None:
     path.write_text(json.dumps(sealed({**values, **fields})))
 
 
+def unseal(path: Path) -> None:
+    """Makes a file that holds one record that of a version without checksums: so it may be changed by hand."""
+    lines = path.read_text()
+    values = json.loads(lines)
+    indent = len(lines.split("\n")[1]) - len(lines.split("\n")[1].lstrip()) if "\n" in lines.strip() else None
+    kept = {name: value for name, value in values.items() if name != SEAL}
+    path.write_text(json.dumps(kept, indent=indent) + "\n")
+
+
 def as_older(folder: Path) -> None:
     """Makes a run's files those of a version that had no checksums."""
     for name in ("experiment.json", "result.json"):

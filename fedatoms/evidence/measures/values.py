@@ -1,11 +1,11 @@
 """The values of each measure, checked and typed: a damaged file is refused when it is read, not when it is drawn."""
 
-import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 from fedatoms.core.lookup import find
-from fedatoms.evidence.measures.files import Measure, Values
+from fedatoms.core.records import fit
+from fedatoms.evidence.measures.files import Measure
 
 
 class Surface(NamedTuple):
@@ -88,48 +88,85 @@ def checked(measure: Measure) -> Checked:
     return find(measure.name, _CHECK, "measure")(measure)
 
 
+class _VarianceFile(TypedDict):
+    rounds: list[float]
+    lines: list[dict[Literal["raw", "by_norm", "by_move"], list[float]]]
+
+
+class _ModelsFile(TypedDict):
+    name: str
+    variance: list[float]
+    products: NotRequired[list[float]]
+    paths: list[list[tuple[float, float]]]
+
+
+class _SurfaceFile(TypedDict):
+    x: list[float]
+    y: list[float]
+    loss: list[list[float | None]]
+
+
+class _SyntheticFile(TypedDict):
+    lines: list[_ModelsFile]
+    optimum: tuple[float, float]
+    landscape: _SurfaceFile
+
+
+class _PathFile(TypedDict):
+    x: list[float]
+    y: list[float]
+    loss: list[float]
+
+
+class _LandscapeFile(_SurfaceFile):
+    paths: list[_PathFile]
+    shares: tuple[float, float]
+    images: float
+
+
 def _variance(measure: Measure) -> VarianceValues:
-    rounds, lines = numbers(measure.values["rounds"]), objects(measure.values["lines"])
-    found = [VarianceLine(*(numbers(line[name]) for name in VarianceLine._fields)) for line in lines]
-    _check_lines([rounds, *(column for line in found for column in line)])
+    values = fit(measure.values, _VarianceFile, "values")
+    if any(line.keys() != set(VarianceLine._fields) for line in values["lines"]):
+        raise ValueError(f"values: a line has not exactly {', '.join(VarianceLine._fields)}")
+    found = [VarianceLine(line["raw"], line["by_norm"], line["by_move"]) for line in values["lines"]]
+    _check_lines([values["rounds"], *(column for line in found for column in line)])
     _check_experiments(measure, len(found))
-    return VarianceValues(rounds, found, _number(measure.settings["repeats"]))
+    return VarianceValues(values["rounds"], found, _repeats(measure))
 
 
 def _synthetic(measure: Measure) -> SyntheticValues:
-    lines = [_models(line) for line in objects(measure.values["lines"])]
+    values = fit(measure.values, _SyntheticFile, "values")
+    lines = [_models(line) for line in values["lines"]]
     _check_lines([column[1:] for line in lines for column in (line.variance, line.products) if column is not None])
-    optimum, surface = _two(measure.values["optimum"]), _surface(object_of(measure.values["landscape"]))
-    return SyntheticValues(lines, optimum, surface, _number(measure.settings["repeats"]))
+    return SyntheticValues(lines, values["optimum"], _surface(values["landscape"]), _repeats(measure))
 
 
-def _models(line: Values) -> ModelsLine:
-    points = [[_two(point) for point in list_of(path)] for path in list_of(line["paths"])]
-    paths = [Trajectory([x for x, _ in path], [y for _, y in path]) for path in points]
-    products = numbers(line["products"]) if "products" in line else None
-    return ModelsLine(str(line["name"]), numbers(line["variance"]), products, paths)
+def _models(line: _ModelsFile) -> ModelsLine:
+    paths = [Trajectory([x for x, _ in path], [y for _, y in path]) for path in line["paths"]]
+    return ModelsLine(line["name"], line["variance"], line.get("products"), paths)
 
 
 def _training_loss(measure: Measure) -> TrainingLossValues:
-    since = measure.values["lower_from"]
-    if since is not None and type(since) is not int:
-        raise ValueError(f"lower_from is {str(since)[:40]}, which is neither a round nor null")
-    lines = [numbers(line) for line in list_of(measure.values["lines"])]
-    _check_lines(lines)
-    _check_experiments(measure, len(lines))
-    return TrainingLossValues(lines, since)
+    values = fit(measure.values, _TrainingLossFile, "values")
+    _check_lines(values["lines"])
+    _check_experiments(measure, len(values["lines"]))
+    return TrainingLossValues(values["lines"], values["lower_from"])
+
+
+class _TrainingLossFile(TypedDict):
+    lines: list[list[float]]
+    lower_from: int | None
 
 
 def _landscape(measure: Measure) -> LandscapeValues:
-    found = objects(measure.values["paths"])
-    paths = [Trajectory(numbers(path["x"]), numbers(path["y"])) for path in found]
+    values = fit(measure.values, _LandscapeFile, "values")
+    paths = [Trajectory(path["x"], path["y"]) for path in values["paths"]]
     if any(len(path.x) != len(path.y) for path in paths):
         raise ValueError("a trajectory has different numbers of coordinates x and y")
-    losses = [numbers(path["loss"]) for path in found]
+    losses = [path["loss"] for path in values["paths"]]
     _check_lines(losses)
     _check_experiments(measure, len(paths))
-    shares, images = _two(measure.values["shares"]), _number(measure.values["images"])
-    return LandscapeValues(_surface(measure.values), paths, losses, shares, images)
+    return LandscapeValues(_surface(values), paths, losses, values["shares"], values["images"])
 
 
 _CHECK: dict[str, Callable[[Measure], Checked]] = {
@@ -140,9 +177,8 @@ _CHECK: dict[str, Callable[[Measure], Checked]] = {
 }
 
 
-def _surface(values: Values) -> Surface:
-    x, y = numbers(values["x"]), numbers(values["y"])
-    rows = [[None if value is None else _number(value) for value in list_of(row)] for row in list_of(values["loss"])]
+def _surface(values: _SurfaceFile) -> Surface:
+    x, y, rows = values["x"], values["y"], values["loss"]
     if len(rows) != len(y) or any(len(row) != len(x) for row in rows):
         raise ValueError("its grid does not have a loss for each point")
     if all(value is None for row in rows for value in row):
@@ -162,57 +198,5 @@ def _check_experiments(measure: Measure, lines: int) -> None:
         raise ValueError(f"it has {lines} lines for {len(measure.experiments)} experiments")
 
 
-def _number(value: object) -> float:
-    (number,) = numbers([value])
-    return number
-
-
-def _two(values: object) -> tuple[float, float]:
-    one, two = numbers(values)
-    return one, two
-
-
-def numbers(values: object) -> list[float]:
-    """Returns a list of finite numbers, or raises.
-
-    >>> numbers([1, 0.5])
-    [1, 0.5]
-    >>> numbers(["1"])
-    Traceback (most recent call last):
-    ...
-    ValueError: ['1'] is not a list of numbers
-    """
-    if isinstance(values, list) and all(type(one) in (int, float) and math.isfinite(one) for one in values):
-        return values
-    raise ValueError(f"{str(values)[:40]} is not a list of numbers")
-
-
-def objects(values: object) -> list[Values]:
-    """Returns a list of objects, or raises.
-
-    >>> objects([{"raw": [1.0]}])
-    [{'raw': [1.0]}]
-    """
-    return [object_of(value) for value in list_of(values)]
-
-
-def object_of(value: object) -> Values:
-    """Returns an object, or raises.
-
-    >>> object_of({"raw": [1.0]})
-    {'raw': [1.0]}
-    """
-    if not isinstance(value, dict):
-        raise ValueError(f"{str(value)[:40]} is not an object")
-    return value
-
-
-def list_of(value: object) -> list[object]:
-    """Returns a list, or raises.
-
-    >>> list_of([1.0])
-    [1.0]
-    """
-    if not isinstance(value, list):
-        raise ValueError(f"{str(value)[:40]} is not a list")
-    return value
+def _repeats(measure: Measure) -> float:
+    return fit(measure.settings.get("repeats"), float, "settings.repeats")

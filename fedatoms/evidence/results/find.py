@@ -243,4 +243,4 @@ def _progress(folder: Path) -> str:
 
 
 def _reason(error: Exception, path: Path) -> str:
-    return f"not the result of a run: {one_line(error).removeprefix(str(path)).lstrip(': ')}"
+    return f"damaged, or not the result of a run: {one_line(error).removeprefix(str(path)).lstrip(': ')}"
