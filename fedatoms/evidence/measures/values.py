@@ -36,7 +36,7 @@ class VarianceValues(NamedTuple):
 
     rounds: list[float]
     lines: list[VarianceLine]
-    repeats: float
+    repeats: int
 
 
 class ModelsLine(NamedTuple):
@@ -54,7 +54,7 @@ class SyntheticValues(NamedTuple):
     lines: list[ModelsLine]
     optimum: tuple[float, float]
     landscape: Surface
-    repeats: float
+    repeats: int
 
 
 class TrainingLossValues(NamedTuple):
@@ -71,7 +71,7 @@ class LandscapeValues(NamedTuple):
     paths: list[Trajectory]
     losses: list[list[float]]  # along each path
     shares: tuple[float, float]  # of the squared lengths, by direction
-    images: float
+    images: int
 
 
 Checked = VarianceValues | SyntheticValues | TrainingLossValues | LandscapeValues
@@ -121,7 +121,7 @@ class _PathFile(TypedDict):
 class _LandscapeFile(_SurfaceFile):
     paths: list[_PathFile]
     shares: tuple[float, float]
-    images: float
+    images: int
 
 
 def _variance(measure: Measure) -> VarianceValues:
@@ -198,5 +198,5 @@ def _check_experiments(measure: Measure, lines: int) -> None:
         raise ValueError(f"it has {lines} lines for {len(measure.experiments)} experiments")
 
 
-def _repeats(measure: Measure) -> float:
-    return fit(measure.settings.get("repeats"), float, "settings.repeats")
+def _repeats(measure: Measure) -> int:
+    return fit(measure.settings.get("repeats"), int, "settings.repeats")
