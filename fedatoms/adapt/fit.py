@@ -20,7 +20,7 @@ from fedatoms.core.options import Group, check_range, listed
 from fedatoms.core.trees import Params, misfit, nbytes, restrict
 from fedatoms.data.batches import normalise
 from fedatoms.data.datasets import Recipe, recipe_of
-from fedatoms.data.federations import Federation, Samples, federation
+from fedatoms.data.federations import Federation, Samples, as_inputs, federation
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.finetune import last_pass, own_at_the_end
 from fedatoms.engine.loop import begin
@@ -177,7 +177,7 @@ def inputs_of(folder: Path | str, x: Tensor | npt.NDArray[np.generic]) -> Tensor
     """
     experiment = load_run(as_path(folder, "folder"))
     recipe = recipe_of(experiment.dataset, experiment.augment)
-    x, channels = torch.as_tensor(x), len(recipe.mean)
+    x, channels = as_inputs(x, "x"), len(recipe.mean)
     x = x[:, None] if x.dim() == 3 and channels == 1 else x
     if x.dim() != 4 or x.shape[1] != channels:
         raise ValueError(f"x has the shape {tuple(x.shape)}. Pass pixels of shape (n, {channels}, height, width).")

@@ -119,9 +119,22 @@ def pair_up(samples: Samples, name: str) -> tuple[Tensor, Tensor]:
         )
     if len(y) == 0:
         raise ValueError(f"{name}: has no samples, but needs at least one. Leave it out.")
-    _check_type(x, name)
+    x = as_inputs(x, name)
     _check_finite(x, name)
     return x.detach(), _labels(y, name)
+
+
+def as_inputs(x: Array, name: str) -> Tensor:
+    """Returns samples as a tensor of real numbers; an error names ``name``.
+
+    >>> as_inputs(np.zeros((2, 3), complex), "x")
+    Traceback (most recent call last):
+    ValueError: x: samples of type torch.complex128 cannot be inputs. Use real numbers, such as x.float().
+    """
+    made = _tensor(x, name)
+    if made.dtype not in (*_FLOATS, *_TOKENS, *_SMALL):
+        raise ValueError(f"{name}: samples of type {made.dtype} cannot be inputs. Use real numbers, such as x.float().")
+    return made
 
 
 def test_by_classes(data: Federation) -> Federation:
@@ -192,20 +205,13 @@ def _check_kind(x: Tensor, first: Tensor, name: str) -> None:
         )
 
 
-def _check_type(x: Tensor, name: str) -> None:
-    if x.dtype not in (*_FLOATS, *_TOKENS, *_SMALL):
-        raise ValueError(
-            f"{name}: samples of type {x.dtype} cannot be inputs. Use real numbers, for example x.float() or x.abs()."
-        )
-
-
 def _tensor(one: Array, name: str) -> Tensor:
     try:
         made = torch.as_tensor(one)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"{name}: an array of type {one.dtype} is no tensor ({one_line(error)}). Pass a plain array of numbers, "
-            "for example np.ascontiguousarray(x, dtype=np.float32)."
+            f"{name}: an array of type {getattr(one, 'dtype', type(one).__name__)} is no tensor ({one_line(error)}). "
+            "Pass a plain array of numbers, for example np.ascontiguousarray(x, dtype=np.float32)."
         ) from None
     if made.layout != torch.strided or made.is_meta:
         raise ValueError(f"{name}: a {made.layout} tensor on {made.device} has no rows to choose. Use x.to_dense().")

@@ -524,3 +524,6 @@ def test_inputs_come_as_tensors_or_arrays_with_or_without_a_grey_channel(here: P
     for shape in ((8, 8), (5, 3, 8, 8)):
         with pytest.raises(ValueError, match=r"x has the shape .*\. Pass pixels of shape \(n, 1, height, width\)\."):
             inputs_of("runs/mine", torch.zeros(shape))
+    for wrong in (x.to(torch.complex64), x.numpy().astype(object)):
+        with pytest.raises(ValueError, match=r"x: .*(cannot be inputs|is no tensor)"):
+            inputs_of("runs/mine", wrong)

@@ -212,6 +212,7 @@ BOMBS = {
     "one text": lambda png: with_chunk(png, b"zTXt", b"k\0\0" + zlib.compress(bytes(2**27), 9)),
     "one international text": lambda png: with_chunk(png, b"iTXt", b"k\0\1\0\0\0" + zlib.compress(bytes(2**27), 9)),
     "many texts": lambda png: png[:33] + 100 * chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(2**20 - 9), 9)) + png[33:],
+    "a text at the end": lambda png: png[:-12] + chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(2**27), 9)) + png[-12:],
     "a profile": lambda png: with_chunk(png, b"iCCP", b"k\0\0" + zlib.compress(bytes(2**27), 9)),
     "many pixels": lambda png: png[:8] + chunk(b"IHDR", struct.pack(">II", 12_000, 12_000) + png[24:29]) + png[33:],
     "too many pixels": lambda png: png[:8] + chunk(b"IHDR", struct.pack(">II", 60_000, 60_000) + png[24:29]) + png[33:],
