@@ -13,13 +13,14 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from fedatoms.core.border import as_path
 from fedatoms.core.files import read_tensors, replace_file
-from fedatoms.core.lookup import some
+from fedatoms.core.lookup import one_line, some
 from fedatoms.core.options import Group, check_range, listed
-from fedatoms.core.trees import Params, misfit, restrict
+from fedatoms.core.trees import Params, misfit, nbytes, restrict
 from fedatoms.data.batches import normalise
 from fedatoms.data.datasets import Recipe, recipe_of
-from fedatoms.data.federations import Federation, Samples, federation
+from fedatoms.data.federations import Federation, Samples, as_inputs, federation
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.finetune import last_pass, own_at_the_end
 from fedatoms.engine.loop import begin
@@ -35,6 +36,7 @@ from fedatoms.personal.base import Part, Personal, Phase, groups
 from fedatoms.runs.loading import ImagesOf, fill, how_to_rewrite, images_of, load_model
 from fedatoms.runs.personal_models import FOLDER, personal_file
 from fedatoms.runs.remote import LOAD_PERSONAL, is_remote
+from fedatoms.runs.results import MODEL, check_sealed
 
 PARTS: tuple[Group, ...] = ("atoms", "head")
 _KEY = "fedatoms"  # one key of metadata, since safetensors writes several in random order
@@ -102,7 +104,7 @@ def save_personal(path: Path | str, own: Params, *, of: Model) -> Path:
     ...     load_personal(net, file)
     Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1))
     """
-    path, base = Path(path), base_of(of)
+    path, base = as_path(path, "path"), base_of(of)
     wrong = _misfit(base.model, own) if own else "it is empty"
     if wrong:
         raise ValueError(f"own is not a part of the model ({wrong}). Pass what personalise(model, data) returned.")
@@ -119,7 +121,8 @@ def load_personal(model: Model, path: Path | str) -> nn.Module:
     ``model`` is the network or the folder of the run that the file was made with; any other is refused. The network
     takes the same inputs as the model: ``inputs_of`` makes them from raw pixels.
     """
-    base, (own, about) = base_of(model), _read(Path(path))
+    base = base_of(model)
+    own, about = _read(as_path(path, "path"), _most(base.model))
     wrong = _misfit(base.model, own)
     if wrong or about["frozen"] != fingerprint(base.model, own):
         whose, this = (f" of experiment {name}" if name else "" for name in (about["experiment"], base.experiment))
@@ -133,23 +136,24 @@ def load_personal(model: Model, path: Path | str) -> nn.Module:
 
 def personal_model(folder: Path | str, client: int) -> nn.Module:
     """Returns the personal model of a client of a run with a personalised method, as one plain network."""
-    folder = Path(folder)
-    model, experiment = load_model(folder), load_run(folder)
+    folder = as_path(folder, "folder")
+    model, experiment = _model_of(folder), load_run(folder)
     if experiment.personal == "none":
         raise ValueError(
             f"{folder} has no clients' own models: its method is not personalised. Run one with "
             "personal=local-atoms, or fit a client's part with `fedatoms personalize`."
         )
-    if not 0 <= client < experiment.clients:
-        raise ValueError(f"client={client} is not a client of {folder}. Use 0 to {experiment.clients - 1}.")
+    if type(client) is not int or not 0 <= client < experiment.clients:
+        raise ValueError(f"client={client!r} is not a client of {folder}. Use 0 to {experiment.clients - 1}.")
     _check_clients(folder, experiment)
     path = personal_file(folder, client)
+    check_sealed(folder, path, how_to_rewrite(folder))
     return fuse(with_own(model, path, experiment, images_of(folder), how_to_rewrite(folder))).eval()
 
 
 def with_own(model: nn.Module, path: Path, experiment: Experiment, images: ImagesOf, remedy: str) -> nn.Module:
     """Returns a run's model with the personal parameters of a client, from the file that the run wrote."""
-    own = read_tensors(path, remedy).tree
+    own = read_tensors(path, remedy, _most(model)).tree
     return fill(model, own, path, remedy, own_part(experiment, model, images))
 
 
@@ -173,9 +177,9 @@ def inputs_of(folder: Path | str, x: Tensor | npt.NDArray[np.generic]) -> Tensor
 
     Grey images may come without their channel, as (n, H, W).
     """
-    experiment = load_run(Path(folder))
+    experiment = load_run(as_path(folder, "folder"))
     recipe = recipe_of(experiment.dataset, experiment.augment)
-    x, channels = torch.as_tensor(x), len(recipe.mean)
+    x, channels = as_inputs(x, "x"), len(recipe.mean)
     x = x[:, None] if x.dim() == 3 and channels == 1 else x
     if x.dim() != 4 or x.shape[1] != channels:
         raise ValueError(f"x has the shape {tuple(x.shape)}. Pass pixels of shape (n, {channels}, height, width).")
@@ -194,9 +198,10 @@ def base_of(model: Model) -> Base:
     """
     if isinstance(model, nn.Module):
         return Base(model)
-    experiment = load_run(Path(model))
+    folder = as_path(model, "model")
+    experiment = load_run(folder)
     recipe = recipe_of(experiment.dataset, experiment.augment)
-    return Base(load_model(model), experiment.head or None, recipe, images_of(model).shape, identity(experiment))
+    return Base(_model_of(folder), experiment.head or None, recipe, images_of(folder).shape, identity(experiment))
 
 
 def simulation_of(
@@ -270,6 +275,24 @@ def _misfit(model: nn.Module, own: Params) -> str:
     return misfit(own, restrict(dict(model.state_dict()), own))
 
 
+def _model_of(folder: Path) -> nn.Module:
+    """Loads the model of a run; a network that torch cannot build, as its file asks for, is a mistake in that file."""
+    try:
+        return load_model(folder)
+    except (ValueError, RuntimeError, TypeError, MemoryError, OverflowError) as error:
+        if isinstance(error, ValueError) and str(folder) in str(error):
+            raise
+        raise ValueError(
+            f"{folder / MODEL} or experiment.json is damaged: its network cannot be built ({one_line(error)[:200]}). "
+            f"{how_to_rewrite(folder)}"
+        ) from None
+
+
+def _most(model: nn.Module) -> int:
+    """The bytes of the largest file with a part of a model: all of it, and names."""
+    return nbytes(dict(model.state_dict())) + 2**20
+
+
 def _check_clients(folder: Path, experiment: Experiment) -> None:
     if is_remote(folder):
         raise ValueError(
@@ -287,10 +310,10 @@ def _check_clients(folder: Path, experiment: Experiment) -> None:
         )
 
 
-def _read(path: Path) -> tuple[Params, dict[str, str]]:
+def _read(path: Path, most: int) -> tuple[Params, dict[str, str]]:
     if not path.exists():
         raise ValueError(f"{path} does not exist. Make it with `fedatoms personalize`, or with save_personal.")
-    own, metadata, _ = read_tensors(path, "Make it with save_personal.")
+    own, metadata, _ = read_tensors(path, "Make it with save_personal.", most)
     about = metadata.get(_KEY)
     if about is None:
         raise ValueError(
@@ -300,5 +323,5 @@ def _read(path: Path) -> tuple[Params, dict[str, str]]:
     try:
         known = json.loads(about)
         return own, {name: str(known[name]) for name in ("frozen", "experiment")}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError(f"{path} is damaged: its metadata are {about[:40]!r}. Make it with save_personal.") from None

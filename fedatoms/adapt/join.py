@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from fedatoms.adapt.fit import Base, base_of, fit, part_of, save_personal, simulation_of
+from fedatoms.core.border import as_path
 from fedatoms.data.datasets import Images
 from fedatoms.data.federations import hold_out, partition
 from fedatoms.data.image_files import Wanted, read_images
@@ -24,6 +25,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
 from fedatoms.nn.parameter_groups import groups
 from fedatoms.runs.loading import images_of
+from fedatoms.runs.results import MODEL
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ def _images(newcomer: Newcomer, run: Path, base: Base) -> tuple[Images, str]:
     """Reads a newcomer's images, with the held-out ones as test set, and where their labels come from."""
     (classes, shape), recipe, share = images_of(run), base.recipe, newcomer.holdout
     assert recipe is not None
+    if len(shape) != 3:
+        raise ValueError(f"{run / MODEL}: the model takes {shape}, which are no images. Use a run on images.")
     x, y, labels_from = read_images(Path(newcomer.images), Wanted(shape, recipe.scale, classes))
     if share and int(torch.bincount(y).max()) < 2:
         raise ValueError(
@@ -119,7 +123,8 @@ def _check_files(newcomer: Newcomer) -> Path:
         raise ValueError("--images is missing. Give an npz file with arrays x and y, or a folder of class folders.")
     if not newcomer.out:
         raise ValueError("--out is missing. Give a file for the personal parameters, for example ann.safetensors.")
-    out = Path(newcomer.out)
+    as_path(newcomer.images, "images")
+    out = as_path(newcomer.out, "out")
     if out.suffix != ".safetensors":
         raise ValueError(f"--out {out} does not end in .safetensors. Use for example {out.stem}.safetensors.")
     if out.exists():

@@ -38,6 +38,19 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         return file.read()
 
 
+def as_path(given: Path | str, argument: str) -> Path:
+    """Returns a path; one with a null byte in it, which no file can have, is refused by the name of its argument.
+
+    >>> as_path("my\\0data", "data_dir")
+    Traceback (most recent call last):
+    ...
+    ValueError: data_dir='my\\x00data' has a null byte in it, which no path can have. Leave it out.
+    """
+    if "\0" in str(given):
+        raise ValueError(f"{argument}={str(given)!r} has a null byte in it, which no path can have. Leave it out.")
+    return Path(given)
+
+
 def limit() -> int:
     """Returns how many bytes may be read into memory at once: FEDATOMS_MAX_GB, or 8 GB.
 

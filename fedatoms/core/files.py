@@ -8,9 +8,11 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from fedatoms.core.border import read_bytes
+from fedatoms.core.border import check_size, open_regular, read_bytes
 from fedatoms.core.lookup import one_line
 from fedatoms.core.trees import Params
+
+LONGEST_HEADER = 2**24  # bytes; a tensor takes about a hundred
 
 
 class Stored(NamedTuple):
@@ -45,16 +47,20 @@ class Written(NamedTuple):
     sha256: str
 
 
-def read_tensors(path: Path, remedy: str) -> Written:
-    """Reads a safetensors file; another kind of file, or one that is cut off, is an error that ends with ``remedy``."""
+def read_tensors(path: Path, remedy: str, most: int | None = None) -> Written:
+    """Reads a safetensors file; another kind of file, or one that is cut off, is an error that ends with ``remedy``.
+
+    A file of more than ``most`` bytes is refused, and one of another size than its header promises, before it is read.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
-        data = read_bytes(path)
+        _check_promise(path, most)
+        data = read_bytes(path, most)
         tree, size = load(data), int.from_bytes(data[:8], "little")
         about = json.loads(data[8 : 8 + size]).get("__metadata__", {})
-    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{path} is not a safetensors file, or is cut off ({one_line(error)}). {remedy}") from None
     return Written(tree, about, hashlib.sha256(data).hexdigest())
 
@@ -72,3 +78,17 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _check_promise(path: Path, most: int | None) -> None:
+    """Compares the size of a file with its header: that of a safetensors file has 8 bytes with its own size first."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        check_size(size, f"{path}", most)
+        length = int.from_bytes(file.read(8), "little")
+        if not 0 < length <= min(size - 8, LONGEST_HEADER):
+            raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
+        tensors = [about for name, about in json.loads(file.read(length)).items() if name != "__metadata__"]
+    promised = 8 + length + max((about["data_offsets"][1] for about in tensors), default=0)
+    if promised != size:
+        raise ValueError(f"it has {size:,} bytes, but its header promises {promised:,}")

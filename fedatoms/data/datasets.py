@@ -1,8 +1,6 @@
 """Data sets: read from their official files into tensors, each with the recipe that turns pixels into inputs."""
 
-import gzip
-import math
-import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -12,7 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedatoms.core.lookup import find
+from fedatoms.core.border import as_path, read_bytes
+from fedatoms.core.lookup import find, one_line, some
+from fedatoms.data.idx import read_idx
+from fedatoms.data.pictures import OtherSize, Unreadable, read_picture
 from fedatoms.data.safe_pickle import AGAIN, read_pickle
 
 Fill = Literal["zero", "black"]
@@ -21,6 +22,10 @@ _Pixels = npt.NDArray[np.uint8]
 _Labels = npt.NDArray[np.int64]
 _Part = tuple[_Pixels, _Labels]
 _Floats = tuple[float, ...]
+
+# What official files hold at most: more would be no such file, and is not read.
+_FASHION = 60_000  # images in one file
+_LIST = 2**24  # bytes of a list of Tiny-ImageNet's classes or images
 
 
 class Recipe(NamedTuple):
@@ -67,7 +72,7 @@ def load(name: str, data_dir: str | Path = "data", augment: str = "feddc") -> Im
     ((1437, 1, 8, 8), (360, 1, 8, 8), 10)
     """
     source, recipe = find(name, DATASETS, "data set"), recipe_of(name, augment)
-    train, test, classes = source.read(_folder(name, source, Path(data_dir)))
+    train, test, classes = source.read(_folder(name, source, as_path(data_dir, "data_dir")))
     x, y, test_x, test_y = (torch.from_numpy(part) for part in (*train, *test))
     return Images(x, y, test_x, test_y, classes, recipe)
 
@@ -110,17 +115,18 @@ def _digits(_: Path) -> tuple[_Part, _Part, int]:
 
 
 def _cifar10(folder: Path) -> tuple[_Part, _Part, int]:
-    batches = [_cifar(folder / f"data_batch_{number}", "labels", 10) for number in range(1, 6)]
+    batches = [_cifar(folder / f"data_batch_{number}", "labels", 10, 10_000) for number in range(1, 6)]
     train = np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches])
-    return train, _cifar(folder / "test_batch", "labels", 10), 10
+    return train, _cifar(folder / "test_batch", "labels", 10, 10_000), 10
 
 
 def _cifar100(folder: Path) -> tuple[_Part, _Part, int]:
-    return _cifar(folder / "train", "fine_labels", 100), _cifar(folder / "test", "fine_labels", 100), 100
+    train, test = (_cifar(folder / part, "fine_labels", 100, 50_000) for part in ("train", "test"))
+    return train, test, 100
 
 
-def _cifar(path: Path, key: str, classes: int) -> _Part:
-    content = read_pickle(path)
+def _cifar(path: Path, key: str, classes: int, images: int) -> _Part:
+    content = read_pickle(path, most=8000 * images)  # 3072 pixels, of which some writers make two bytes each
     x, y = content.get("data"), content.get(key)
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 3072 or len(x) == 0:
         raise ValueError(f"{path}: 'data' is not a uint8 array of shape (n, 3072), one row per image. {AGAIN}")
@@ -136,33 +142,14 @@ def _fashion(folder: Path) -> tuple[_Part, _Part, int]:
 
 
 def _idx(folder: Path, part: str) -> _Part:
-    x = _idx_array(folder / f"{part}-images-idx3-ubyte", dims=3)
-    y = _idx_array(folder / f"{part}-labels-idx1-ubyte", dims=1)
-    if x.shape[1:] != (28, 28) or len(x) == 0:
-        raise ValueError(f"{folder / part}-images-idx3-ubyte: shape {x.shape} is not (n, 28, 28). {AGAIN}")
-    return x[:, None].copy(), _labels(y, len(x), 10, folder / f"{part}-labels-idx1-ubyte")
-
-
-def _idx_array(path: Path, dims: int) -> _Pixels:
-    """Reads idx: two zero bytes, the type (8 = uint8), the number of axes, each size as big-endian int32, the data."""
-    file = _find(path) or path
-    try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{file} is not a complete gzip file ({error}). {AGAIN}") from None
-    header = 4 + 4 * dims
-    if len(content) < header or content[:4] != bytes((0, 0, 8, dims)):
-        raise ValueError(f"{file} does not begin with the header of a uint8 idx file with {dims} axes. {AGAIN}")
-    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4)]
-    if len(content) != header + math.prod(shape):
-        raise ValueError(
-            f"{file} has {len(content)} bytes, but its header promises {header + math.prod(shape)}. {AGAIN}"
-        )
-    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
+    images, labels = folder / f"{part}-images-idx3-ubyte", folder / f"{part}-labels-idx1-ubyte"
+    x = read_idx(_find(images) or images, _FASHION, (28, 28))
+    y = read_idx(_find(labels) or labels, _FASHION)
+    return x[:, None], _labels(y, len(x), 10, labels)
 
 
 def _tiny(folder: Path) -> tuple[_Part, _Part, int]:
-    numbers = {name: number for number, name in enumerate(_lines(folder / "wnids.txt"))}
+    numbers = {name: number for number, name in enumerate(_names(folder / "wnids.txt"))}
     train: list[tuple[Path, int]] = []
     for name, number in numbers.items():
         files = sorted((folder / "train" / name / "images").glob("*.JPEG"))
@@ -175,16 +162,34 @@ def _tiny(folder: Path) -> tuple[_Part, _Part, int]:
 
 
 def _annotated(folder: Path, numbers: dict[str, int]) -> list[tuple[Path, int]]:
-    notes = _lines(folder / "val_annotations.txt")
+    path = folder / "val_annotations.txt"
+    notes = _lines(path)
     wrong = [note for note in notes if note.count("\t") < 1 or note.split("\t")[1] not in numbers]
     if wrong or not notes:
         line = wrong[0] if wrong else ""
-        raise ValueError(f"{folder}/val_annotations.txt: {line!r} is not an image and a name of wnids.txt. {AGAIN}")
-    return [(folder / "images" / file, numbers[name]) for file, name in (note.split("\t")[:2] for note in notes)]
+        raise ValueError(f"{path}: {line!r} is not an image and a name of wnids.txt. {AGAIN}")
+    pairs = [note.split("\t")[:2] for note in notes]
+    _check_names([file for file, _ in pairs], path)
+    return [(folder / "images" / file, numbers[name]) for file, name in pairs]
+
+
+def _names(path: Path) -> list[str]:
+    names = _lines(path)
+    _check_names(names, path)
+    return names
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return read_bytes(path, _LIST).decode("utf-8", errors="replace").splitlines()
+
+
+def _check_names(names: Sequence[str], path: Path) -> None:
+    wrong = [name for name in names if not name.isprintable() or "/" in name or name in ("", ".", "..")]
+    if wrong:
+        raise ValueError(f"{path}: {wrong[0][:40]!r} is not the name of a file or a folder. {AGAIN}")
+    if len(set(names)) < len(names):
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        raise ValueError(f"{path} names {some(twice)} more than once. {AGAIN}")
 
 
 def _decode(images: Sequence[tuple[Path, int]]) -> _Part:
@@ -196,19 +201,16 @@ def _decode(images: Sequence[tuple[Path, int]]) -> _Part:
 
 def _jpeg(path: Path) -> _Pixels:
     try:
-        from PIL import Image  # only Tiny-ImageNet needs it
+        return read_picture(path, ("JPEG",), "RGB", (64, 64)).transpose(2, 0, 1)
     except ImportError:
         raise ValueError(
             'Tiny-ImageNet is made of JPEG files, which Pillow reads: pip install "fedatoms[images]"'
         ) from None
-    try:
-        with Image.open(path, formats=["JPEG"]) as image:
-            pixels = np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} is not a readable JPEG file ({error}). {AGAIN}") from None
-    if pixels.shape != (64, 64, 3):
-        raise ValueError(f"{path} has shape {pixels.shape}, but Tiny-ImageNet's images have (64, 64, 3). {AGAIN}")
-    return pixels.transpose(2, 0, 1)
+    except (Unreadable, OSError) as error:
+        raise ValueError(f"{path} is not a readable JPEG file ({one_line(error)}). {AGAIN}") from None
+    except OtherSize as found:
+        shape = found.height, found.width, 3
+        raise ValueError(f"{path} has shape {shape}, but Tiny-ImageNet's images have (64, 64, 3). {AGAIN}") from None
 
 
 def _labels(y: npt.NDArray[np.generic], count: int, classes: int, path: Path) -> _Labels:

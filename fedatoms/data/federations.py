@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedatoms.core.lookup import one_line
 from fedatoms.core.options import check_range
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Images, Recipe
@@ -16,6 +17,9 @@ from fedatoms.data.partitions import Split
 
 Array = Tensor | npt.NDArray[np.generic]
 Samples = tuple[Array, Array] | Dataset[object]  # a pair (x, y), or a map-style data set of such pairs
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_TOKENS = (torch.int32, torch.int64)
+_SMALL = (torch.uint8, torch.int8, torch.int16, torch.bool)
 
 
 class Federation(NamedTuple):
@@ -88,9 +92,9 @@ def federation(clients: Sequence[Samples], test: Samples) -> Federation:
     pairs = [pair_up(samples, f"client {number}") for number, samples in enumerate(clients)]
     test_x, test_y = pair_up(test, "test")
     xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
-    for number, x in enumerate(xs):
-        _check_shape(x, xs[0], f"client {number}")
-    _check_shape(test_x, xs[0], "test")
+    for name, x in [*((f"client {number}", x) for number, x in enumerate(xs)), ("test", test_x)]:
+        _check_shape(x, xs[0], name)
+        _check_kind(x, xs[0], name)
     x, y = torch.cat(xs), torch.cat(ys)
     parts = list(torch.split(torch.arange(len(y)), [len(one) for one in ys]))
     classes = int(torch.cat([y, test_y]).max()) + 1
@@ -107,7 +111,7 @@ def pair_up(samples: Samples, name: str) -> tuple[Tensor, Tensor]:
     pair = _materialise(samples, name) if isinstance(samples, Dataset) else samples
     if not isinstance(pair, tuple | list) or [isinstance(one, Tensor | np.ndarray) for one in pair] != [True, True]:
         raise ValueError(f"{name}: {type(pair).__name__} is not a pair of tensors. Pass (x, y) or a map-style Dataset.")
-    x, y = (torch.as_tensor(one) for one in pair)
+    x, y = (_tensor(one, name) for one in pair)
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
         raise ValueError(
             f"{name}: x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)} do not pair up: each sample needs a "
@@ -115,9 +119,22 @@ def pair_up(samples: Samples, name: str) -> tuple[Tensor, Tensor]:
         )
     if len(y) == 0:
         raise ValueError(f"{name}: has no samples, but needs at least one. Leave it out.")
-    _check_labels(y, name)
+    x = as_inputs(x, name)
     _check_finite(x, name)
-    return x.detach(), y.detach().long()
+    return x.detach(), _labels(y, name)
+
+
+def as_inputs(x: Array, name: str) -> Tensor:
+    """Returns samples as a tensor of real numbers; an error names ``name``.
+
+    >>> as_inputs(np.zeros((2, 3), complex), "x")
+    Traceback (most recent call last):
+    ValueError: x: samples of type torch.complex128 cannot be inputs. Use real numbers, such as x.float().
+    """
+    made = _tensor(x, name)
+    if made.dtype not in (*_FLOATS, *_TOKENS, *_SMALL):
+        raise ValueError(f"{name}: samples of type {made.dtype} cannot be inputs. Use real numbers, such as x.float().")
+    return made
 
 
 def test_by_classes(data: Federation) -> Federation:
@@ -178,12 +195,39 @@ def _check_shape(x: Tensor, first: Tensor, name: str) -> None:
         )
 
 
-def _check_labels(y: Tensor, name: str) -> None:
-    if y.is_floating_point() or y.is_complex():
+def _check_kind(x: Tensor, first: Tensor, name: str) -> None:
+    """Floats of any width mix, and token ids; but a pixel from 0 to 255 is no float, and no token id."""
+    kinds = [next((kind for kind in (_FLOATS, _TOKENS) if one.dtype in kind), (one.dtype,)) for one in (x, first)]
+    if kinds[0] != kinds[1]:
+        raise ValueError(
+            f"{name}: samples of type {x.dtype} differ from client 0's {first.dtype}, but all go through one model. "
+            "Convert them to one type and one scale, for example pixels by x.float() / 255."
+        )
+
+
+def _tensor(one: Array, name: str) -> Tensor:
+    try:
+        made = torch.as_tensor(one)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{name}: an array of type {getattr(one, 'dtype', type(one).__name__)} is no tensor ({one_line(error)}). "
+            "Pass a plain array of numbers, for example np.ascontiguousarray(x, dtype=np.float32)."
+        ) from None
+    if made.layout != torch.strided or made.is_meta:
+        raise ValueError(f"{name}: a {made.layout} tensor on {made.device} has no rows to choose. Use x.to_dense().")
+    return made
+
+
+def _labels(y: Tensor, name: str) -> Tensor:
+    if y.dtype.is_floating_point or y.dtype.is_complex:
         raise ValueError(f"{name}: labels of type {y.dtype} are not whole numbers. Use y.long().")
-    if (y < 0).any():
-        sample = int((y < 0).nonzero()[0])
-        raise ValueError(f"{name}, sample {sample}: label {int(y[sample])} is negative. Number the classes from 0.")
+    labels = y.detach().long()
+    if (labels < 0).any():
+        sample = int((labels < 0).nonzero()[0])
+        raise ValueError(
+            f"{name}, sample {sample}: label {int(labels[sample])} is negative. Number the classes from 0."
+        )
+    return labels
 
 
 def _check_finite(x: Tensor, name: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fedatoms.core.border import read_bytes
 from fedatoms.core.lookup import one_line
 
 AGAIN = "Get the file again from the data set's official page."
@@ -25,10 +26,13 @@ _OPCODES = frozenset(
     "EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM SETITEMS PUT "
     "BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD".split()
 )
+_LONGEST = 500_000  # opcodes; CIFAR-100 has 200,000: 50,000 images with two labels and a name that is numbered
 
 
-def read_pickle(path: Path) -> dict[str, object]:
+def read_pickle(path: Path, most: int | None = None) -> dict[str, object]:
     """Reads a pickled dictionary of arrays, lists and text; keys become text, whichever Python wrote them.
+
+    A file of more than ``most`` bytes is refused, and one whose arrays hold more bytes than the file.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "data_batch_1"
@@ -36,10 +40,10 @@ def read_pickle(path: Path) -> dict[str, object]:
     >>> read_pickle(file)
     {'data': array([0, 1, 2], dtype=uint8)}
     """
-    content = path.read_bytes()
+    content = read_bytes(path, most)
     try:
         _check_opcodes(content)
-        return _plain(_Reader(io.BytesIO(content), encoding="latin1").load())
+        return _plain(_Reader(io.BytesIO(content), encoding="latin1").load(), len(content))
     except Exception as error:  # hostile bytes can raise anything; the user sees one kind of error, on one line
         reason = one_line(error)[:200]
         raise ValueError(f"{path} cannot be read as a pickled dictionary of arrays ({reason}). {AGAIN}") from None
@@ -56,13 +60,16 @@ class _Reader(pickle.Unpickler):
 
 
 # Each stand-in is a class with __setstate__, so that the BUILD opcode cannot set attributes on the stand-in itself.
-class _Bytes(bytes):
+# None copies what it is given: a text that is named a thousand times would take a thousand times its memory.
+class _Bytes:
     """Stands in for ``_codecs.encode``, by which Python 3 writes bytes in protocol 2."""
 
-    def __new__(cls, text: str, encoding: str) -> "_Bytes":
+    __slots__ = ("text",)
+
+    def __init__(self, text: str, encoding: str) -> None:
         if not isinstance(text, str) or encoding != "latin1":
             raise ValueError("bytes must be written as latin1 text")
-        return super().__new__(cls, text, "latin1")
+        self.text = text
 
     def __setstate__(self, state: object) -> None:
         raise ValueError("bytes have no state")
@@ -91,15 +98,14 @@ class _Dtype:
 class _Array:
     """Stands in for ``_reconstruct``, filled by the BUILD opcode, and for protocol 5's ``_frombuffer``, born full."""
 
-    __slots__ = ("array",)
+    __slots__ = ("state",)
 
     def __init__(self, *arguments: object) -> None:
-        empty = np.zeros(0, dtype=np.uint8)
-        self.array: npt.NDArray[np.generic] = _array(*arguments) if len(arguments) == 4 else empty
+        self.state = arguments if len(arguments) == 4 else (b"", _Dtype("u1"), (0,), "C")
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
         _, shape, dtype, fortran, raw = state
-        self.array = _array(raw, dtype, shape, "F" if fortran else "C")
+        self.state = raw, dtype, shape, "F" if fortran else "C"
 
 
 # The class numpy.ndarray is only ever handed to _reconstruct, which ignores it: text does, and cannot be called.
@@ -115,7 +121,8 @@ _NAMES: dict[tuple[str, str], object] = {
 
 
 def _array(raw: object, dtype: object, shape: object, order: object) -> npt.NDArray[np.generic]:
-    data = raw.encode("latin1") if isinstance(raw, str) else raw  # Python 2 wrote bytes as text
+    text = raw.text if isinstance(raw, _Bytes) else raw
+    data = text.encode("latin1") if isinstance(text, str) else text  # Python 2 wrote bytes as text
     if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype) or order not in ("C", "F"):
         raise ValueError("an array must be bytes of a plain number type")
     if not isinstance(shape, tuple) or not all(isinstance(size, int) and size >= 0 for size in shape):
@@ -125,7 +132,7 @@ def _array(raw: object, dtype: object, shape: object, order: object) -> npt.NDAr
 
 def _check_opcodes(content: bytes) -> None:
     tuples = 0
-    for opcode, argument, _ in pickletools.genops(content):
+    for place, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         if opcode.name not in _OPCODES:
             raise pickle.UnpicklingError(f"refuses the pickle opcode {opcode.name}: only NumPy arrays are allowed")
         if opcode.name.endswith("PUT") and isinstance(argument, int) and argument > len(content):
@@ -133,11 +140,29 @@ def _check_opcodes(content: bytes) -> None:
         tuples += "TUPLE" in opcode.name
         if tuples > 1000:  # an array takes six; hashing a deep nest of them would overflow the stack
             raise pickle.UnpicklingError("has more tuples than any data file needs")
+        if place > _LONGEST:  # an opcode of one byte can make an object of sixty
+            raise pickle.UnpicklingError("has more objects than any data file needs")
 
 
-def _plain(loaded: object) -> dict[str, object]:
-    if not isinstance(loaded, dict) or not all(isinstance(key, str | bytes) for key in loaded):
+def _plain(loaded: object, most: int) -> dict[str, object]:
+    if not isinstance(loaded, dict) or not all(isinstance(key, str | bytes | _Bytes) for key in loaded):
         raise ValueError("is not a dictionary with text as keys")
-    texts = (key.decode("latin1") if isinstance(key, bytes) else key for key in loaded)
-    arrays = (value.array if isinstance(value, _Array) else value for value in loaded.values())
-    return dict(zip(texts, arrays, strict=True))
+    if sum(_size(value) for value in loaded.values()) > most:
+        raise ValueError("has arrays of more bytes than the file")
+    return {_text(key): _value(value) for key, value in loaded.items()}
+
+
+def _text(key: object) -> str:
+    return key.decode("latin1") if isinstance(key, bytes) else key.text if isinstance(key, _Bytes) else str(key)
+
+
+def _size(value: object) -> int:
+    raw = value.state[0] if isinstance(value, _Array) else value
+    text = raw.text if isinstance(raw, _Bytes) else raw
+    return len(text) if isinstance(text, bytes | bytearray | str) else 0
+
+
+def _value(value: object) -> object:
+    if isinstance(value, _Bytes):
+        return value.text.encode("latin1")
+    return _array(*value.state) if isinstance(value, _Array) else value

@@ -1,14 +1,17 @@
 """A whole federation on this machine: a SuperLink, SuperNodes and a few rounds; all of it is removed at the end."""
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 
 from fedatoms.flower.commands import Value
-from fedatoms.flower.deploy import DeploymentError, deployed, quote
+from fedatoms.flower.deploy import DeploymentError, deployed, new_token, quote
 from fedatoms.flower.new import new
+from fedatoms.flower.private import FOLDER
+from fedatoms.flower.watcher import watched
 from fedatoms.runs.compare import Line, compare
 from fedatoms.runs.results import read_result
 
@@ -21,14 +24,14 @@ def demo(nodes: int, rounds: int, *, tls: bool, say: Callable[[str], None], done
     """Deploys the template on loopback and runs it; ``say`` gets each message, ``done`` each finished round."""
     if nodes < 1 or rounds < 1:
         raise ValueError(f"--nodes {nodes} and --rounds {rounds} must be at least 1. Use for example 3 and 3.")
-    with _folder() as folder:
+    with _folder() as (folder, token):
         app, state = folder / "app", str(folder / "state")
         new(app)
         configs: list[dict[str, Value]] = [
             {"partition-id": i, "num-partitions": nodes, "state-dir": state} for i in range(nodes)
         ]
         say(f"starting a SuperLink and {nodes} SuperNodes{' with TLS and keys' if tls else ''}")
-        with deployed(folder / "deployment", configs, tls=tls) as deployment:
+        with deployed(folder / "deployment", configs, tls=tls, token=token) as deployment:
             say(f"all {nodes} nodes are online; running {rounds} rounds")
 
             def each_line(line: str) -> None:
@@ -45,6 +48,13 @@ def demo(nodes: int, rounds: int, *, tls: bool, say: Callable[[str], None], done
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
-    with TemporaryDirectory(prefix="fedatoms-") as folder:
-        yield Path(folder)
+def _folder() -> Iterator[tuple[Path, str]]:
+    """Makes a folder and a token for marks; the folder is removed, and what bears the mark ends, whatever ends us."""
+    token = new_token()
+    folder = Path(gettempdir()) / f"fedatoms-{token}"
+    with watched(token, folder):  # before there is a folder: from its first moment on it will be removed
+        folder.mkdir(FOLDER)
+        try:
+            yield folder, token
+        finally:
+            shutil.rmtree(folder)

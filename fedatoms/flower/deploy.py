@@ -27,6 +27,7 @@ from fedatoms.flower.commands import (
 from fedatoms.flower.keys import NodeKey, certificates, node_key
 from fedatoms.flower.private import FILE, FOLDER, private, shut
 from fedatoms.flower.processes import PAUSE, end, kill, start
+from fedatoms.flower.watcher import watched
 
 EachLine = Callable[[str], None]
 
@@ -56,25 +57,36 @@ def deployed(
     *,
     tls: bool = False,
     env: Mapping[str, str] | None = None,
+    token: str = "",
 ) -> Iterator["Deployment"]:
     """Starts a SuperLink and one SuperNode for each node config; on exit ends them and all that they started.
 
-    With ``tls`` the SuperLink accepts only nodes whose keys are registered, as those of these nodes are.
+    With ``tls`` the SuperLink accepts only nodes whose keys are registered, as those of these nodes are. All of it ends
+    too if this process is killed; whoever gives a ``token``, with which marks begin, sees to that.
     """
-    deployment = Deployment(folder, nodes, tls=tls, env=env or {})
-    try:
-        deployment.start_link()
-        deployment.register_nodes()
-        deployment.start_nodes()
-        yield deployment
-    finally:
-        deployment.end()
+    mine = token or new_token()
+    deployment = Deployment(folder, nodes, tls=tls, env=env or {}, token=mine)
+    with contextlib.nullcontext() if token else watched(mine):
+        try:
+            deployment.start_link()
+            deployment.register_nodes()
+            deployment.start_nodes()
+            yield deployment
+        finally:
+            deployment.end()
+
+
+def new_token() -> str:
+    """Returns the beginning of marks that no other process has."""
+    return uuid.uuid4().hex
 
 
 class Deployment:
     """A SuperLink and its SuperNodes, each of which can be started again; see ``deployed``."""
 
-    def __init__(self, folder: Path, nodes: Sequence[Config], *, tls: bool, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, nodes: Sequence[Config], *, tls: bool, env: Mapping[str, str], token: str = ""
+    ) -> None:
         self.folder = folder.resolve()
         self.logs = self.folder / "logs"
         if self.logs.exists():
@@ -90,7 +102,7 @@ class Deployment:
         home.mkdir(mode=FOLDER)
         (home / "config.toml").write_text(connection(self.address, self.ca))
         self._env = environment(home, env)
-        self._token = uuid.uuid4().hex
+        self._token = token or new_token()
         self.parts: dict[str, Part] = {}
 
     def run(

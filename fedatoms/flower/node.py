@@ -10,6 +10,7 @@ from typing import NamedTuple
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from fedatoms.core.border import read_bytes
 from fedatoms.core.files import replace_file
 from fedatoms.core.options import Group
 from fedatoms.core.trees import Params, misfit, restrict
@@ -53,7 +54,7 @@ def kept_at(folder: Path, number: int) -> Kept | None:
     """Reads the state ``number``; None if it is missing or damaged."""
     for path in _files(folder, number):
         checksum = re.fullmatch(r"\d{6}-([0-9a-f]{8})", path.stem)
-        if checksum and zlib.crc32(path.read_bytes()) == int(checksum[1], 16):
+        if checksum and zlib.crc32(read_bytes(path)) == int(checksum[1], 16):
             return _read(path)
     return None
 

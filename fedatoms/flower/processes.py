@@ -25,8 +25,7 @@ def start(
 
     What it writes, its log included, is readable by its owner only.
     """
-    if not (PROC / "self" / "environ").exists():
-        raise OSError("processes are found by their environment in /proc, which is not here. Use Linux.")
+    check_found()
     output = subprocess.PIPE if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE)
     try:
         return subprocess.Popen(
@@ -42,6 +41,12 @@ def start(
     finally:
         if log is not None:
             os.close(output)
+
+
+def check_found() -> None:
+    """Refuses a system on which processes are not found by their marks."""
+    if not (PROC / "self" / "environ").exists():
+        raise OSError("processes are found by their environment in /proc, which is not here. Use Linux.")
 
 
 def marked(mark: str, word: str = "") -> list[int]:

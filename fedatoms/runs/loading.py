@@ -45,9 +45,8 @@ def load_model(folder: Path | str) -> nn.Module:
 def trained(folder: Path, network: Callable[[ImagesOf], nn.Module]) -> nn.Module:
     """Returns the network for a run's images with the run's tensors in it."""
     written = _read(folder)
-    model = fill(network(written.images), written.params, folder / MODEL, how_to_rewrite(folder))
-    _check_sum(folder, written.sha256)
-    return model
+    _check_sum(folder, written.sha256)  # first: a damaged file may ask for a network of any size
+    return fill(network(written.images), written.params, folder / MODEL, how_to_rewrite(folder))
 
 
 def fill(

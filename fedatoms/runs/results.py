@@ -139,6 +139,14 @@ def changed_files(result: Result) -> list[str]:
     return changed
 
 
+def check_sealed(folder: Path, path: Path, remedy: str) -> None:
+    """Refuses a file of a finished run that is not what its result sealed; results of older versions seal none."""
+    if (folder / RESULT).exists():
+        expected = read_result(folder).files.get(path.relative_to(folder).as_posix())
+        if expected is not None and path.exists() and digest(path) != expected:
+            raise ValueError(f"{path} does not match its checksum in {RESULT}: it was changed. {remedy}")
+
+
 def write_json(path: Path, values: Mapping[str, object]) -> None:
     """Writes values as an indented JSON file."""
     replace_file(path, (json.dumps(values, indent=2) + "\n").encode())

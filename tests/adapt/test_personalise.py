@@ -2,6 +2,8 @@
 
 import ast
 import copy
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -406,6 +408,96 @@ def test_the_help_lists_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert "personalize" in done.stdout and done.stdout.splitlines()[-1] == "False"
 
 
+def packed(header: bytes, body: bytes = b"") -> bytes:
+    return len(header).to_bytes(8, "little") + header + body
+
+
+def parted(content: bytes) -> tuple[dict[str, object], bytes]:
+    size = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + size]), content[8 + size :]
+
+
+def with_header(content: bytes, **changes: object) -> bytes:
+    header, body = parted(content)
+    return packed(json.dumps({**header, **changes}).encode(), body)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "cut off": lambda content: content[:-3],
+    "too long": lambda content: content + b"abc",
+    "a header of terabytes": lambda content: b"\xff" * 8 + content[8:],
+    "a header of brackets": lambda content: packed(b"[" * 100_000),
+    "a list for a header": lambda content: packed(b"[]"),
+    "a header of bytes": lambda content: packed(b"\xff" * 40),
+    "nothing but a header": lambda content: packed(b"{}"),
+    "metadata of brackets": lambda content: with_header(
+        content, __metadata__={"images": "[" * 100_000, "fedatoms": "[" * 100_000}
+    ),
+    "metadata of numbers": lambda content: with_header(content, __metadata__=3),
+    "a tensor without end": lambda content: with_header(
+        content, more={"dtype": "F32", "shape": [2**60], "data_offsets": [0, 2**62]}
+    ),
+    "a tensor of text": lambda content: with_header(content, more="text"),
+    "many classes": lambda content: with_header(
+        content, __metadata__={"images": '{"classes": 1000000000000, "shape": [1, 8, 8]}'}
+    ),
+    "flat images": lambda content: with_header(content, __metadata__={"images": '{"classes": 10, "shape": [1]}'}),
+}
+
+IN_METADATA = ("metadata of brackets", "many classes", "flat images")  # which files of clients lack
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_of_tensors_is_named_on_one_line(
+    damage: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = load_file("runs/mine/personal/000000.safetensors")
+    save_personal("own.safetensors", own, of="runs/mine")
+    shutil.copytree("runs/mine", "ours")
+    clients = Path("ours/personal/000000.safetensors")
+    for file, call in (
+        (Path("own.safetensors"), lambda: load_personal("runs/mine", "own.safetensors")),
+        (clients, lambda: personal_model("ours", 0)),
+        (Path("ours/model.safetensors"), lambda: load_personal("ours", "own.safetensors")),
+    ):
+        if file == clients and damage in IN_METADATA:
+            continue
+        file.write_bytes(DAMAGE[damage](file.read_bytes()))
+        with pytest.raises(ValueError, match=re.escape(str(file))) as caught:
+            call()
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+    assert "ours/model.safetensors" in mistake("ours --images ann.npz --out new.safetensors".split(), capsys)
+
+
+def test_a_file_of_tensors_is_no_larger_than_its_model(here: Path) -> None:
+    for size, words in (
+        (7 * 10**9, "takes 7,000,000,000 bytes, but such a file has at most"),
+        (10**6, "a header of 0"),
+    ):
+        with Path("own.safetensors").open("wb") as file:
+            file.truncate(size)
+        with pytest.raises(ValueError, match=f"own.safetensors .*{words}"):
+            load_personal("runs/mine", "own.safetensors")
+
+
+def test_a_null_byte_in_a_path_is_said_with_its_argument(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["runs/mine", "--images", "ann.npz", "--out", "a.safetensors"]
+    for place, flag in ((2, "--images"), (4, "--out")):
+        nul = [word.replace("a", "a\0") if at == place else word for at, word in enumerate(words)]
+        assert f"{flag} a\\x00" in mistake(nul, capsys)
+    net, wrong = small_net(atoms=4), r"='a\\x00' has a null byte in it, which no path can have"
+    for argument, call in {
+        "path": lambda: load_personal(net, "a\0"),
+        "model": lambda: load_personal("a\0", "a"),
+        "folder": lambda: personal_model("a\0", 0),
+    }.items():
+        with pytest.raises(ValueError, match=argument + wrong):
+            call()
+    with pytest.raises(ValueError, match=r"client=1.5 is not a client of runs/mine. Use 0 to 4"):
+        personal_model("runs/mine", 1.5)  # type: ignore[arg-type]
+
+
 def test_colours_keep_their_places(here: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     Path("colours/1").mkdir(parents=True)
@@ -432,3 +524,19 @@ def test_inputs_come_as_tensors_or_arrays_with_or_without_a_grey_channel(here: P
     for shape in ((8, 8), (5, 3, 8, 8)):
         with pytest.raises(ValueError, match=r"x has the shape .*\. Pass pixels of shape \(n, 1, height, width\)\."):
             inputs_of("runs/mine", torch.zeros(shape))
+    for wrong in (x.to(torch.complex64), x.numpy().astype(object)):
+        with pytest.raises(ValueError, match=r"x: .*(cannot be inputs|is no tensor)"):
+            inputs_of("runs/mine", wrong)
+
+
+def test_a_changed_bit_of_a_clients_own_parameters_is_noticed(tmp_path: Path) -> None:
+    settings = fedatoms.Experiment(
+        parametrisation="atoms", personal="local-atoms", rounds=1, epochs=1, clients=5, last_epochs=0
+    )
+    folder = fedatoms.run(replace(settings, out=str(tmp_path), name="run")).folder
+    path = folder / "personal" / "000003.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+    with pytest.raises(ValueError, match=r"000003.safetensors does not match its checksum in result.json"):
+        personal_model(folder, 3)
+    personal_model(folder, 2)

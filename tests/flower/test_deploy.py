@@ -194,7 +194,7 @@ def test_an_interrupted_demo_leaves_neither_process_nor_file(when: str, number: 
     with subprocess.Popen(words, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
         assert command.stdout is not None and command.stderr is not None
         next(line for line in command.stdout if when in line)
-        while len(living(tmp_path)) < 2:
+        while len(living(tmp_path)) < 3:  # with the one that watches
             assert command.poll() is None
             time.sleep(processes.PAUSE)
         command.send_signal(number)

@@ -1,0 +1,47 @@
+"""Own data: what cannot be a federation is refused with the value, the rule and what to do."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedatoms.data.federations import federation
+
+LABELS = torch.tensor([0, 1])
+PIXELS = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+
+
+def test_pixels_and_floats_do_not_mix_but_floats_of_all_widths_do() -> None:
+    fine = (PIXELS, LABELS)
+    for other in (PIXELS.float(), PIXELS.long(), PIXELS.bool()):
+        words = rf"samples of type {other.dtype} differ from client 0's torch.uint8.*x.float\(\) / 255"
+        with pytest.raises(ValueError, match=f"client 1: {words}"):
+            federation([fine, (other, LABELS)], test=fine)
+        with pytest.raises(ValueError, match=f"test: {words}"):
+            federation([fine], test=(other, LABELS))
+    assert federation([(PIXELS.float(), LABELS), (PIXELS.double(), LABELS)], (PIXELS.half(), LABELS)).x.dtype.itemsize
+    assert federation([(PIXELS.int(), LABELS), (PIXELS.long(), LABELS)], (PIXELS.int(), LABELS)).x.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (PIXELS.to(torch.complex64), "samples of type torch.complex64 cannot be inputs"),
+        (PIXELS.to(torch.uint16), "samples of type torch.uint16 cannot be inputs"),
+        (np.zeros((2, 3), dtype=complex), "samples of type torch.complex128 cannot be inputs"),
+        (np.array([["a"], ["b"]]), "an array of type <U1 is no tensor"),
+        (np.array([[None], [None]]), "an array of type object is no tensor"),
+        (np.zeros((2, 3))[::-1], "np.ascontiguousarray"),
+        (torch.zeros(2, 3).to_sparse(), r"Use x.to_dense\(\)"),
+        (torch.zeros(2, 3, device="meta"), "on meta has no rows"),
+    ],
+)
+def test_what_cannot_be_an_input_is_said(x: torch.Tensor | np.ndarray, words: str) -> None:
+    with pytest.raises(ValueError, match=rf"client 0: .*{words}"):
+        federation([(x, LABELS)], test=(PIXELS, LABELS))
+
+
+def test_labels_of_every_width_are_whole_numbers() -> None:
+    for dtype in (torch.uint8, torch.int8, torch.uint16, torch.uint32, torch.uint64):
+        assert federation([(PIXELS, LABELS.to(dtype))], (PIXELS, LABELS)).y.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="is negative"):
+        federation([(PIXELS, np.array([0, 2**64 - 1], dtype=np.uint64))], (PIXELS, LABELS))
