@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from fedatoms.core.border import open_regular
+
 SYSTEM = Path("/")  # where the files lie in which Linux tells how much is left
 
 
@@ -78,7 +80,8 @@ def _number(path: Path) -> int | None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        with open_regular(path) as file:
+            return file.read().decode()
     except (OSError, ValueError):
         return ""
 

@@ -142,7 +142,7 @@ RANGES: dict[str, Range] = {
     "bench repeats": COUNT._replace(high=10**6, use="repeats=7"),
     "bench rounds": COUNT._replace(use="rounds=100"),
     "bench samples": COUNT._replace(high=10**7, use="samples=500"),
-    "bench steps": COUNT_OR_NONE._replace(high=10**6),
+    "bench steps": COUNT_OR_NONE._replace(high=10**6, use="steps=0"),
     "bench tested": COUNT._replace(high=10**7, use="tested=10000"),
     "bench threads": COUNT._replace(high=10_000, use="threads=2"),
     "bounds convexity": POSITIVE._replace(high=ANY),

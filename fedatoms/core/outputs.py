@@ -1,4 +1,4 @@
-"""Where files are written that a user names: in a folder that is there, or in a new one below the working folder."""
+"""Where a file that a user names may be written: in a folder that is there, or a new one below the working folder."""
 
 from pathlib import Path
 
@@ -14,9 +14,3 @@ def check_parent(path: Path) -> None:
     folder = path.parent
     if not folder.is_dir() and not folder.resolve().is_relative_to(Path.cwd().resolve()):
         raise ValueError(f"{path}: there is no folder {folder}. Make it first, or choose another file.")
-
-
-def make_parent(path: Path) -> None:
-    """Makes the folder of a file if it is missing, below the working folder alone."""
-    check_parent(path)
-    path.parent.mkdir(parents=True, exist_ok=True)

@@ -57,10 +57,8 @@ class Training:
         """
         grown = round * math.log(self.lr_decay)  # a power of floats raises where it is too large
         if grown > 0 and grown + math.log(self.lr or 1) > math.log(RANGES["lr"].high):
-            raise FloatingPointError(
-                f"round {round + 1}: lr_decay={self.lr_decay} has raised the learning rate above "
-                f"{RANGES['lr'].high:g}. Use lr_decay=1 or less."
-            )
+            what = f"lr_decay={self.lr_decay} has raised the learning rate above {RANGES['lr'].high:g}"
+            raise FloatingPointError(f"round {round + 1}: {what}. Use lr_decay=1 or less.")
         return self.lr * self.lr_decay**round
 
 

@@ -130,7 +130,9 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
     phase = phase or shared_phase(sim) or Phase("own")
     own = phase.moves == "own"
     trained, sent = _names_in(sim, layout, t, phase)
-    training = sim.training._replace(epochs=phase.epochs or sim.training.epochs, lr=phase.lr or sim.training.lr)
+    training = sim.training
+    if phase.epochs or phase.lr:
+        training = training._replace(epochs=phase.epochs or training.epochs, lr=phase.lr or training.lr)
     return Learner(
         network=runtime.network,
         algorithm=_proximal(phase.pull) if own else sim.algorithm,

@@ -33,7 +33,7 @@ def test_the_lower_folders_neither_print_nor_touch_files() -> None:
     paths = [path for folder in LOWER for path in (PACKAGE / folder).rglob("*.py")]
     assert len(paths) > 40
     for path in paths:
-        if path == PACKAGE / "core" / "files.py":  # the one place
+        if path in (PACKAGE / "core" / "files.py", PACKAGE / "core" / "border.py"):  # the one place, and its door
             continue
         calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         names = {getattr(call, "id", getattr(call, "attr", "")) for call in calls}

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from fedatoms.core.files import replace_file
 from fedatoms.core.options import GROUPS
-from fedatoms.core.outputs import check_parent, make_parent
+from fedatoms.core.outputs import check_parent
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page import explanations, figures, measures, run_figures, sections
 from fedatoms.evidence.page.export import to_csv
@@ -46,7 +46,7 @@ def report(folders: Sequence[Path], page: Path, data_dir: Path | None = None) ->
         places = sections.listed(map(str, folders))
         raise ValueError(f"no finished run below {places}.{named} Make one with `fedatoms run`.")
     csv = page.with_suffix(".csv")
-    make_parent(page)
+    page.parent.mkdir(parents=True, exist_ok=True)
     replace_file(csv, to_csv(found.runs).encode())
     replace_file(page, render(found, folders, csv.name, data_dir).encode())
     return Report(page, csv, found)
