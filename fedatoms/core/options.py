@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
@@ -98,6 +99,7 @@ SHARE = Range(0, 1, "[)", "for example 0.1, or 0 for none")
 POSITIVE = Range(0, 1e6, "(]", "for example 0.1")
 NOT_NEGATIVE = Range(0, 1e6, "[]", "0 or a positive number")
 HUGE = 2**63 - 1  # what a file of numbers holds
+LAST = sys.float_info.max
 ANY = 1e12  # where a large number means "no limit", or is a constant of a bound
 
 # By name, for experiments and for Python alike. A command whose number of that name means something else has its own
@@ -112,7 +114,7 @@ RANGES: dict[str, Range] = {
     "classes_per_client": COUNT,
     "clients": COUNT._replace(use="clients=100 (the paper's choice)", why="someone must hold the data"),
     "clip": NOT_NEGATIVE._replace(high=ANY),
-    "dirichlet": Range(0, ANY, "(]", "for example 0.3 or 0.6", "it is the concentration of a Dirichlet law"),
+    "dirichlet": Range(0, LAST, "(]", "for example 0.3 or 0.6", "it is the concentration of a Dirichlet law"),
     "epochs": COUNT._replace(use="epochs=5", why="a client that is chosen must train"),
     "eval_every": COUNT._replace(high=HUGE),
     "failures": SHARE,  # without 1: nobody would ever report

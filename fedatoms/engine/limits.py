@@ -10,6 +10,7 @@ from fedatoms.core.memory import available, check_fits
 from fedatoms.engine.execution.blocks import UNMEASURED
 from fedatoms.engine.server import sample_size
 from fedatoms.engine.spec import Simulation
+from fedatoms.nn.layers import require_weights
 from fedatoms.personal.base import Personal
 
 PLAN = 26  # bytes of a sample in a plan of batches: row, real, flip, shift
@@ -57,6 +58,7 @@ def check_memory(sim: Simulation, until: int = 0, epochs: int = 0) -> None:
 
 def needs_of(sim: Simulation, until: int = 0, epochs: int = 0) -> dict[str, int]:
     """Returns the least bytes that each part of a run takes beside what is there already."""
+    require_weights(sim.model)
     sizes = sorted(len(part) for part in sim.data.parts) or [0]
     model = _bytes(dict(sim.model.named_parameters()).values())
     at_once = min(sample_size(len(sizes), sim.fraction), _block(sim))

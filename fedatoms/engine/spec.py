@@ -21,7 +21,7 @@ from fedatoms.data.batches import Plan, planner
 from fedatoms.data.federations import Federation
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round
-from fedatoms.nn.layers import require_whole
+from fedatoms.nn.layers import require_unwrapped
 from fedatoms.nn.parameter_groups import heads
 from fedatoms.personal.base import Personal, Phase
 
@@ -60,7 +60,7 @@ class Simulation:
         if not isinstance(self.device, str):
             raise ValueError(f"device={self.device!r} is not a text. Use for example device='cpu'.")
         check_numbers(self)
-        require_whole(self.model)
+        require_unwrapped(self.model)
         if self.client_state == "disk" and self.folder is None:
             raise ValueError("client_state='disk' needs a folder for the files. Add folder=Path(...).")
         if self.personal.collaboration is not None:

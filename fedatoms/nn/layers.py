@@ -156,10 +156,10 @@ def precisely(like: Tensor) -> AbstractContextManager[object]:
     return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
 
-def require_whole(model: nn.Module) -> None:
-    """Refuses a network that is not one yet, or that is a wrapper around one.
+def require_unwrapped(model: nn.Module) -> None:
+    """Refuses what is no network, or a wrapper around one.
 
-    >>> require_whole(nn.DataParallel(nn.Linear(2, 2)))
+    >>> require_unwrapped(nn.DataParallel(nn.Linear(2, 2)))
     Traceback (most recent call last):
     ...
     ValueError: the model is wrapped in DataParallel, which spreads a batch over devices. Pass its module instead.
@@ -172,7 +172,6 @@ def require_whole(model: nn.Module) -> None:
                 f"{f'layer {name!r}' if name else 'the model'} is wrapped in {type(module).__name__}, which spreads a "
                 f"batch over devices. Pass its module instead."
             )
-    require_weights(model)
 
 
 def require_weights(model: nn.Module, kinds: tuple[type[nn.Module], ...] = (nn.Module,)) -> None:

@@ -1,5 +1,6 @@
 """A run that a machine cannot do is refused before it begins, and nothing is refused that would have worked."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -85,7 +86,7 @@ def test_a_run_in_which_nobody_ever_reports_is_refused() -> None:
 )
 def test_what_is_no_network_yet_costs_one_line(model: Callable[[], nn.Module], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Simulation(model(), clients_of((5, 7)))
+        train(Simulation(model(), clients_of((5, 7))), 1)
 
 
 def test_what_a_run_needs_grows_with_what_it_keeps() -> None:
@@ -136,3 +137,20 @@ def test_a_rate_that_grows_beyond_all_bounds_is_named(lr_decay: float) -> None:
     ):
         training.rate(5000)
     assert Training(lr=0.0, lr_decay=1.5).rate(1) == 0
+
+
+def test_on_a_gpu_its_own_memory_counts_but_batches_are_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2000)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000)
+    sim = small(device="cuda", training=Training(batch_size=10**6), algorithm=algorithm("scaffold"), score=("server",))
+    needs = needs_of(sim, until=9)
+    on_gpu = sum(size for part, size in needs.items() if part != "batches")
+    for free, fits in ((on_gpu - 1000, True), (on_gpu - 1001, False)):  # what the allocator holds unused is free
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))
+        with contextlib.nullcontext() if fits else pytest.raises(ValueError, match="GB are left"):
+            check_memory(sim, until=9)
+        on_host = dataclasses.replace(sim, client_state="host")
+        check_memory(on_host, until=9)
+    monkeypatch.setattr(limits, "available", lambda: needs["batches"] - 1)
+    with pytest.raises(ValueError, match="most of it for batches"):
+        check_memory(sim)
