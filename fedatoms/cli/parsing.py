@@ -90,7 +90,7 @@ def message_of(error: Exception, words: Sequence[str]) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         place = f" for {error.filename}" if error.filename else ""
         return f"no space left{place}. Free some, then {AFTER_FULL.get(''.join(words[:1]), 'type the same again')}."
-    if is_out_of_memory(error):
+    if is_out_of_memory(error) and not str(error).startswith("out of memory"):  # else the engine says what to do
         said = "" if type(error) is MemoryError and not error.args else f" ({first_line(error)})"
         return as_typed(f"out of memory{said}. Lower batch_size, block, clients or atoms, or close other programs.")
     if isinstance(error, OSError) and error.filename and error.strerror:
