@@ -36,6 +36,9 @@ def fedadam(server_lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: flo
     ['first', 'second']
     """
     require(server_lr, "server_lr")
+    require(b1, "b1", below=1.0, or_zero=True)
+    require(b2, "b2", below=1.0, or_zero=True)
+    require(tau, "tau", or_zero=True)
 
     def moments(params: Params) -> Memory:
         return {"first": trees.zeros_like(params), "second": trees.apply(lambda w: w.new_full(w.shape, tau**2), params)}

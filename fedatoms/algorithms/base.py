@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from fedatoms.core.options import RANGES
 from fedatoms.core.trees import Memory, Params
 
 Weighting = Literal["samples", "uniform"]
@@ -84,13 +85,13 @@ class Algorithm(NamedTuple):
     sends: tuple[str, ...] = ()  # server memory that is broadcast too, and counted
 
 
-def require(value: float, name: str, *, below: float = float("inf"), or_zero: bool = False) -> None:
+def require(value: float, name: str, *, below: float = RANGES["strength"].high, or_zero: bool = False) -> None:
     """Refuses a strength that is not positive or too large.
 
     >>> require(-1.0, "a")
     Traceback (most recent call last):
     ...
-    ValueError: a=-1.0 is not a strength between 0 and inf. Leave it out for the default.
+    ValueError: a=-1.0 is not a strength between 0 and 1e+06. Leave it out for the default.
     """
     if not (0 < value < below or (or_zero and value == 0)):
-        raise ValueError(f"{name}={value} is not a strength between 0 and {below}. Leave it out for the default.")
+        raise ValueError(f"{name}={value} is not a strength between 0 and {below:g}. Leave it out for the default.")

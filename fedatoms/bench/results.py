@@ -12,7 +12,9 @@ from typing import Literal, NamedTuple, get_args
 import torch
 
 from fedatoms.core.lookup import unknown
-from fedatoms.core.options import Precision
+from fedatoms.core.options import RANGES, Precision, check_numbers
+from fedatoms.core.outputs import check_parent
+from fedatoms.experiment.build import check_threads
 from fedatoms.runs.provenance import provenance_of
 
 Part = Literal["grid", "jax", "rounds", "algorithms", "personal", "deterministic", "cold"]
@@ -171,13 +173,14 @@ def check(settings: Bench) -> None:
 
     >>> check(Bench(repeats=0))
     Traceback (most recent call last):
-    ValueError: --repeats 0 is less than 1. Use --repeats 7.
+    ValueError: repeats=0 is less than 1. Use repeats=7.
     """
-    for name in ("threads", "repeats", "rounds", "against", "samples", "tested", "steps"):
-        value, least, usual = getattr(settings, name), int(name != "steps"), getattr(Bench, name)
-        if value < least:
-            raise ValueError(f"--{name} {value} is less than {least}. Use --{name} {usual}.")
+    check_numbers(settings, "bench")
+    if settings.threads != Bench.threads:  # which a single core runs too
+        check_threads(settings.threads)
+    _check_backend(settings.backend)
     parts_of(settings)
+    check_parent(Path(settings.out))
     numbers(settings.clients, "--clients")
     numbers(settings.batch, "--batch")
 
@@ -192,7 +195,7 @@ def numbers(text: str, flag: str) -> list[int]:
         found = [int(part) for part in text.split(",")]
     except ValueError:
         found = []
-    if not found or min(found) < 1:
+    if not found or not all(RANGES["clients"].holds(number) for number in found):
         raise ValueError(f"{flag} {text} is not a list of whole numbers above 0. Use for example {flag} 10,50.")
     return found
 
@@ -223,6 +226,13 @@ def find_row(events: Sequence[Event], contestant: str, clients: int, batch: int)
     """Looks for a contestant's row among what was measured."""
     rows = [event for event in events if isinstance(event, Row) and event.contestant == contestant]
     return next((row for row in rows if (row.clients, row.batch) == (clients, batch)), None)
+
+
+def _check_backend(name: str) -> None:
+    if name == Bench.backend:  # else the compiler must be imported, which takes a second
+        return
+    if name not in torch.compiler.list_backends(exclude_tags=()):
+        raise unknown(name, torch.compiler.list_backends(), "backend")  # without those for tests
 
 
 def _driver() -> str | None:

@@ -13,7 +13,7 @@ from tyro.conf import Suppress, subcommand
 
 from fedatoms.cli import bench, compare, demo, explain, flower, personalize, presets, report, reproduce, run, runs
 from fedatoms.cli.console import say
-from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, message_of, parse
+from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, is_out_of_memory, message_of, parse
 from fedatoms.core.lookup import find
 from fedatoms.core.version import __version__
 
@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read the output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except CAUGHT as error:
-        if os.environ.get("FEDATOMS_DEBUG"):
+    except (*CAUGHT, RuntimeError) as error:
+        if os.environ.get("FEDATOMS_DEBUG") or not (isinstance(error, CAUGHT) or is_out_of_memory(error)):
             raise
         print(f"fedatoms: {message_of(error, words)}", file=sys.stderr)
         return 2

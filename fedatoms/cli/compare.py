@@ -9,6 +9,7 @@ from tyro.conf import arg
 from fedatoms.cli.args import axes, before_flags, grid
 from fedatoms.cli.console import line, repeatable, suggest, terminal, watching
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.core.outputs import check_parent
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import preset
 
@@ -41,6 +42,7 @@ def options(words: Sequence[str]) -> Options:
                 raise ValueError(
                     f"'{strange}' comes after flags. Name presets first, and put commas between the values of a flag."
                 )
+            check_parent(Path(plot))
             experiments = grid(starts, given, words)
             compared(experiments, "comparison", Path(plot) if plot else None)
             suggest(terminal(), (f"fedatoms report {experiments[0].out}", "curves and tables of all its runs"))

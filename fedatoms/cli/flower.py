@@ -10,6 +10,7 @@ from tyro.conf import FlagCreatePairsOff, arg
 
 from fedatoms.cli.console import counting, line, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.core.options import check_range
 
 APP = arg(metavar="DIR", help="A new folder for the app.")
 KEYS = arg(metavar="DIR", help="A new folder for the files.")
@@ -79,6 +80,7 @@ def _new(folder: Path) -> int:
 
 
 def _keys(folder: Path, host: str, address: str, nodes: int) -> int:
+    check_range("nodes", nodes, command="flower")
     _check_flower()
     from fedatoms.flower.keys import certificates, node_key
 
@@ -95,6 +97,8 @@ def _keys(folder: Path, host: str, address: str, nodes: int) -> int:
 
 
 def _demo(nodes: int, rounds: int, *, tls: bool) -> int:
+    check_range("nodes", nodes, command="flower")
+    check_range("rounds", rounds)
     _check_flower()
     from fedatoms.cli.tables import tables
     from fedatoms.flower.demo import demo

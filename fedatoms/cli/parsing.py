@@ -27,6 +27,11 @@ WIDTH = 80  # columns of a help, at most
 NO_WRAP = 10_000  # columns of a mistake, which is one line
 COLOUR = "\x1b\\[[0-9;]*m"
 CAUGHT = (ValueError, OSError, FloatingPointError, MemoryError)  # errors that cost one line
+FULL = re.compile("can't allocate memory|out of memory|not enough memory|Invalid buffer size")
+AFTER_FULL = {  # what to do once a full disk has room again; other commands leave nothing to go on with
+    "run": "use --resume: it continues from the last whole checkpoint",
+    **dict.fromkeys(("compare", "demo", "reproduce"), "type the same again: finished runs and checkpoints are kept"),
+}
 REWORDED = {  # tyro's messages, and ours
     r"Unrecognized options: (-[^\s,]+).*": r"unknown option \1",
     r"Unrecognized options: ([^\s,]+).*": r"'\1' is one word too many",
@@ -84,10 +89,32 @@ def message_of(error: Exception, words: Sequence[str]) -> str:
     """Returns the one line for an error of the command that was typed."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         place = f" for {error.filename}" if error.filename else ""
-        return f"no space left{place}. Free some, then use --resume: it continues from the last whole checkpoint."
+        return f"no space left{place}. Free some, then {AFTER_FULL.get(''.join(words[:1]), 'type the same again')}."
+    if is_out_of_memory(error) and not str(error).startswith("out of memory"):  # else the engine says what to do
+        said = "" if type(error) is MemoryError and not error.args else f" ({first_line(error)})"
+        return as_typed(f"out of memory{said}. Lower batch_size, block, clients or atoms, or close other programs.")
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}. Choose another --out or --data-dir, or mend that path."
     return as_typed(one_line(error), words)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Says whether an error, of whatever type, is that memory ran out: torch has one of its own for each device.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."))
+    True
+    """
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(FULL.search(str(error))))
+
+
+def first_line(error: Exception) -> str:
+    """Returns the first line of an error, without the places in code that torch puts before it.
+
+    >>> first_line(RuntimeError("[enforce fail at alloc_cpu.cpp:1] err == 0. DefaultCPUAllocator: no memory"))
+    'DefaultCPUAllocator: no memory'
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return re.sub(r"^\[enforce fail.*?\. (?=Default)", "", lines[0]).rstrip(".")
 
 
 def as_typed(message: str, words: Sequence[str] = ()) -> str:

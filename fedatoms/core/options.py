@@ -1,10 +1,16 @@
 """What an option may be: every closed set and every range of numbers, each stated once. No torch."""
 
+import dataclasses
 import math
+import sys
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeVar, get_args
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
 
 from fedatoms.core.lookup import unknown
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Augment = Literal["feddc", "fedrep", "none"]
 Controls = Literal["current", "first"]  # eta_t, or eta_0: smaller gradients in late rounds
@@ -55,64 +61,119 @@ class Range(NamedTuple):
     ends: Ends
     use: str
     why: str = ""
+    whole: bool = False  # a count, not any number
 
     def holds(self, value: float) -> bool:
         """Returns whether a number lies in the interval; nan lies in none.
 
-        >>> [SHARE.holds(value) for value in (0, 0.5, 1, math.nan)]
-        [True, True, False, False]
+        >>> [SHARE.holds(value) for value in (0, 0.5, 1, math.nan)], COUNT.holds(1.5)
+        ([True, True, False, False], False)
         """
         above = value >= self.low if self.ends[0] == "[" else value > self.low
-        return above and (value <= self.high if self.ends[1] == "]" else value < self.high)
+        below = value <= self.high if self.ends[1] == "]" else value < self.high
+        return above and below and (not self.whole or is_whole(value))
 
-    @property
-    def broken(self) -> str:
-        """Describes a number outside the interval.
+    def broken(self, value: float) -> str:
+        """Describes a value outside the interval.
 
-        >>> SHARE.broken, COUNT.broken, POSITIVE.broken, NOT_NEGATIVE.broken
-        ('not in [0, 1)', 'less than 1', 'not a positive number', 'negative or not finite')
+        >>> SHARE.broken(1), COUNT.broken(0), POSITIVE.broken(0), NOT_NEGATIVE.broken(-1), POSITIVE.broken(1e308)
+        ('not in [0, 1)', 'less than 1', 'not a positive number', 'negative or not finite', 'more than 1e6')
+        >>> COUNT.broken(1.5), SHARE.broken(True)
+        ('not a whole number', 'not a number')
         """
-        if self.high < math.inf:
+        if not is_number(value) or (self.whole and not is_whole(value)):
+            return f"not a {'whole ' * self.whole}number"
+        if self.high <= 1:
             return f"not in {self.ends[0]}{self.low:g}, {self.high:g}{self.ends[1]}"
-        if self.low == 0:
+        if self.high < value < math.inf:
+            return f"more than {_short(self.high)}"
+        if self.low == 0 and not self.whole:
             return "negative or not finite" if self.ends[0] == "[" else "not a positive number"
-        return f"less than {self.low:g}"
+        return f"less than {_short(self.low)}" if value < self.low else "not finite"
 
 
-COUNT = Range(1, math.inf, "[]", "a whole number from 1 up")
+BILLION = 10**9  # rounds, clients or epochs beyond these are a slip of the hand
+COUNT = Range(1, BILLION, "[]", "a whole number from 1 up", whole=True)
+COUNT_OR_NONE = COUNT._replace(low=0, use="0 or a whole number above it")
 SHARE = Range(0, 1, "[)", "for example 0.1, or 0 for none")
-POSITIVE = Range(0, math.inf, "()", "for example 0.1")
-NOT_NEGATIVE = Range(0, math.inf, "[)", "0 or a positive number")
+POSITIVE = Range(0, 1e6, "(]", "for example 0.1")
+NOT_NEGATIVE = Range(0, 1e6, "[]", "0 or a positive number")
+HUGE = 2**63 - 1  # what a file of numbers holds
+LAST = sys.float_info.max
+ANY = 1e12  # where a large number means "no limit", or is a constant of a bound
 
+# By name, for experiments and for Python alike. A command whose number of that name means something else has its own
+# line, with the command before the name.
 RANGES: dict[str, Range] = {
-    "atoms": COUNT._replace(use="atoms=9 (the paper's choice)", why="a filter needs at least one atom"),
+    "atoms": COUNT._replace(high=1000, use="atoms=9 (the paper's choice)", why="a filter needs at least one atom"),
     "atoms_decay": NOT_NEGATIVE,
     "atoms_lr": POSITIVE,
     "batch_size": COUNT._replace(use="batch_size=50 (the paper's choice)"),
-    "block": NOT_NEGATIVE,
-    "checkpoint_every": COUNT,
+    "block": COUNT_OR_NONE._replace(high=10**6, use="0 for as many clients as fit"),
+    "checkpoint_every": COUNT._replace(high=HUGE),
     "classes_per_client": COUNT,
     "clients": COUNT._replace(use="clients=100 (the paper's choice)", why="someone must hold the data"),
-    "clip": NOT_NEGATIVE,
-    "dirichlet": POSITIVE._replace(use="for example 0.3 or 0.6", why="it is the concentration of a Dirichlet law"),
+    "clip": NOT_NEGATIVE._replace(high=ANY),
+    "dirichlet": Range(0, LAST, "(]", "for example 0.3 or 0.6", "it is the concentration of a Dirichlet law"),
     "epochs": COUNT._replace(use="epochs=5", why="a client that is chosen must train"),
-    "eval_every": COUNT,
+    "eval_every": COUNT._replace(high=HUGE),
     "failures": SHARE,  # without 1: nobody would ever report
     "fraction": Range(0, 1, "(]", "for example 0.1 to sample a tenth of the clients"),
     "gamma": Range(0, 1, "[]", "gamma=0.4", "0 is the least rank, 1 the largest that adds no parameters"),
     "holdout": SHARE._replace(use="for example 0.1, or 0 for the test set"),
-    "last_epochs": NOT_NEGATIVE,
+    "last_epochs": COUNT_OR_NONE,
     "lr": POSITIVE,
-    "lr_decay": POSITIVE,
+    "lr_decay": POSITIVE._replace(use="for example 0.998, or 1 for none"),
     "momentum": SHARE._replace(use="for example 0.9, or 0 for none"),
+    "personal_strength": Range(-1e6, 1e6, "[]", "None for its authors' default"),
     "rounds": COUNT,
-    "threads": NOT_NEGATIVE,
+    "seed": Range(-HUGE, HUGE, "[]", "for example 0", whole=True),
+    "strength": Range(-1e6, 1e6, "[]", "None for its authors' default"),
+    "threads": COUNT_OR_NONE._replace(high=10_000, use="0 for torch's choice"),
     "unbalanced": NOT_NEGATIVE._replace(use="0 for equal sizes", why="it is a standard deviation"),
     "weight_decay": NOT_NEGATIVE,
+    # of one client's training, in Python
+    "align": NOT_NEGATIVE,
+    "period": COUNT._replace(use="period=1 to send the slow groups every round"),
+    "phase epochs": COUNT_OR_NONE._replace(use="0 for the run's"),
+    "phase lr": NOT_NEGATIVE._replace(use="0 for the run's"),
+    "pull": NOT_NEGATIVE,
+    "training lr": NOT_NEGATIVE._replace(use="for example 0.1, or 0 for a client at rest"),
+    # of commands
+    "bench against": COUNT._replace(high=10**6, use="against=10"),
+    "bench repeats": COUNT._replace(high=10**6, use="repeats=7"),
+    "bench rounds": COUNT._replace(use="rounds=100"),
+    "bench samples": COUNT._replace(high=10**7, use="samples=500"),
+    "bench steps": COUNT_OR_NONE._replace(high=10**6, use="steps=0"),
+    "bench tested": COUNT._replace(high=10**7, use="tested=10000"),
+    "bench threads": COUNT._replace(high=10_000, use="threads=2"),
+    "bounds convexity": POSITIVE._replace(high=ANY),
+    "bounds epsilon": POSITIVE._replace(high=ANY),
+    "bounds fast": COUNT_OR_NONE._replace(high=HUGE),
+    "bounds gradient": NOT_NEGATIVE._replace(high=ANY),
+    "bounds heterogeneity": NOT_NEGATIVE._replace(high=ANY),
+    "bounds sampled": COUNT._replace(use="for example 10"),
+    "bounds slow": COUNT_OR_NONE._replace(high=HUGE),
+    "bounds smoothness": POSITIVE._replace(high=ANY),
+    "bounds start": NOT_NEGATIVE._replace(high=ANY),
+    "explain crossed": COUNT_OR_NONE._replace(high=10**6, use="crossed=10, or 0 for none"),
+    "explain fork": COUNT_OR_NONE._replace(high=10**6, use="0 for none"),
+    "explain rounds": COUNT._replace(high=10**6, use="rounds=3"),
+    "flower nodes": COUNT._replace(high=10_000, use="nodes=3"),
+    "reproduce minutes": NOT_NEGATIVE._replace(high=ANY, use="for example 30, or 0 for no limit"),
 }
 
 
-def check_range(option: str, value: float, argument: str = "") -> None:
+def range_of(option: str, command: str = "") -> Range:
+    """Returns the range of an option, as a command means it.
+
+    >>> range_of("threads").low, range_of("threads", "bench").low
+    (0, 1)
+    """
+    return RANGES.get(f"{command} {option}") or RANGES[option]
+
+
+def check_range(option: str, value: float, argument: str = "", *, command: str = "") -> None:
     """Refuses a number that an option cannot be; ``argument`` is what the caller calls it.
 
     >>> check_range("fraction", 0)
@@ -120,10 +181,52 @@ def check_range(option: str, value: float, argument: str = "") -> None:
     ...
     ValueError: fraction=0 is not in (0, 1]. Use for example 0.1 to sample a tenth of the clients.
     """
-    valid = RANGES[option]
-    if not valid.holds(value):
-        why = f": {valid.why}" if valid.why else ""
-        raise ValueError(f"{argument or option}={value} is {valid.broken}{why}. Use {valid.use}.")
+    valid = range_of(option, command)
+    if not is_number(value) or not valid.holds(value):
+        broken = valid.broken(value)
+        why = f": {valid.why}" if valid.why and broken.startswith(("not in", "less", "not a positive", "neg")) else ""
+        raise ValueError(f"{argument or option}={value} is {broken}{why}. Use {valid.use}.")
+
+
+def is_number(value: object) -> bool:
+    """Says whether a value is a number, of Python or NumPy; truth values are none.
+
+    >>> is_number(1), is_number(0.5), is_number(True), is_number("1")
+    (True, True, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> bool:
+    """Says whether a value is of a type of whole numbers; 1.0 is none.
+
+    >>> is_whole(1), is_whole(1.0)
+    (True, False)
+    """
+    return isinstance(value, Integral)
+
+
+def check_numbers(settings: "DataclassInstance", command: str = "") -> None:
+    """Refuses the first number among the fields of some settings that the table does not allow; None is no number."""
+    for name in numbers_of(type(settings)):
+        value = getattr(settings, name)
+        if value is not None:
+            check_range(name, value, command=command)
+
+
+def numbers_of(settings: type["DataclassInstance"]) -> list[str]:
+    """Names the fields of some settings that are numbers, or may be one or None."""
+    fields = dataclasses.fields(settings)
+    return [field.name for field in fields if field.type in (int, float, int | None, float | None)]
+
+
+def _short(number: float) -> str:
+    """Writes a number as people type it.
+
+    >>> _short(1e6), _short(1000), _short(-1e6)
+    ('1e6', '1000', '-1e6')
+    """
+    return f"{number:g}".replace("e+0", "e").replace("e+", "e")
 
 
 def one_of(valid: Sequence[Choice], value: object, kind: str) -> Choice:

@@ -1,6 +1,8 @@
 """One client's round, a pure function: broadcast, memory and batches in; upload and new memory out."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from fedatoms.algorithms.base import Algorithm, Server, Work
 from fedatoms.core import trees
-from fedatoms.core.options import Controls, Precision
+from fedatoms.core.options import CONTROLS, RANGES, Controls, Precision, check_numbers, one_of
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move
 from fedatoms.data.federations import Federation
@@ -18,8 +20,15 @@ from fedatoms.nn.pure import Network
 T = TypeVar("T")
 
 
-class Training(NamedTuple):
-    """The local optimiser: SGD, new in each round."""
+@dataclass(frozen=True)
+class Training:
+    """The local optimiser: SGD, new in each round; numbers that none can have are refused when it is made.
+
+    >>> Training(lr=-1)
+    Traceback (most recent call last):
+    ...
+    ValueError: lr=-1 is negative or not finite. Use for example 0.1, or 0 for a client at rest.
+    """
 
     epochs: int = 1
     batch_size: int = 10
@@ -32,12 +41,24 @@ class Training(NamedTuple):
     atoms_decay: float = 1.0  # factor on their weight decay
     controls: Controls = "current"  # the rate by which an algorithm turns a client's move into a gradient
 
+    def __post_init__(self) -> None:
+        check_numbers(self, "training")
+        one_of(CONTROLS, self.controls, "controls")
+
+    def _replace(self, **changes: float | str) -> "Training":
+        """Returns another optimiser, as a named tuple does."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
     def rate(self, round: int) -> float:
         """Returns the learning rate of a round.
 
         >>> Training(lr=0.1, lr_decay=0.5).rate(2)
         0.025
         """
+        grown = round * math.log(self.lr_decay)  # a power of floats raises where it is too large
+        if grown > 0 and grown + math.log(self.lr or 1) > math.log(RANGES["lr"].high):
+            what = f"lr_decay={self.lr_decay} has raised the learning rate above {RANGES['lr'].high:g}"
+            raise FloatingPointError(f"round {round + 1}: {what}. Use lr_decay=1 or less.")
         return self.lr * self.lr_decay**round
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from fedatoms.core.options import GROUPS, Group, SlowLocal
+from fedatoms.core.options import GROUPS, Group, SlowLocal, check_range
 
 Schedule = Callable[[int], frozenset[Group]]
 FAST: frozenset[Group] = frozenset({"atoms", "head"})
@@ -39,8 +39,7 @@ def fast_slow(fast: Collection[Group] = FAST, slow: Collection[Group] = SLOW, pe
     >>> [sorted(plan(r)) for r in range(2)]
     [['atoms', 'coefficients', 'head', 'rest'], ['atoms', 'head']]
     """
-    if period < 1:
-        raise ValueError(f"period={period} is less than 1. Use period=1 to send the slow groups every round.")
+    check_range("period", period)
     if both := frozenset(fast) & frozenset(slow):
         raise ValueError(f"{', '.join(sorted(both))} is in fast and in slow. Leave it in one of them.")
     often, all_ = frozenset(fast), frozenset(fast) | frozenset(slow)

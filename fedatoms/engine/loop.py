@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from fedatoms.core import trees
-from fedatoms.core.options import Scored
+from fedatoms.core.options import Scored, check_range
 from fedatoms.core.trees import Params
 from fedatoms.data.batches import normalise
 from fedatoms.engine import feature_exchange, server
 from fedatoms.engine.client_states import Clients
 from fedatoms.engine.evaluate import Score, evaluate
-from fedatoms.engine.round import advance
+from fedatoms.engine.limits import check_memory
+from fedatoms.engine.round import advance, check_reports
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import Record, State
@@ -52,10 +53,10 @@ def train(sim: Simulation, until: int, *, eval_every: int = 1, watch: Watch | No
     >>> len(done.history), sorted(done.scores)
     (3, ['selected', 'server'])
     """
-    if until < 1 or eval_every < 1:
-        raise ValueError(
-            f"{until} rounds scored every {eval_every}: both must be at least 1. Use for example 20 and 1."
-        )
+    check_range("rounds", until, "until")
+    check_range("eval_every", eval_every)
+    check_reports(sim, until)
+    check_memory(sim, until)
     history = []
     runtime = prepare(sim)
     for progress in rounds(runtime, begin(runtime), until, eval_every):

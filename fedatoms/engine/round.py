@@ -20,10 +20,13 @@ from fedatoms.core.trees import Memory, Params
 from fedatoms.engine import feature_exchange, server
 from fedatoms.engine.client_round import Alignment, Job, Learner, Reply, Traces, check_finite, traces_of
 from fedatoms.engine.client_states import Client
-from fedatoms.engine.runtime import AHEAD, Layout, Runtime, check_map, layout_of
+from fedatoms.engine.limits import AHEAD
+from fedatoms.engine.runtime import Layout, Runtime, check_map, layout_of
 from fedatoms.engine.spec import Simulation, head_of, shared_phase
 from fedatoms.engine.state import Record, State
 from fedatoms.personal.base import Phase, View
+
+LOOKED_AT = 10_000  # rounds in which someone must report: who does is drawn, so it is known before
 
 
 def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
@@ -66,6 +69,15 @@ def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
     chosen = torch.randperm(count, generator=generator(sim.seed, "clients", t))[:wanted].sort().values
     reports = torch.rand(wanted, generator=generator(sim.seed, "failures", t)) >= sim.failures
     return chosen.tolist(), chosen[reports].tolist()
+
+
+def check_reports(sim: Simulation, until: int) -> None:
+    """Refuses a run in which no client ever reports: nothing would be learnt."""
+    if sim.failures and not any(select(sim, t)[1] for t in range(min(until, LOOKED_AT))):
+        raise ValueError(
+            f"failures={sim.failures}: no client reports in {until} rounds, so nothing would be learnt. Use for "
+            f"example failures=0.1, or more rounds."
+        )
 
 
 def weights_of(sim: Simulation, clients: list[int]) -> Tensor:
@@ -118,7 +130,9 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
     phase = phase or shared_phase(sim) or Phase("own")
     own = phase.moves == "own"
     trained, sent = _names_in(sim, layout, t, phase)
-    training = sim.training._replace(epochs=phase.epochs or sim.training.epochs, lr=phase.lr or sim.training.lr)
+    training = sim.training
+    if phase.epochs or phase.lr:
+        training = training._replace(epochs=phase.epochs or training.epochs, lr=phase.lr or training.lr)
     return Learner(
         network=runtime.network,
         algorithm=_proximal(phase.pull) if own else sim.algorithm,

@@ -20,13 +20,13 @@ from fedatoms.engine.execution.cuda_graph import compiled, start_compiler
 from fedatoms.engine.execution.loop import MapClients, one_by_one
 from fedatoms.engine.execution.vmap import NotVectorisable, refusing, vectorised
 from fedatoms.engine.gpu.rewrite import BatchedKernels, traced
+from fedatoms.engine.limits import AHEAD, check_device, check_memory
 from fedatoms.engine.server import sample_size
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.parameter_groups import groups
 from fedatoms.nn.pure import Network, network, tensor_names, why_not_vectorised
 
 Predict = Callable[[Params, Tensor], Tensor]
-AHEAD = 32  # clients whose batches are drawn before their round
 
 
 class Layout(NamedTuple):
@@ -56,6 +56,9 @@ def prepare(sim: Simulation, like: Runtime | None = None) -> Runtime:
     On a GPU this starts the compiler's processes. ``prepare(replace(sim, seed=1), like=runtime)`` has other clients and
     batches, and compiles nothing again.
     """
+    if like is None:
+        check_device(sim.device)
+        check_memory(sim)
     same = _same_fields(sim, like.sim) if like else set()
     net = like.network if like and {"model", "device"} <= same else network(copy.deepcopy(sim.model).to(sim.device))
     data = like.data if like and {"data", "device"} <= same else on_device(sim.data, sim.device)

@@ -6,11 +6,22 @@ from pathlib import Path
 from torch import nn
 
 from fedatoms.algorithms.base import Algorithm, nothing
-from fedatoms.core.options import CHOICES, MODELS_SCORED, Map, Place, Precision, Scored, check_range, one_of
+from fedatoms.core.options import (
+    CHOICES,
+    MODELS_SCORED,
+    Map,
+    Place,
+    Precision,
+    Scored,
+    check_numbers,
+    check_range,
+    one_of,
+)
 from fedatoms.data.batches import Plan, planner
 from fedatoms.data.federations import Federation
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round
+from fedatoms.nn.layers import require_unwrapped
 from fedatoms.nn.parameter_groups import heads
 from fedatoms.personal.base import Personal, Phase
 
@@ -44,14 +55,19 @@ class Simulation:
             one_of(CHOICES[name], getattr(self, name), name)
         for which in self.score:
             one_of(MODELS_SCORED, which, "model to score")
-        for name in ("fraction", "failures"):
-            check_range(name, getattr(self, name))
-        check_range("momentum", self.training.momentum)
+        if not isinstance(self.training, Training):
+            raise ValueError(f"training={self.training!r} is not a training. Use fedatoms.Training(lr=0.1).")
+        if not isinstance(self.device, str):
+            raise ValueError(f"device={self.device!r} is not a text. Use for example device='cpu'.")
+        check_numbers(self)
+        require_unwrapped(self.model)
         if self.client_state == "disk" and self.folder is None:
             raise ValueError("client_state='disk' needs a folder for the files. Add folder=Path(...).")
         if self.personal.collaboration is not None:
             _check_collaboration(self)
         _check_personal(self.personal, self.exchange)
+        for phase in self.personal.phases:
+            _check_phase(phase)
 
 
 def shared_phase(sim: Simulation) -> Phase | None:
@@ -71,6 +87,13 @@ def batches_of(sim: Simulation, client: int, t: int, phase: Phase | None = None,
     """Draws the batches of a client in round ``t``; ``place`` tells its phases apart, 0 is the one that is uploaded."""
     epochs = (phase and phase.epochs) or sim.training.epochs
     return planner(sim.data.parts, sim.data.recipe, sim.training.batch_size, sim.seed)(client, t, epochs, place)
+
+
+def _check_phase(phase: Phase) -> None:
+    check_range("phase epochs", phase.epochs, "epochs")
+    check_range("phase lr", phase.lr, "lr")
+    check_range("pull", phase.pull)
+    check_range("align", phase.align)
 
 
 def _check_collaboration(sim: Simulation) -> None:

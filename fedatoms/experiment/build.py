@@ -1,15 +1,13 @@
 """From an experiment to a simulation: loads data, splits them over clients, builds and parametrises the network."""
 
 import os
-import re
 from pathlib import Path
-from textwrap import shorten
 
 import torch
 from torch import nn
 
 from fedatoms.algorithms import algorithm
-from fedatoms.core.options import CONTROLS, GROUPS, INITS, MAPS, PLACES, PRECISIONS, SLOW_LOCALS, one_of
+from fedatoms.core.options import CONTROLS, GROUPS, INITS, MAPS, PLACES, PRECISIONS, SLOW_LOCALS, check_range, one_of
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Images, load
 from fedatoms.data.federations import Federation, check_own_tests, hold_out, partition, test_by_classes
@@ -17,11 +15,13 @@ from fedatoms.data.partitions import Split, dirichlet, iid, shards
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round, fast_slow
 from fedatoms.engine.freeze import hold_fixed
+from fedatoms.engine.limits import check_device, check_memory
 from fedatoms.engine.round import check as check_rounds
+from fedatoms.engine.round import check_reports
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.parse import fast_groups, fixed_groups, period_of, scored_models
+from fedatoms.experiment.parse import fast_groups, fixed_groups, pattern_of, period_of, scored_models
 from fedatoms.nn.atoms import decompose
 from fedatoms.nn.hadamard import factorise
 from fedatoms.nn.models import build, check_input
@@ -42,13 +42,17 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
     _check_before_data(experiment)
     images = load(experiment.dataset, experiment.data_dir, experiment.augment)
     images = hold_out(images, experiment.holdout, experiment.seed)
+    _check_batch(experiment, len(images.y))
     model = network_of(experiment, images.classes, tuple(images.x.shape[1:]))
-    return assemble(experiment, model, data_of(experiment, images), folder)
+    sim = assemble(experiment, model, data_of(experiment, images), folder)
+    check_reports(sim, experiment.rounds)
+    check_memory(sim, experiment.rounds, experiment.last_epochs if experiment.personal != "none" else 0)
+    return sim
 
 
 def assemble(experiment: Experiment, model: nn.Module, data: Federation, folder: Path | None = None) -> Simulation:
     """Builds the simulation of an experiment from a network and data; its mistakes come before any file."""
-    _check_threads(experiment)
+    check_threads(experiment.threads)
     sim = Simulation(
         model=model,
         data=data,
@@ -109,10 +113,7 @@ def parametrise(experiment: Experiment, model: nn.Module) -> nn.Module:
     """
     if experiment.parametrisation == "plain":
         return model
-    try:
-        pattern = re.compile(experiment.where)
-    except re.error as error:
-        raise ValueError(f"where={experiment.where} is not a regular expression: {error}.") from error
+    pattern = pattern_of(experiment.where, "where")
     where = (lambda name, module: bool(pattern.search(name))) if experiment.where else None
     if experiment.parametrisation != "atoms":
         return factorise(
@@ -173,16 +174,13 @@ def device_of(experiment: Experiment) -> str:
     name = experiment.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = shorten(str(error).strip().splitlines()[0], 120, placeholder=" ...")  # some list all devices
-        raise ValueError(f"device={name} cannot be used here ({reason}). Use device=cpu.") from error
-    return name
+    return check_device(name)
 
 
 def configure(experiment: Experiment) -> None:
     """Sets torch's threads, precision and determinism for an experiment; they hold for the whole process."""
+    check_range("threads", experiment.threads)
+    check_threads(experiment.threads)
     default = 1 if experiment.dataset == "digits" else THREADS  # 8x8 pixels are too few for a second thread
     torch.set_num_threads(experiment.threads or default)
     torch.set_float32_matmul_precision("highest" if experiment.precision == "float32" else "high")
@@ -197,13 +195,19 @@ def _check_before_data(experiment: Experiment) -> None:
     """Refuses what no data are needed for: reading them takes a while."""
     algorithm(experiment.algorithm, experiment.strength)
     device_of(experiment)
-    _check_threads(experiment)
+    check_threads(experiment.threads)
 
 
-def _check_threads(experiment: Experiment) -> None:
+def _check_batch(experiment: Experiment, images: int) -> None:
+    """Refuses a batch that no client can fill: it would only hold padding."""
+    if experiment.batch_size > images:
+        raise ValueError(
+            f"batch_size={experiment.batch_size} is more than the {images:,} training images. Use {images} or fewer."
+        )
+
+
+def check_threads(threads: int) -> None:
     """Refuses more threads than the machine has cores."""
     cores = os.cpu_count() or 1
-    if experiment.threads > cores:
-        raise ValueError(
-            f"threads={experiment.threads} is more than this machine's {cores} cores. Use {cores} or fewer."
-        )
+    if threads > cores:
+        raise ValueError(f"threads={threads} is more than this machine's {cores} cores. Use {cores} or fewer.")

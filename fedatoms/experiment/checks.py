@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from fedatoms.core.options import CHOICES, RANGES, check_range, one_of
+from fedatoms.core.options import CHOICES, check_numbers, one_of
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.parse import fast_groups, fixed_groups, period_of, scored_models
+from fedatoms.experiment.parse import fast_groups, fixed_groups, pattern_of, period_of, scored_models
 
 
 def check(experiment: Experiment) -> None:
@@ -18,9 +18,9 @@ def check(experiment: Experiment) -> None:
     _check_types(experiment)
     for name, valid in CHOICES.items():
         one_of(valid, getattr(experiment, name), name)
-    for name in RANGES:
-        check_range(name, getattr(experiment, name))
+    check_numbers(experiment)
     _check_folder(experiment)
+    pattern_of(experiment.where, "where")
     period_of(experiment.beta)
     for parse in (scored_models, fast_groups, fixed_groups):
         parse(experiment)
@@ -40,6 +40,8 @@ def _check_types(experiment: Experiment) -> None:
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             words = {int: "whole number", float: "number", str: "text", bool: "truth value"}
             raise ValueError(f"{field.name}={value!r} is not a {words[kinds[0]]}. See `fedatoms run --help`.")
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError(f"{field.name}={value!r} holds a null character, which no name has. Leave it out.")
 
 
 _KINDS: dict[str, tuple[type, ...]] = {

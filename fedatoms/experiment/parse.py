@@ -1,5 +1,6 @@
 """What an experiment's fields of text stand for: lists of names, and beta as a period. No torch."""
 
+import re
 from fractions import Fraction
 
 from fedatoms.core.options import GLOBAL_MODELS, GROUPS, MODELS_SCORED, TRAINED_GROUPS, Group, Scored, listed
@@ -14,13 +15,26 @@ def period_of(beta: str | float) -> int:
     >>> period_of("1/5"), period_of(0.2), period_of(1)
     (5, 5, 1)
     """
-    try:
-        share = Fraction(beta).limit_denominator(10**6)
+    try:  # by a float where there is an exponent: as a fraction, 1e-999999999 would take all memory
+        exact = float(beta) if isinstance(beta, str) and "e" in beta.lower() else beta
+        share = Fraction(exact).limit_denominator(10**6)
     except (ValueError, ZeroDivisionError, OverflowError):
         share = Fraction(0)
     if share <= 0 or share.numerator != 1:
         raise ValueError(f"beta={beta}: 1/beta must be a whole number of rounds. Use for example 1, 1/2, 1/5 or 0.1.")
     return share.denominator
+
+
+def pattern_of(text: str, argument: str) -> re.Pattern[str]:
+    """Compiles a regular expression, or refuses a text that is none.
+
+    >>> pattern_of("conv[12]", "where").search("conv2") is not None
+    True
+    """
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"{argument}={text} is not a regular expression: {error}.") from error
 
 
 def scored_models(experiment: Experiment) -> tuple[Scored, ...]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import gettempdir
 
+from fedatoms.core.options import check_range
 from fedatoms.flower.commands import Value
 from fedatoms.flower.deploy import DeploymentError, deployed, new_token, quote
 from fedatoms.flower.new import new
@@ -22,8 +23,8 @@ ROUND = re.compile(r"round (\d+): loss .*")  # counted from 1, as the server log
 
 def demo(nodes: int, rounds: int, *, tls: bool, say: Callable[[str], None], done: Callable[[int], None]) -> list[Line]:
     """Deploys the template on loopback and runs it; ``say`` gets each message, ``done`` each finished round."""
-    if nodes < 1 or rounds < 1:
-        raise ValueError(f"--nodes {nodes} and --rounds {rounds} must be at least 1. Use for example 3 and 3.")
+    check_range("nodes", nodes, command="flower")
+    check_range("rounds", rounds)
     with _folder() as (folder, token):
         app, state = folder / "app", str(folder / "state")
         new(app)

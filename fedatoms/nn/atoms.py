@@ -12,9 +12,9 @@ from typing import get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedatoms.core import randomness
+from fedatoms.core.memory import available, check_fits
 from fedatoms.core.options import INITS, Init, check_range, one_of
 from fedatoms.nn.initialise import in_float64, initial_factors
 from fedatoms.nn.layers import (
@@ -26,6 +26,7 @@ from fedatoms.nn.layers import (
     plain_convolution,
     precisely,
     require_own_weights,
+    require_weights,
     swap,
 )
 
@@ -152,7 +153,7 @@ def decompose(
     """Returns a copy of ``model`` whose convolutions are made of ``atoms`` atoms and their coefficients.
 
     ``where(name, module)`` chooses among the convolutions; by default those with a spatial kernel (1x1 are left alone).
-    Subclasses of torch's convolutions, parametrized ones included, are always left alone.
+    Subclasses of torch's convolutions, parametrized ones included, are always left alone. Hooks stay on their layers.
     ``init`` is "orthonormal" (fresh, the variance of torch's own filters), "dct" or "fourier-bessel" (the same
     coefficients on smooth atoms, see ``bases``), "kaiming" (fresh, Kaiming normal for both factors), or "svd" (from the
     present weights: exact with enough atoms, otherwise the best of that rank, and a warning). The bias is kept. All
@@ -165,7 +166,11 @@ def decompose(
     )
     """
     _check_arguments(atoms, init)
+    require_weights(model, get_args(Conv))
     chosen = _chosen(model, where or _is_spatial)
+    _check_same(model, atoms, where)
+    pairs = sum(len(weight := model.get_parameter(_weight_of(name))) * weight.shape[1] for name in chosen)
+    check_fits({"coefficients": 8 * atoms * pairs}, available(), "Lower atoms, or leave layers out with where.")
     generator = generator or randomness.generator(0, "decompose")
     result = copy.deepcopy(model)
     factors: dict[Tensor, tuple[nn.Parameter, nn.Parameter]] = {}  # by weight, so that tied weights stay tied
@@ -230,11 +235,18 @@ def _chosen(model: nn.Module, where: Where) -> list[str]:
     return chosen
 
 
+def _check_same(model: nn.Module, atoms: int, where: Where | None) -> None:
+    """Refuses another number of atoms for layers that are decomposed already: they would keep theirs."""
+    made = {name: layer for name, layer in model.named_modules() if isinstance(layer, AtomConv)}
+    for name, layer in made.items():
+        if len(layer.atoms) != atoms and (where is None or where(name, layer)):
+            raise ValueError(
+                f"layer '{name}' has {len(layer.atoms)} atoms already, and atoms={atoms} would not change it. Use "
+                f"atoms={len(layer.atoms)}, or begin again with decompose(fuse(model), atoms={atoms}, init='svd')."
+            )
+
+
 def _why_none(model: nn.Module, present: Collection[str], where: Where) -> str:
-    kinds = [(name, module) for name, module in model.named_modules() if isinstance(module, Conv)]
-    lazy = [name for name, module in kinds if isinstance(module, LazyModuleMixin)]
-    if lazy:
-        return f"'{lazy[0]}' is lazy and has no filters yet. Run a batch through the model first, then decompose it"
     if present and where is not _is_spatial:
         first = next(iter(present))
         return (
@@ -246,6 +258,10 @@ def _why_none(model: nn.Module, present: Collection[str], where: Where) -> str:
         f"nn.Conv3d with a kernel side above 1. Use where=lambda name, module: True for 1x1 convolutions too, or "
         f"train the plain model"
     )
+
+
+def _weight_of(layer: str) -> str:
+    return f"{layer}.weight" if layer else "weight"
 
 
 def _is_spatial(name: str, module: nn.Module) -> bool:

@@ -27,6 +27,7 @@ from fedatoms.nn.layers import (
     plain_convolution,
     precisely,
     require_own_weights,
+    require_weights,
     swap,
 )
 from fedatoms.nn.parameter_groups import groups
@@ -163,6 +164,7 @@ def factorise(
     )
     """
     _check_gamma(gamma)
+    require_weights(model, (nn.Linear, *get_args(Conv)))
     chosen = _chosen(model, gamma, where, head)
     generator = generator or randomness.generator(0, "factorise")
     result = copy.deepcopy(model)

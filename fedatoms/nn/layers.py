@@ -7,12 +7,13 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parameter import is_lazy
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
-    """Puts ``new[layer]`` in the place of each layer, in ``model`` itself and under all of the layer's names.
+    """Puts ``new[layer]`` in the place of each layer, with its hooks, in ``model`` itself and under all its names.
 
     >>> old = nn.Sequential(nn.ReLU(), nn.Flatten())
     >>> swap(old, {old[0]: nn.Tanh()})
@@ -25,6 +26,9 @@ def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
         if name and module in new:
             owner, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(owner), attribute, new[module])
+    for old, layer in new.items():
+        for hooks in _HOOKS:
+            layer.__dict__[hooks] = old.__dict__[hooks]
     return new.get(model, model)
 
 
@@ -152,6 +156,41 @@ def precisely(like: Tensor) -> AbstractContextManager[object]:
     return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
 
+def require_unwrapped(model: nn.Module) -> None:
+    """Refuses what is no network, or a wrapper around one.
+
+    >>> require_unwrapped(nn.DataParallel(nn.Linear(2, 2)))
+    Traceback (most recent call last):
+    ...
+    ValueError: the model is wrapped in DataParallel, which spreads a batch over devices. Pass its module instead.
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model={model!r} is not a network. Pass an nn.Module.")
+    for name, module in model.named_modules():
+        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            raise ValueError(
+                f"{f'layer {name!r}' if name else 'the model'} is wrapped in {type(module).__name__}, which spreads a "
+                f"batch over devices. Pass its module instead."
+            )
+
+
+def require_weights(model: nn.Module, kinds: tuple[type[nn.Module], ...] = (nn.Module,)) -> None:
+    """Refuses layers of some kinds whose weights have no shape yet.
+
+    >>> require_weights(nn.Sequential(nn.LazyLinear(2)))
+    Traceback (most recent call last):
+    ...
+    ValueError: layer '0' (LazyLinear) is lazy and has no weights yet. Run a batch through the model first.
+    """
+    for name, module in model.named_modules():
+        leaves = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        if isinstance(module, kinds) and any(map(is_lazy, leaves)):
+            raise ValueError(
+                f"layer '{name}' ({type(module).__name__}) is lazy and has no weights yet. Run a batch through the "
+                f"model first."
+            )
+
+
 def require_own_weights(model: nn.Module, layers: Iterable[str]) -> None:
     """Refuses layers that compute their weight from something else: to replace them would lose that.
 
@@ -166,6 +205,11 @@ def require_own_weights(model: nn.Module, layers: Iterable[str]) -> None:
             )
 
 
+_HOOKS = (  # on a layer's inputs, outputs and their gradients; those on its state dict know its old names
+    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    *("_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook"),
+)
 _CONVOLVE: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 

@@ -169,8 +169,8 @@ def test_mistakes_in_python_are_explained(tmp_path: Path) -> None:
     for line, call in wrong:
         with pytest.raises(ValueError, match=line):
             call()
-    with pytest.raises(FloatingPointError, match=r"learning rate of 1e\+300. Lower it"):
-        personalise(net, (x, y), lr=1e300, clip=0)
+    with pytest.raises(FloatingPointError, match=r"learning rate of 1e\+06. Lower it"):
+        personalise(net, (x, y), lr=1e6, clip=0, epochs=100)
 
 
 def test_a_run_folder_is_personalised_with_its_recipe(here: Path) -> None:
@@ -361,7 +361,8 @@ def mistake(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ("runs/mine --images ann.npz --epochs 0", ["--epochs 0"]),
         ("runs/mine --images ann.npz --holdout 1", ["--holdout 1", "[0, 1)"]),
         ("runs/mine --images ann.npz --device gpu", ["--device gpu", "--device cpu"]),
-        ("runs/mine --images ann.npz --lr 1e30", ["not finite", "Lower it"]),
+        ("runs/mine --images ann.npz --lr 1e30", ["--lr 1e+30 is more than 1e6"]),
+        ("runs/mine --images ann.npz --lr 1e6 --epochs 100", ["not finite", "Lower it"]),
         ("runs/mine --imags ann.npz", ["--imags", "--images"]),
     ],
 )

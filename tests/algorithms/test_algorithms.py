@@ -18,6 +18,7 @@ from fedatoms.engine.loop import begin
 from fedatoms.engine.round import select
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation, batches_of
+from fedatoms.personal.base import Personal, Phase
 
 TRAINING = Training(epochs=2, batch_size=5, lr=0.05, lr_decay=0.9, weight_decay=1e-2)
 Vector = list[Tensor]
@@ -220,7 +221,11 @@ def test_controls_measure_from_where_the_client_began(name: str) -> None:
         ({"client_state": "disk"}, "folder"),
         ({"fraction": 0.0}, "fraction=0.0"),
         ({"fraction": 2.0}, "fraction=2.0"),
-        ({"training": Training(momentum=1.0)}, "momentum=1.0"),
+        ({"training": {"lr": 0.1}}, "is not a training. Use fedatoms.Training"),
+        ({"device": torch.device("cpu")}, "device=.* is not a text. Use for example device='cpu'"),
+        ({"block": -1}, "block=-1 is less than 0. Use 0 for as many clients as fit"),
+        ({"seed": 0.5}, "seed=0.5 is not a whole number"),
+        ({"personal": Personal(phases=(Phase(lr=-1.0),))}, "lr=-1.0 is negative"),
     ],
 )
 def test_a_simulation_refuses_what_it_cannot_do(changes: dict[str, object], words: str) -> None:

@@ -20,7 +20,7 @@ from rich.console import Console
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.cli import COMMANDS, Command, console, main
 from fedatoms.cli.args import GROUPS, WHOLE, axes, docs_of, grid
-from fedatoms.cli.parsing import as_typed, parse
+from fedatoms.cli.parsing import as_typed, message_of, parse
 from fedatoms.data.datasets import DATASETS, Images
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
@@ -229,6 +229,89 @@ def test_no_space_left_is_one_line(capsys: pytest.CaptureFixture[str], monkeypat
     assert main(["run", *QUICK, "--name", "x"]) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and "no space left" in line and "--resume" in line
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("run", "then use --resume: it continues from the last whole checkpoint."),
+        ("compare", "then type the same again: finished runs and checkpoints are kept."),
+        ("personalize", "then type the same again."),
+        ("report", "then type the same again."),
+        ("explain", "then type the same again."),
+    ],
+)
+def test_a_full_disk_is_advised_on_by_command(command: str, advice: str) -> None:
+    said = message_of(OSError(28, "No space left on device", "file"), [command, "x"])
+    assert said == f"no space left for file. Free some, {advice}"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "out of memory. Lower --batch-size, "),
+        (MemoryError("no 5 GiB"), "out of memory (no 5 GiB). Lower --batch-size, "),
+        (
+            RuntimeError(
+                "[enforce fail at a.cpp:1] e == 0. DefaultCPUAllocator: can't allocate memory: 8 bytes.\nmore"
+            ),
+            "8",
+        ),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory (CUDA out of memory. Tried"),
+    ],
+)
+def test_memory_that_runs_out_costs_one_line_that_says_what_to_lower(
+    error: Exception, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*words: object, **more: object) -> None:
+        raise error
+
+    monkeypatch.setattr("fedatoms.runs.execute.run", fail)
+    line = mistake(["run"], capsys)
+    assert said in line and "block, clients or atoms, or close other programs." in line
+
+
+def test_another_runtime_error_is_no_mistake_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*words: object, **more: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("fedatoms.runs.execute.run", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["run"])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run", "--lr", "1e308"], "--lr 1e+308 is more than 1e6. Use for example 0.1."),
+        (["run", "--weight-decay", "1e308"], "--weight-decay 1e+308 is more than 1e6."),
+        (["run", "--atoms-lr", "1e308"], "--atoms-lr 1e+308 is more than 1e6."),
+        (["run", "--batch-size", "1000000000000"], "--batch-size 1000000000000 is more than 1e9."),
+        (["run", "--batch-size", "100000000"], "--batch-size 100000000 is more than the 1,437 training images."),
+        (["run", "--atoms", "1000000", "--parametrisation", "atoms"], "--atoms 1000000 is more than 1000."),
+        (["run", "--device", "meta"], "--device meta cannot be used here"),
+        (["run", "--device", "cpu:7"], "--device cpu:7 cannot be used here (there is one CPU device"),
+        (["run", "--where", "("], "--where ( is not a regular expression"),
+        (["run", "--failures", "0.999999999"], "no client reports in 40 rounds, so nothing would be learnt."),
+        (["run", "--epochs", "999999999"], "most of it for batches, but "),
+        (["run", "--strength", "1e308", "--algorithm", "fedprox"], "--strength 1e+308 is more than 1e6."),
+        (["compare", "--plot", "/no/such/folder/x.png"], "there is no folder /no/such/folder."),
+        (["compare", "--seeds", "0,99999999999999999999"], "seed 99999999999999999999 is more than 9.22337e18"),
+        (["report", ".", "-o", "/no/such/folder/x.html"], "there is no folder /no/such/folder."),
+        (["bench", "--out", "/no/such/folder/x.json"], "there is no folder /no/such/folder."),
+        (["bench", "--backend", "nosuch"], "unknown backend 'nosuch'. Did you mean '"),
+        (["bench", "--repeats", "-1"], "--repeats -1 is less than 1. Use --repeats 7."),
+        (["bench", "--threads", "9999"], "--threads 9999 is more than this machine's "),
+        (["reproduce", "iid", "--minutes", "-1"], "--minutes -1.0 is negative or not finite. Use for example 30"),
+        (["reproduce", "iid", "--only", "a{99999999999999999999}"], "is not a regular expression"),
+        (["explain", "--bounds", "--smoothness", "1e300"], "--smoothness 1e+300 is more than 1e12."),
+    ],
+    ids=str,
+)
+def test_a_number_or_a_place_that_cannot_be_meant_costs_one_line(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert expected in mistake(words, capsys)
 
 
 @pytest.mark.parametrize("command", [["bogus"], ["rum"]])
@@ -579,7 +662,10 @@ def test_keys_are_secret_and_never_overwritten(capsys: pytest.CaptureFixture[str
         (["new"], "DIR is missing: A new folder for the app. See `fedatoms flower new --help`"),
         (["new", "one", "two"], "'two' is one word too many"),
         (["keys"], "DIR is missing"),
-        (["demo", "--nodes", "0"], "--nodes 0 and --rounds 3 must be at least 1"),
+        (["demo", "--nodes", "0"], "--nodes 0 is less than 1. Use --nodes 3"),
+        (["demo", "--rounds", "0"], "--rounds 0 is less than 1"),
+        (["keys", "here", "--nodes", "-1"], "--nodes -1 is less than 1. Use --nodes 3"),
+        (["keys", "here", "--nodes", "99999999999999999999"], "--nodes 99999999999999999999 is more than 10000"),
         (["demo", "--tsl"], "Did you mean --tls"),
     ],
     ids=str,

@@ -272,7 +272,7 @@ def test_an_error_in_making_a_job_is_raised_and_loses_nobody() -> None:
 
 def test_a_layer_that_is_known_to_refuse_is_named_in_the_first_round() -> None:
     net = nn.Sequential(nn.Flatten(), nn.AlphaDropout(0.1), nn.Linear(36, 3)).double()
-    sim = simulation(net, device="meta")
+    sim = simulation(net, device="cpu:0")  # any but "cpu", for which auto is one by one
     map_clients = prepare(sim).map_clients  # says nothing yet: a comparison makes its simulations twice
     with pytest.warns(UserWarning, match=r"layer '1' \(AlphaDropout\) draws its own randomness") as warned:
         found = play(mapped(dataclasses.replace(sim, device="cpu"), map_clients), 2)

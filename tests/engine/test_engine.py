@@ -278,8 +278,8 @@ def test_nan_names_client_round_and_step() -> None:
 
 
 def test_a_model_that_runs_away_is_named_too() -> None:
-    with pytest.raises(FloatingPointError, match=r"client \d, round \d, step \d"):
-        play(simulation(training=Training(lr=1e300, batch_size=10)), 3)
+    with pytest.raises(FloatingPointError, match=r"client \d, round \d+, step \d"):
+        play(simulation(training=Training(lr=1e6, batch_size=10)), 60)
 
 
 @pytest.mark.parametrize("part", ["params", "memory"])

@@ -178,7 +178,7 @@ def test_results_on_this_device_tell_how_long_runs_take_the_oldest_first(tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--minutes", "-1"], "--minutes -1 is negative or not finite. Use for example 30, or 0 for no limit."),
+        (["--minutes", "-1"], "--minutes -1.0 is negative or not finite. Use for example 30, or 0 for no limit."),
         (["--minutes", "nan"], "--minutes nan is negative or not finite"),
         (["--minutes", "inf"], "--minutes inf is negative or not finite"),
         (["--minutes", "half"], "--minutes 'half' is not a number"),

@@ -18,9 +18,10 @@ from torch.nn.utils import prune
 
 from fedatoms.core.options import GROUPS, Init
 from fedatoms.core.randomness import generator
-from fedatoms.nn.atoms import AtomConv, decompose, fuse, is_decomposed
+from fedatoms.nn.atoms import AtomConv, AtomConv2d, decompose, fuse, is_decomposed
 from fedatoms.nn.layers import Conv
 from fedatoms.nn.parameter_groups import groups
+from fedatoms.nn.pure import network
 
 few = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 2**32)
@@ -202,7 +203,7 @@ def test_fuse_inverts_decompose_and_loads_into_the_original() -> None:
 
 def test_twice_equals_once() -> None:
     once = decompose(net(), 5)
-    twice = decompose(once, 7, generator=generator(1, "other"))
+    twice = decompose(once, 5, generator=generator(1, "other"))
     assert same_state(once, twice) and repr(once) == repr(twice)
     assert repr(fuse(fuse(once))) == repr(net())
 
@@ -447,7 +448,7 @@ def test_a_choice_of_no_layer_names_the_layers_there_are() -> None:
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
 def test_a_layer_without_filters_yet_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ValueError, match=r"'0' is lazy and has no filters yet. Run a batch"):
+    with pytest.raises(ValueError, match=r"layer '0' \(LazyConv2d\) is lazy and has no weights yet. Run a batch"):
         decompose(nn.Sequential(nn.LazyConv2d(2, 3)))
     with pytest.raises(ValueError, match="no convolution to replace"):  # a lazy layer of another kind is not to blame
         decompose(nn.Sequential(nn.LazyLinear(2)))
@@ -482,3 +483,46 @@ def test_an_unknown_head_is_refused_with_the_nearest() -> None:
         groups(model, "clasifier")
     with pytest.raises(ValueError, match=r"head module 'fc'"):
         groups(model, ["classifier", "fc"])
+
+
+def test_another_number_of_atoms_is_refused_for_layers_that_have_theirs() -> None:
+    once = decompose(net(), 5)
+    with pytest.raises(
+        ValueError, match=r"layer '0' has 5 atoms already, and atoms=7 would not change it. Use atoms=5"
+    ):
+        decompose(once, 7)
+    with pytest.raises(ValueError, match="has 5 atoms already"):
+        decompose(once, 7, where=lambda name, module: True)
+    first, *others = [name for name, module in net().named_modules() if isinstance(module, nn.Conv2d)]
+    half = decompose(net(), 5, where=lambda name, module: name == first)
+    both = decompose(half, 7, where=lambda name, module: name in others)  # each layer has its own number
+    assert {len(layer.atoms) for layer in both.modules() if isinstance(layer, AtomConv2d)} == {5, 7}
+    again = decompose(fuse(once), 7, init="svd")
+    assert all(len(layer.atoms) == 7 for layer in again.modules() if isinstance(layer, AtomConv2d))
+
+
+def test_hooks_stay_on_their_layers() -> None:
+    """On inputs, outputs and gradients, with keyword arguments or without, decomposed, fused and in training."""
+    model, seen = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Dropout(0.5), nn.BatchNorm2d(2)), list[str]()
+    for layer in model:
+        layer.register_forward_pre_hook(lambda module, inputs: seen.append("before"))
+        layer.register_forward_hook(lambda module, inputs, options, out: seen.append("after"), with_kwargs=True)
+        layer.register_full_backward_hook(lambda module, inward, outward: seen.append("gradient"))
+    model[0].register_forward_hook(lambda module, inputs, out: 2 * out)
+    x = torch.randn(2, 1, 5, 5, requires_grad=True)
+    for made in (decompose(model, 9, init="svd"), fuse(decompose(model, 9, init="svd"))):
+        seen.clear()
+        made(x).sum().backward()
+        assert [seen.count(each) for each in ("before", "after", "gradient")] == [3, 3, 3], type(made[0])
+        assert torch.allclose(made[0](x), model[0](x), atol=1e-5)
+    pure, params = network(model), {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    seen.clear()
+    pure.train(params, x, torch.tensor([True, True]), torch.tensor(0))
+    assert seen.count("before") == 3
+
+
+def test_coefficients_that_cannot_fit_are_refused_before_they_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedatoms.nn.atoms.available", lambda: 10**6)
+    with pytest.raises(ValueError, match=r"most of it for coefficients, but 0\.0 GB are left. Lower atoms, or leave"):
+        decompose(nn.Conv2d(64, 64, 3), 1000)
+    decompose(nn.Conv2d(64, 64, 3), 9)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
+from fedatoms.core.options import check_numbers
 from fedatoms.evidence.paper.bounds import Form, Problem, bound, communication_rate, rounds_to, sampling_term, terms
 
 ASSUMED = (
@@ -91,6 +92,7 @@ _FORMS: tuple[Form, ...] = get_args(Form)
 
 
 def _problem(asked: Bounds) -> Problem:
+    check_numbers(asked, "bounds")
     return Problem(*(getattr(asked, name) for name in Problem._fields if name != "weights"))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from fedatoms.core.options import check_numbers
 from fedatoms.evidence.explain.aggregates import compare_aggregates
 from fedatoms.evidence.explain.factors import Layer, layers_of
 from fedatoms.evidence.explain.files import FILE
@@ -71,9 +72,7 @@ def check(run: Path, settings: Explain) -> None:
             f"{run} has a network of {experiment.parametrisation}, which has no coefficients and atoms. "
             f"Explain a run with --parametrisation atoms."
         )
-    for name, least in (("rounds", 1), ("crossed", 0), ("fork", 0)):
-        if getattr(settings, name) < least:
-            raise ValueError(f"--{name} {getattr(settings, name)} is less than {least}. Use {least} or more.")
+    check_numbers(settings, "explain")
     out = out_of(run, settings)
     if out.suffix != ".json" or not out.parent.is_dir():
         raise ValueError(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from fedatoms.core.options import check_range
 from fedatoms.evidence.reproduce.plan import Job, Reproduce
 from fedatoms.experiment.build import device_of
 from fedatoms.experiment.fields import ATOM_FIELDS, Experiment
@@ -44,8 +45,7 @@ def end_of(settings: Reproduce, began: float) -> float:
     (125.0, inf)
     """
     minutes = settings.minutes
-    if not 0 <= minutes < math.inf:
-        raise ValueError(f"--minutes {minutes:g} is negative or not finite. Use for example 30, or 0 for no limit.")
+    check_range("minutes", minutes, command="reproduce")
     if minutes and settings.on == "ray":
         raise ValueError(
             f"--minutes {minutes:g} does not go with --on ray, which starts all jobs at once. Leave one of them out."

@@ -216,7 +216,7 @@ def _asked(
 def _pattern(only: str) -> Callable[[str], bool]:
     try:
         pattern = re.compile(only)
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(
             f"--only {only} is not a regular expression: {error}. Use for example --only 'cifar10-5$'."
         ) from None

@@ -1,0 +1,21 @@
+"""A file that a user names makes folders below the working folder only: elsewhere a missing one is a mistaken path."""
+
+from pathlib import Path
+
+import pytest
+
+from fedatoms.core.outputs import check_parent
+
+
+def test_a_missing_folder_is_taken_below_the_working_folder_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for good in (Path("a/b/report.html"), here / "c" / "report.html", tmp_path / "report.html", Path("report.html")):
+        check_parent(good)
+    for bad in (tmp_path / "new" / "report.html", Path("../new/report.html"), Path("a/../../new/report.html")):
+        with pytest.raises(ValueError, match=r"there is no folder .*new\. Make it first, or choose another file"):
+            check_parent(bad)
+    assert list(tmp_path.iterdir()) == [here] and not any(here.iterdir())

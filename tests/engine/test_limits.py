@@ -1,0 +1,156 @@
+"""A run that a machine cannot do is refused before it begins, and nothing is refused that would have worked."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.small import clients_of, small_net
+from torch import nn
+
+from fedatoms.algorithms import algorithm
+from fedatoms.engine import limits
+from fedatoms.engine.client_round import Training
+from fedatoms.engine.limits import check_device, check_memory, needs_of
+from fedatoms.engine.loop import train
+from fedatoms.engine.runtime import prepare
+from fedatoms.engine.spec import Simulation
+from fedatoms.experiment.build import device_of, simulation
+from fedatoms.experiment.fields import Experiment
+from fedatoms.personal import personal
+
+
+def small(**changes: object) -> Simulation:
+    return Simulation(small_net(), clients_of((5, 7, 9)), **changes)
+
+
+@pytest.mark.parametrize("until", [1.5, math.nan, 0, -1, math.inf, True, "3", 10**10])
+def test_rounds_are_a_count(until: int) -> None:
+    with pytest.raises(ValueError, match=r"^until=\S+ is (not a whole number|less than 1|more than 1e9)\. Use a whole"):
+        train(small(), until)
+    with pytest.raises(ValueError, match=r"^eval_every="):
+        train(small(), 1, eval_every=until if until != 10**10 else 0)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    sim = small(training=Training(lr=np.float32(0.1), epochs=np.int64(1)), seed=np.int64(3))
+    assert len(train(sim, np.int64(2)).history) == 2
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu:7", "cuda:7", "nosuch", "", "cuda:x"])
+def test_a_device_that_cannot_compute_costs_one_line(device: str) -> None:
+    if device == "cuda:7" and torch.cuda.device_count() > 7:
+        pytest.skip("this machine has eight GPUs")
+    for use in (
+        check_device,
+        lambda name: device_of(Experiment(device=name)),
+        lambda name: prepare(small(device=name)),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"^device={device} cannot be used here \(.+\)\. Use device=cpu\.$"
+        ) as error:
+            use(device)
+        assert "\n" not in str(error.value)
+
+
+def test_the_cpu_can_be_used() -> None:
+    assert check_device("cpu") == "cpu" and check_device("cpu:0") == "cpu:0"
+
+
+def test_a_run_in_which_nobody_ever_reports_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^failures=0\.999999999: no client reports in 4 rounds, so nothing would be"):
+        train(small(failures=0.999999999), 4)
+    with pytest.raises(ValueError, match=r"^failures=0\.999999999: no client reports in 40 rounds"):
+        simulation(Experiment(failures=0.999999999))
+    assert sum(record.clients for record, _ in train(small(failures=0.5), 4).history) > 0
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (
+            lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(3)),
+            r"layer '1' \(LazyLinear\) is lazy and has no weights yet",
+        ),
+        (lambda: nn.Sequential(nn.LazyBatchNorm2d()), r"layer '0' \(LazyBatchNorm2d\) is lazy and has no weights yet"),
+        (lambda: nn.DataParallel(small_net()), "the model is wrapped in DataParallel.* Pass its module instead"),
+        (lambda: nn.Sequential(nn.DataParallel(small_net())), "layer '0' is wrapped in DataParallel"),
+        (lambda: 3, "model=3 is not a network. Pass an nn.Module"),
+    ],
+    ids=["lazy", "lazy norm", "parallel", "inside", "number"],
+)
+def test_what_is_no_network_yet_costs_one_line(model: Callable[[], nn.Module], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        train(Simulation(model(), clients_of((5, 7))), 1)
+
+
+def test_what_a_run_needs_grows_with_what_it_keeps() -> None:
+    model = sum(leaf.numel() * leaf.element_size() for leaf in small_net().parameters())
+    plain = needs_of(small(score=("server",)), until=100)
+    assert plain["clients' states"] == 0 and plain["the model"] == 2 * model
+    kept = needs_of(small(algorithm=algorithm("scaffold"), score=("server", "all")), until=100)
+    assert kept["clients' states"] == 2 * 2 * model  # nine tenths of three clients, a control and the last model each
+    on_disk = dataclasses.replace(small(algorithm=algorithm("scaffold")), client_state="disk", folder=Path("states"))
+    assert needs_of(on_disk, until=100)["clients' states"] == 0
+    assert needs_of(small(map="vectorised"))["clients in training"] > 2 * plain["clients in training"]
+    usual, wide = (needs_of(small(training=Training(batch_size=size)))["batches"] for size in (1, 1000))
+    assert usual == 26 * (5 + 7 + 9) and wide == 26 * 3000
+
+
+@pytest.mark.parametrize("name", ["none", "fedrep", "ditto", "local"])
+def test_the_estimate_knows_every_kind_of_run(name: str) -> None:
+    check_memory(small(personal=personal(name), failures=0.3), until=1000, epochs=10)
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "available", lambda: 10**6)
+    with pytest.raises(
+        ValueError, match=r"needs at least 2\.6 GB of memory, most of it for batches, but 0\.0 GB are left"
+    ):
+        prepare(Simulation(small_net(), clients_of((5,)), training=Training(batch_size=10**8)))
+    monkeypatch.setattr(limits, "available", lambda: 10**5)
+    with pytest.raises(ValueError, match=r"most of it for clients' states.*client_state='disk'"):
+        train(Simulation(small_net(), clients_of((2,) * 100), algorithm=algorithm("feddc")), 50)
+    monkeypatch.setattr(limits, "available", lambda: None)
+    train(small(training=Training(batch_size=1000)), 1)
+
+
+def test_a_batch_beyond_the_training_images_is_refused_with_their_number() -> None:
+    with pytest.raises(
+        ValueError, match=r"^batch_size=1438 is more than the 1,437 training images\. Use 1437 or fewer\.$"
+    ):
+        simulation(Experiment(batch_size=1438))
+    simulation(Experiment(batch_size=1437, clients=10))
+
+
+@pytest.mark.parametrize("lr_decay", [2.0, 1e6])
+def test_a_rate_that_grows_beyond_all_bounds_is_named(lr_decay: float) -> None:
+    training = Training(lr=0.1, lr_decay=lr_decay)
+    assert training.rate(1) == 0.1 * lr_decay
+    with pytest.raises(
+        FloatingPointError, match=rf"^round 5001: lr_decay={lr_decay} has raised the learning rate above"
+    ):
+        training.rate(5000)
+    assert Training(lr=0.0, lr_decay=1.5).rate(1) == 0
+
+
+def test_on_a_gpu_its_own_memory_counts_but_batches_are_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2000)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000)
+    sim = small(device="cuda", training=Training(batch_size=10**6), algorithm=algorithm("scaffold"), score=("server",))
+    needs = needs_of(sim, until=9)
+    on_gpu = sum(size for part, size in needs.items() if part != "batches")
+    for free, fits in ((on_gpu - 1000, True), (on_gpu - 1001, False)):  # what the allocator holds unused is free
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))
+        with contextlib.nullcontext() if fits else pytest.raises(ValueError, match="GB are left"):
+            check_memory(sim, until=9)
+        on_host = dataclasses.replace(sim, client_state="host")
+        check_memory(on_host, until=9)
+    monkeypatch.setattr(limits, "available", lambda: needs["batches"] - 1)
+    with pytest.raises(ValueError, match="most of it for batches"):
+        check_memory(sim)
