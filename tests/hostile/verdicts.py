@@ -1,0 +1,69 @@
+"""What became of a case, in one word and a reason."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from hostile.sandbox import Ran
+from hostile.shell import Shell
+
+Word = Literal["refused", "fine", "traceback", "raw", "hang", "memory", "unnoticed", "different"]
+WORDS: tuple[Word, ...] = get_args(Word)
+GOOD: tuple[Word, ...] = ("refused", "fine")
+MEANING: dict[Word, str] = {
+    "refused": "refused in one line",
+    "fine": "worked",
+    "traceback": "a traceback, a crash, or more than one line",
+    "raw": "a line in words of another library, which say nothing to a user",
+    "hang": "not over in its time",
+    "memory": "more memory than its limit",
+    "unnoticed": "a change of a file that changed what was read, without a word",
+    "different": "not the result of the undisturbed run",
+}
+SLACK = 150.0  # MB, pages of libraries that a forked child touches for the first time among them
+RAW = (  # words of others
+    r"^MemoryError|^std::bad_alloc|^Unable to allocate|DefaultCPUAllocator|embedded null|no median|Expecting value|"
+    r"^\[Errno|invalid literal|could not convert|is not iterable|unsupported operand|has no attribute|^'\w*'$|"
+    r"out of range$|maximum recursion|codec can't|cannot be interpreted|object is not|Exceeds the limit|"
+    r"must be real number|Python int too large|too large to convert|unexpected keyword|not supported between"
+)
+
+
+class Verdict(NamedTuple):
+    """What became of a case."""
+
+    word: Word
+    why: str = ""
+
+
+class Case(NamedTuple):
+    """A case: its name tells it from all others of its kind, and ``judge`` runs it in an empty folder."""
+
+    name: str
+    judge: Callable[[Path, Shell], Verdict]
+
+
+def verdict(ran: Ran, most: float, *, statuses: tuple[int, ...] = (0,)) -> Verdict:
+    """Judges one command by itself; ``most`` is the memory that it may take, in MB above an idle one.
+
+    >>> verdict(Ran(2, "", "fedatoms: lr=-1 is not positive. Use 0.1.", 0.1, 5.0, False), most=100)
+    Verdict(word='refused', why='lr=-1 is not positive. Use 0.1.')
+    >>> verdict(Ran(2, "", "fedatoms: MemoryError", 0.1, 5.0, False), most=100).word
+    'raw'
+    """
+    last = (ran.err.strip().splitlines() or [""])[-1]
+    if ran.memory > most:
+        return Verdict("memory", f"{ran.memory:.0f} MB, of {most:.0f}; {last}")
+    if ran.late:
+        return Verdict("hang", last)
+    if "Traceback" in ran.err or ran.status < 0:
+        return Verdict("traceback", last or f"signal {-ran.status}")
+    if ran.status in statuses:
+        return Verdict("fine", last)
+    refusals = [line for line in ran.err.splitlines() if line.startswith("fedatoms: ")]
+    if ran.status != 2 or not refusals or refusals[-1] != last:
+        return Verdict("traceback", f"status {ran.status}: {last}")
+    message = last.removeprefix("fedatoms: ")
+    ours = re.sub(r"\([^()]*\)", "", message)  # the words of another library may stand in brackets, as a cause
+    return Verdict("raw" if re.search(RAW, ours) else "refused", message)
