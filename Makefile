@@ -25,7 +25,7 @@ federation: .venv/installed-for-tests # twenty minutes: three nodes against the 
 	$(BIN)/python -m pytest -m federation
 
 hostile: .venv/installed-for-tests # an hour at most: kills, second writers, damage, wild flags, bad data, full disks
-	PYTHONPATH=tests $(BIN)/python -m hostile --results tests/hostile/results.json
+	PYTHONPATH=tests $(BIN)/python -m hostile --results tests/hostile/results.json --page docs/reliability.md
 
 lint: .venv/installed-for-tests
 	$(BIN)/ruff format --check .

@@ -23,7 +23,7 @@ os.environ["COLUMNS"] = "200"
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
 
 from hostile.shell import Shell  # noqa: E402
-from hostile.table import Found, failures, show, write  # noqa: E402
+from hostile.table import Found, failures, show, to_page, write  # noqa: E402
 from hostile.verdicts import GOOD, Case, Verdict  # noqa: E402
 
 KINDS = ("kills", "writers", "damage", "flags", "files", "misuse", "disks")
@@ -56,6 +56,8 @@ def main(words: Sequence[str] | None = None) -> int:
     show(found, 60 * minutes)
     if asked.results:
         write(Path(asked.results), found, _about(asked.seed, minutes))
+        if asked.page:
+            to_page(Path(asked.results), Path(asked.page))
     return 1 if failures(found) or not found else 0
 
 
@@ -69,6 +71,7 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sample", action="store_true", help="a few cases of each kind, in three minutes")
     parser.add_argument("--workers", type=int, default=2, help="cases at once")
     parser.add_argument("--results", default="", help=f"file for the table, for example {RESULTS.name}")
+    parser.add_argument("--page", default="", help="page that shows the table of --results, docs/reliability.md")
     asked = parser.parse_args(words)
     if unknown := set(asked.kinds) - set(KINDS):
         parser.error(f"unknown kind {min(unknown)}. Use {', '.join(KINDS)}.")

@@ -14,9 +14,7 @@ from hostile.verdicts import SLACK, Case, Verdict, verdict
 
 NUMBER, REAL = 240, 60
 SETS = {"fashion": "fashion-mnist", "cifar10": "cifar10", "cifar100": "cifar100", "tiny": "tiny-imagenet"}
-TRAIN = (
-    "--partition iid --model lenet --rounds 1 --epochs 1 --clients 2 --batch-size 50 --threads 1 --device cpu".split()
-)
+TRAIN = "--partition iid --rounds 1 --epochs 1 --clients 2 --batch-size 50 --threads 1 --device cpu".split()
 
 
 def cases(draws: random.Random, number: int, store: Path) -> Iterator[Case]:
@@ -62,7 +60,8 @@ def _read(kind: str, reader: str, folder: Path, shell: Shell) -> Ran:
     if reader == "load":
         return shell.python(f"[tuple(part.shape) for part in data.load({SETS[kind]!r}, 'data')[:4]]", folder)
     if reader == "run":
-        return shell.run(["run", "--dataset", SETS[kind], *TRAIN, "--name", "b"], folder)
+        network = "lenet" if kind.startswith("cifar") else "resnet18-gn-small"
+        return shell.run(["run", "--dataset", SETS[kind], "--model", network, *TRAIN, "--name", "b"], folder)
     images = "i.npz" if kind == "npz" else "images"
     typed = ["personalize", "runs/a", "--images", images, "--out", "n.safetensors", "--epochs", "1", "--holdout", "0"]
     return shell.run(typed, folder)

@@ -20,14 +20,13 @@ SECONDS, WORKING = 30.0, 8.0  # limits: of a command, and of one that was asked 
 LONG = frozenset(  # flags that ask for more work: when the time is over, such a command must stop by Ctrl-C
     "rounds epochs last-epochs clients fraction repeats fork crossed steps seeds samples tested minutes nodes".split()
 )
-INTS = (
-    "-1", "0", "1", "2", "7", str(2**31), str(2**63), str(10**12), str(10**23), "1e3", "1.5", "nan", "inf", "", "x",
-    "\N{ARABIC-INDIC DIGIT THREE}", "0x10", " 1", "1_0", "-0",
+WHOLE = ("-1", "0", "1", "2", "7", "1000000", "100000000", str(2**31), str(2**63), str(10**12), str(10**23), "-0")
+REAL_NUMBERS = (
+    "nan", "inf", "-inf", "-1", "0", "-0.0", "5e-324", "1e-308", "1e-9", "0.5", "0.999999999", "1", "2", "1e9", "1e38",
+    "1e308",
 )  # fmt: skip
-FLOATS = (
-    "nan", "inf", "-inf", "-1", "0", "-0.0", "5e-324", "1e-308", "1e-9", "0.5", "0.999999999", "1", "2", "1e9", "1e308",
-    "1e400", "", "x", "1e", "0x1p3",
-)  # fmt: skip
+INTS = (*WHOLE * 2, "1e3", "1.5", "nan", "", "x", "\N{ARABIC-INDIC DIGIT THREE}", "0x10", " 1", "1_0")
+FLOATS = (*REAL_NUMBERS * 2, "1e400", "", "x", "1e", "0x1p3")
 TEXTS = (
     "", " ", ".", "..", "/", "/dev/null", "/dev/zero", "/proc/self/mem", "a" * 300, "a" * 5000, "\N{COLLISION SYMBOL}",
     "\u202e", "-", "--", "a\nb", "(", "[red]", "{x}", "%s", "nosuch", ",", ",,", "a,b", "1/0", "0/1", "1/3", "-1/2",
@@ -90,13 +89,14 @@ def flags_of(settings: type) -> dict[str, Sequence[str]]:
 
 
 def cases(draws: random.Random, number: int, store: Path) -> Iterator[Case]:
-    """Makes cases: a command and one to three of its flags with extreme values."""
+    """Makes cases: a command and one to three of its flags with extreme values; every flag of every command comes."""
     made, source = commands(), subjects.finished(store, "personal")
-    weights = [3 + len(command.flags) for command in made.values()]
+    slots = [(name, flag) for name, command in made.items() for flag in command.flags]
+    draws.shuffle(slots)
     for place in range(number):
-        name = draws.choices(list(made), weights)[0]
-        command = made[name]
-        chosen = draws.sample(list(command.flags), min(draws.choice([1, 1, 1, 2, 3]), len(command.flags)))
+        name, flag = slots[place % len(slots)]
+        command, more = made[name], draws.choice([0, 0, 0, 0, 1, 2])
+        chosen = list(dict.fromkeys([flag, *draws.choices(list(command.flags), k=more)]))
         given = [word for flag in chosen for word in _typed(flag, draws.choice(command.flags[flag]))]
         shown = " ".join(word if len(word) < 40 else f"{word[:20]}...{len(word)}" for word in given)
         yield Case(f"{place} {name} {shown!r}", partial(_judge, source, [*command.words, *given], LONG & set(chosen)))

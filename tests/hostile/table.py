@@ -12,6 +12,7 @@ from rich.table import Table
 
 from hostile.verdicts import GOOD, WORDS, Word
 
+FIRST_MARK, LAST_MARK = "<!-- the table, by make hostile -->", "<!-- its end -->"
 COLUMNS = ("cases", "real", *WORDS)
 
 
@@ -67,6 +68,12 @@ def write(path: Path, found: Sequence[Found], about: Mapping[str, object]) -> No
     """Writes the table and the cases that failed."""
     failed = [{"kind": one.kind, "name": one.name, "verdict": one.word, "why": one.why} for one in failures(found)]
     path.write_text(json.dumps({**about, "rows": rows_of(found), "failed": failed}, indent=1) + "\n")
+
+
+def to_page(path: Path, page: Path) -> None:
+    """Puts the table of a file on the page, between its marks."""
+    before, _, rest = page.read_text().partition(FIRST_MARK)
+    page.write_text(f"{before}{FIRST_MARK}\n\n{markdown(path)}\n\n{LAST_MARK}{rest.partition(LAST_MARK)[2]}")
 
 
 def markdown(path: Path) -> str:

@@ -58,12 +58,22 @@ def verdict(ran: Ran, most: float, *, statuses: tuple[int, ...] = (0,)) -> Verdi
     if ran.late:
         return Verdict("hang", last)
     if "Traceback" in ran.err or ran.status < 0:
-        return Verdict("traceback", last or f"signal {-ran.status}")
+        raised = re.findall(r"^[\w.]*(?:Error|Exception|Interrupt|Iteration)\b.*", ran.err, flags=re.M)
+        return Verdict("traceback", raised[-1] if raised else last or f"signal {-ran.status}")
     if ran.status in statuses:
         return Verdict("fine", last)
     refusals = [line for line in ran.err.splitlines() if line.startswith("fedatoms: ")]
     if ran.status != 2 or not refusals or refusals[-1] != last:
         return Verdict("traceback", f"status {ran.status}: {last}")
     message = last.removeprefix("fedatoms: ")
-    ours = re.sub(r"\([^()]*\)", "", message)  # the words of another library may stand in brackets, as a cause
-    return Verdict("raw" if re.search(RAW, ours) else "refused", message)
+    return Verdict("raw" if re.search(RAW, _without_causes(message)) else "refused", message)
+
+
+def _without_causes(message: str) -> str:
+    """Leaves out what stands in brackets, where the words of another library may tell a cause.
+
+    >>> _without_causes("a.json is damaged (Expecting value (char 0)). Restore it.")
+    'a.json is damaged . Restore it.'
+    """
+    shorter = re.sub(r"\([^()]*\)", "", message)
+    return message if shorter == message else _without_causes(shorter)
