@@ -45,8 +45,8 @@ class Child(NamedTuple):
 def run(act: Act, folder: Path, seconds: float, stop: signal.Signals = signal.SIGKILL) -> Ran:
     """Runs a function in a child, in a folder.
 
-    >>> run(lambda: print("hello") or 3, Path("."), seconds=10)[:2]
-    (3, 'hello\\n')
+    >>> run(lambda: os.write(1, b"hello") and 3, Path("."), seconds=10)[:2]
+    (3, 'hello')
     """
     return finish(start(act, folder), seconds, stop)
 

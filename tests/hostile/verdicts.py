@@ -66,14 +66,14 @@ def verdict(ran: Ran, most: float, *, statuses: tuple[int, ...] = (0,)) -> Verdi
     if ran.status != 2 or not refusals or refusals[-1] != last:
         return Verdict("traceback", f"status {ran.status}: {last}")
     message = last.removeprefix("fedatoms: ")
-    return Verdict("raw" if re.search(RAW, _without_causes(message)) else "refused", message)
+    return Verdict("raw" if re.search(RAW, _first_clause(message)) else "refused", message)
 
 
-def _without_causes(message: str) -> str:
-    """Leaves out what stands in brackets, where the words of another library may tell a cause.
+def _first_clause(message: str) -> str:
+    """Returns what a message says itself; a cause after a colon or in brackets may be in another library's words.
 
-    >>> _without_causes("a.json is damaged (Expecting value (char 0)). Restore it.")
-    'a.json is damaged . Restore it.'
+    >>> _first_clause("a.json is damaged (Expecting value (char 0)): NaN")
+    'a.json is damaged '
     """
     shorter = re.sub(r"\([^()]*\)", "", message)
-    return message if shorter == message else _without_causes(shorter)
+    return message.partition(": ")[0] if shorter == message else _first_clause(shorter)
