@@ -37,6 +37,24 @@ LONG_COMMANDS = ("bench", "reproduce")
 RUN = "runs/a"
 
 
+NONSENSE = (  # what must be refused, and leave no folder
+    ["run", *subjects.SMALL, "--rounds", "1", "--personal", "local-atoms"],
+    ["run", *subjects.SMALL, "--rounds", "1", "--where", "("],
+    ["run", *subjects.SMALL, "--rounds", "1", "--device", "cpu:7"],
+    ["run", *subjects.SMALL, "--rounds", "1", "--device", "meta"],
+    ["run", *subjects.SMALL, "--rounds", "1", "--lr", "1e308"],
+    ["run", *subjects.SMALL, "--rounds", "1", "--weight-decay", "1e308"],
+    ["run", *subjects.SMALL, "--rounds", "1", "--batch-size", "1000000000000"],
+    ["run", *subjects.SMALL, "--rounds", "1", *subjects.ATOMS, "--atoms", "1000000"],
+    ["run", *subjects.SMALL, "--rounds", "1", *subjects.ATOMS, "--atoms-lr", "1e308"],
+    ["run", *subjects.SMALL, "--rounds", "1", "--failures", "0.999999999"],  # nobody ever reports
+    ["explain", RUN, "--threads", "-1"],
+    ["explain", RUN, "--rounds", "99999999999999999999"],
+    ["flower", "keys", "k", "--nodes", "-1"],
+    ["bench", "--backend", "nosuch"],
+)
+
+
 class Command(NamedTuple):
     """A command: the words it always has, and its flags with the values to try."""
 
@@ -91,9 +109,13 @@ def flags_of(settings: type) -> dict[str, Sequence[str]]:
 def cases(draws: random.Random, number: int, store: Path) -> Iterator[Case]:
     """Makes cases: a command and one to three of its flags with extreme values; every flag of every command comes."""
     made, source = commands(), subjects.finished(store, "personal")
+    for words in NONSENSE[: number // 4]:
+        yield Case(
+            f"nonsense {' '.join(words)}".replace(f"{' '.join(subjects.SMALL)} ", ""), partial(_refused, source, words)
+        )
     slots = [(name, flag) for name, command in made.items() for flag in command.flags]
     draws.shuffle(slots)
-    for place in range(number):
+    for place in range(number - len(NONSENSE[: number // 4])):
         name, flag = slots[place % len(slots)]
         command, more = made[name], draws.choice([0, 0, 0, 0, 1, 2])
         chosen = list(dict.fromkeys([flag, *draws.choices(list(command.flags), k=more)]))
@@ -113,6 +135,15 @@ def _judge(source: Path, words: list[str], long: frozenset[str], folder: Path, s
     if ran.late and working and ran.status == 130:
         return verdict(ran._replace(late=False, status=0), MEMORY)  # it was at work, and stopped
     return verdict(ran, MEMORY, statuses=(0, 1) if words[0] == "reproduce" else (0,))
+
+
+def _refused(source: Path, words: list[str], folder: Path, shell: Shell) -> Verdict:
+    """Judges a command that must be refused, and leave nothing."""
+    found = _judge(source, words, frozenset(), folder, shell)
+    if found.word == "fine":
+        return Verdict("different", "nonsense is accepted")
+    left = [path.name for path in (folder / "runs").iterdir() if path.name != "a"]
+    return Verdict("different", f"refused, but leaves {left[0]}") if found.word == "refused" and left else found
 
 
 def _values(name: str, kind: object) -> Sequence[str]:

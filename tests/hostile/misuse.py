@@ -184,13 +184,34 @@ RUNS = (
 CALLS: tuple[str, ...] = (*TRAINED, *SIMULATED, *CHANGED, *DECOMPOSED, *DATA, *TRAINS, *METHODS, *RUNS)
 
 
+BELOW_NOTHING = ("-1", "nan", "inf", "1j", "[1]")
+NONSENSE = frozenset(  # what must not work
+    [
+        *(
+            f"train(sim(training=Training({name}={value})), 1).scores"
+            for name in TRAINING[:7]
+            for value in BELOW_NOTHING
+        ),
+        *(f"train(sim(), {value}).scores" for value in ("-1", "0", "1.5", "nan", "None")),
+        *(f"train(sim(block={value}), 1).scores" for value in ("-1", "1.5", "nan")),
+        *(f"train(sim(device={value}), 1).scores" for value in ("'cuda:7'", "'cpu:7'", "'meta'", "'nosuch'", "''")),
+        "federation([images(dtype=torch.complex64)], test=images())",
+        "federation([images(dtype=torch.uint8), images()], test=images())",
+        "decompose(decompose(net(), atoms=2), atoms=5)",
+    ]
+)
+
+
 def cases(draws: random.Random, number: int, store: Path) -> Iterator[Case]:
-    """Takes calls from the list in a random order; with a large number all of them."""
+    """Takes calls that must not work, and others in a random order; with a large number all of them."""
     source = subjects.finished(store, "personal")
-    for code in draws.sample(CALLS, min(number, len(CALLS))):
+    others = [code for code in CALLS if code not in NONSENSE]
+    nonsense = sorted(NONSENSE) if number >= NUMBER else draws.sample(sorted(NONSENSE), number // 4)
+    for code in [*nonsense, *draws.sample(others, min(number - len(nonsense), len(others)))]:
         yield Case(code, partial(_judge, source, code))
 
 
 def _judge(source: Path, code: str, folder: Path, shell: Shell) -> Verdict:
     subjects.copied(source, folder)
-    return verdict(shell.python(code, folder), MEMORY)
+    found = verdict(shell.python(code, folder), MEMORY)
+    return Verdict("different", "nonsense is accepted") if found.word == "fine" and code in NONSENSE else found

@@ -1,4 +1,4 @@
-"""What became of a case, in one word and a reason."""
+"""What became of a case, in one word and a reason; docs/reliability.md explains the words."""
 
 import re
 from collections.abc import Callable
@@ -11,16 +11,6 @@ from hostile.shell import Shell
 Word = Literal["refused", "fine", "traceback", "raw", "hang", "memory", "unnoticed", "different"]
 WORDS: tuple[Word, ...] = get_args(Word)
 GOOD: tuple[Word, ...] = ("refused", "fine")
-MEANING: dict[Word, str] = {
-    "refused": "refused in one line",
-    "fine": "worked",
-    "traceback": "a traceback, a crash, or more than one line",
-    "raw": "a line in words of another library, which say nothing to a user",
-    "hang": "not over in its time",
-    "memory": "more memory than its limit",
-    "unnoticed": "a change of a file that changed what was read, without a word",
-    "different": "not the result of the undisturbed run",
-}
 SLACK = 150.0  # MB, pages of libraries that a forked child touches for the first time among them
 RAW = (  # words of others
     r"^MemoryError|^std::bad_alloc|^Unable to allocate|DefaultCPUAllocator|embedded null|no median|Expecting value|"
