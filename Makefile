@@ -10,7 +10,7 @@ SHARED = --numprocesses $(WORKERS) --dist worksteal
 # The report is tested in a real browser; where Debian's cannot be had, those tests are skipped.
 CHROMIUM := timeout 300 sh -c "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes chromium"
 
-.PHONY: demo test test-slow federation lint format types bench clean
+.PHONY: demo test test-slow federation hostile lint format types bench clean
 
 demo: .venv/installed
 	$(BIN)/fedatoms demo
@@ -23,6 +23,9 @@ test-slow: .venv/installed-for-tests # what must hold and takes long: deployment
 
 federation: .venv/installed-for-tests # twenty minutes: three nodes against the simulator, and parts that are killed or hang
 	$(BIN)/python -m pytest -m federation
+
+hostile: .venv/installed-for-tests # an hour at most: kills, second writers, damage, wild flags, bad data, full disks
+	PYTHONPATH=tests $(BIN)/python -m hostile --results tests/hostile/results.json --page docs/reliability.md
 
 lint: .venv/installed-for-tests
 	$(BIN)/ruff format --check .
