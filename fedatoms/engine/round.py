@@ -165,15 +165,15 @@ def aggregate(runtime: Runtime, state: State, present: list[int], total: server.
     )
 
 
-def lost_by(runtime: Runtime, state: State, client: int) -> frozenset[Group]:
-    """Returns the groups that a client must be sent."""
+def lacked_by(runtime: Runtime, state: State, client: int) -> frozenset[Group]:
+    """Returns the groups that a client lacks and must be sent: those of which it does not hold the server's version."""
     return server.lacking(state.versions, state.held.get(client, {})) - runtime.sim.exchange.personal
 
 
-def message_to(runtime: Runtime, state: State, lost: frozenset[Group], *, training: bool = True) -> Memory:
+def message_to(runtime: Runtime, state: State, lacking: frozenset[Group], *, training: bool = True) -> Memory:
     """Returns the message to a client that lacks some groups; the algorithm's memory is in it only if it trains."""
     layout = runtime.layout
-    names = {name for name, group in layout.labels.items() if group in lost and name not in layout.private}
+    names = {name for name, group in layout.labels.items() if group in lacking and name not in layout.private}
     memory = travelling(runtime, state.round) & layout.parameters if training else frozenset[str]()
     return server.message(state.server, runtime.sim.algorithm, names, memory)
 
@@ -284,10 +284,11 @@ def _proximal(pull: float) -> Algorithm:
 
 def _job(runtime: Runtime, state: State, client: int, phase: Phase, place: int) -> Job:
     sim, layout, t = runtime.sim, runtime.layout, state.round
-    row, lost, sent = row_of(runtime, state, client), lost_by(runtime, state, client), travelling(runtime, t)
+    row, lacking, sent = row_of(runtime, state, client), lacked_by(runtime, state, client), travelling(runtime, t)
     names = [name for name in runtime.network.parameters if name in sent]  # in a fixed order: files have another
     memory = {kind: {name: row.memory[kind][name] for name in names} for kind in sorted(row.memory)}
-    slow = {name: leaf for name, leaf in row.own.items() if name not in layout.own and layout.labels[name] not in lost}
+    kept = row.own.keys() - layout.own
+    slow = {name: leaf for name, leaf in row.own.items() if name in kept and layout.labels[name] not in lacking}
     own = trees.restrict(row.own, layout.own) if phase.view == "personal" else {}
     batches = runtime.batches(client, t, phase.epochs or sim.training.epochs, place)
     return Job({**state.server.params, **slow, **own}, memory, batches)
@@ -301,8 +302,8 @@ def _last(runtime: Runtime, row: Client, name: str) -> Tensor:
 
 def _bytes_down(runtime: Runtime, state: State, chosen: list[int]) -> Bytes:
     """Counts what is sent to all sampled clients, those included that fail to report."""
-    labels, alike = runtime.layout.labels, Counter(lost_by(runtime, state, client) for client in chosen).items()
-    sizes = ((ledger.bytes_of(message_to(runtime, state, lost), labels), clients) for lost, clients in alike)
+    labels, alike = runtime.layout.labels, Counter(lacked_by(runtime, state, client) for client in chosen).items()
+    sizes = ((ledger.bytes_of(message_to(runtime, state, lacking), labels), clients) for lacking, clients in alike)
     return ledger.add(*(ledger.scale(size, clients) for size, clients in sizes))
 
 

@@ -14,7 +14,7 @@ from fedatoms.core import ledger
 from fedatoms.core.lookup import find
 from fedatoms.core.options import Scored
 from fedatoms.engine.evaluate import Score, evaluate
-from fedatoms.engine.loop import Progress, lost
+from fedatoms.engine.loop import Progress, diverged
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import Record, State
@@ -165,7 +165,7 @@ def _rounds(
         scores: dict[Scored, Score] = {}
         if state.round % eval_every == 0 or state.round == until:
             scores = evaluate(runtime, state) if len(runtime.data.test_y) else {}
-            if what := lost(runtime, scores):
+            if what := diverged(runtime, scores):
                 raise NotFinite(f"round {number + 1}: {what}, although all answers were finite")
             if own:
                 score, size = _scores(strategy, grid, 0, save)

@@ -12,7 +12,7 @@ from fedatoms.core.files import replace_file
 from fedatoms.core.ledger import Bytes
 from fedatoms.core.trees import Memory
 from fedatoms.engine import server as server_side
-from fedatoms.engine.round import aggregate, lost_by, message_to
+from fedatoms.engine.round import aggregate, lacked_by, message_to
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
 from fedatoms.flower.membership import Holder
@@ -35,7 +35,7 @@ class ServerState(NamedTuple):
 def order_for(runtime: Runtime, known: ServerState, client: int, *, score: bool = False, last_epochs: int = 0) -> Order:
     """Makes a client's order for the round: the groups whose version it lacks, and the algorithm's memory."""
     state = known.state
-    down = message_to(runtime, state, lost_by(runtime, state, client), training=not score)
+    down = message_to(runtime, state, lacked_by(runtime, state, client), training=not score)
     base = known.base.get(client, 0)
     return Order(known.run, state.round, base, state.versions, down, last_epochs)
 
