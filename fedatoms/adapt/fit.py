@@ -138,7 +138,7 @@ def personal_model(folder: Path | str, client: int) -> nn.Module:
     if experiment.personal == "none":
         raise ValueError(
             f"{folder} has no clients' own models: its method is not personalised. Run one with "
-            "personal=local-atoms, or fit a client's part with `fedatoms personalize`."
+            "another `personal`, or fit a client's part with `fedatoms personalize`."
         )
     if not 0 <= client < experiment.clients:
         raise ValueError(f"client={client} is not a client of {folder}. Use 0 to {experiment.clients - 1}.")

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedatoms.algorithms import fedprox
-from fedatoms.algorithms.base import Algorithm, Server
+from fedatoms.algorithms.base import Algorithm, Server, proximal, require
 from fedatoms.core import ledger, trees
 from fedatoms.core.files import Stored
 from fedatoms.core.ledger import Bytes
@@ -121,7 +120,7 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
     training = sim.training._replace(epochs=phase.epochs or sim.training.epochs, lr=phase.lr or sim.training.lr)
     return Learner(
         network=runtime.network,
-        algorithm=_proximal(phase.pull) if own else sim.algorithm,
+        algorithm=_pulled(phase.pull) if own else sim.algorithm,
         training=training,
         data=runtime.data,
         trained=trained,
@@ -277,9 +276,10 @@ def _names_of(layout: Layout, wanted: Collection[Group]) -> frozenset[str]:
 
 
 @cache
-def _proximal(pull: float) -> Algorithm:
+def _pulled(pull: float) -> Algorithm:
     """Returns the algorithm that trains personal parameters; always the same value: compiled steps are keyed by it."""
-    return fedprox(pull) if pull else Algorithm()
+    require(pull, "pull", or_zero=True)
+    return Algorithm(correct=proximal(pull)) if pull else Algorithm()
 
 
 def _job(runtime: Runtime, state: State, client: int, phase: Phase, place: int) -> Job:
