@@ -256,6 +256,13 @@ def check_finite(traces: Traces, t: int) -> list[float]:
     raise FloatingPointError(f"{who}: {what}. Lower lr, set clip=10, or look at its data.")
 
 
+def finite_loss(own: list[Traces], shared: list[Traces], t: int) -> float:
+    """Checks that what clients computed is finite; returns the mean loss of what is uploaded, or else of the rest."""
+    alone, uploaded = ([mean for each in traces for mean in check_finite(each, t)] for traces in (own, shared))
+    losses = uploaded or alone
+    return sum(losses) / len(losses) if losses else float("nan")
+
+
 def _rates(learner: Learner, names: Iterable[str], of_factor: Callable[[float], T]) -> dict[str, T]:
     """Maps each parameter to ``of_factor`` of the factor on its rate, computed once for each factor."""
     factor = learner.training.atoms_lr

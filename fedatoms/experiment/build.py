@@ -17,7 +17,7 @@ from fedatoms.data.partitions import Split, dirichlet, iid, shards
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round, fast_slow
 from fedatoms.engine.freeze import hold_fixed
-from fedatoms.engine.round import check as check_rounds
+from fedatoms.engine.round import check_rounds
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
