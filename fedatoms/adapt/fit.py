@@ -21,7 +21,7 @@ from fedatoms.data.batches import normalise
 from fedatoms.data.datasets import Recipe, recipe_of
 from fedatoms.data.federations import Federation, Samples, federation
 from fedatoms.engine.client_round import Training
-from fedatoms.engine.finetune import last_pass, own_at_the_end
+from fedatoms.engine.finetune import last_pass, runtime_of_last_pass
 from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation
@@ -31,7 +31,7 @@ from fedatoms.experiment.files import load_run
 from fedatoms.experiment.identity import identity
 from fedatoms.nn.atoms import fuse
 from fedatoms.nn.pure import with_params
-from fedatoms.personal.base import Part, Personal, Phase, groups
+from fedatoms.personal.base import Part, Personal, Phase, of_groups
 from fedatoms.runs.loading import ImagesOf, fill, how_to_rewrite, images_of, load_model
 from fedatoms.runs.personal_models import FOLDER, personal_file
 from fedatoms.runs.remote import LOAD_PERSONAL, is_remote
@@ -165,7 +165,8 @@ def own_part(experiment: Experiment, model: nn.Module, images: ImagesOf) -> froz
     here = replace(experiment, device="cpu", map="one_by_one", threads=0, client_state="device", score="server")
     sim = assemble(here, model, data)
     runtime = prepare(sim)
-    return (own_at_the_end(runtime, experiment.last_epochs) if experiment.last_epochs else runtime).layout.own
+    epochs = experiment.last_epochs
+    return (runtime_of_last_pass(runtime, epochs) if epochs else runtime).layout.own
 
 
 def inputs_of(folder: Path | str, x: Tensor | npt.NDArray[np.generic]) -> Tensor:
@@ -244,7 +245,7 @@ def part_of(part: str) -> Part:
     >>> sorted(part_of("head")(nn.Linear(1, 1), {"weight": "head", "bias": "head"}))
     ['bias', 'weight']
     """
-    return groups(*listed(PARTS, part, "part", "part"))
+    return of_groups(*listed(PARTS, part, "part", "part"))
 
 
 def fingerprint(model: nn.Module, own: Collection[str]) -> str:

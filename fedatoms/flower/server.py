@@ -18,7 +18,7 @@ from fedatoms.engine.loop import Progress, diverged
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import Record, State
-from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
+from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run, to_json
 from fedatoms.experiment.identity import run_name, trajectory
 from fedatoms.flower.membership import NODE_KEYS, ask, describe_ownership
@@ -26,13 +26,12 @@ from fedatoms.flower.private import private, shut
 from fedatoms.flower.server_state import ServerState, load_holders, load_state, save_holders, save_state
 from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, NotFinite, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
-from fedatoms.runs.execute import Engine, resume, run
+from fedatoms.runs.execute import RESUMABLE, Engine, resume, run
 from fedatoms.runs.loading import write_model
 from fedatoms.runs.personal_models import accuracy_after, accuracy_before
 from fedatoms.runs.results import Result, Row, read_rounds
 
 log = logging.getLogger("flwr")
-SAME = EXECUTION_FIELDS | set(LENGTH_FIELDS)  # what a resumed run may change
 GO_ON = "Go on with it by --run-config 'resume=true', or use another name."
 WAY_OUT = "Wait for it, or end it (flwr list, flwr stop), or use another name."
 
@@ -78,7 +77,7 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
 def _check_same(old: Experiment, new: Experiment, folder: Path) -> None:
     if trajectory(old) != trajectory(new):
         before = to_json(old)
-        others = [name for name, value in to_json(new).items() if name not in SAME and value != before[name]]
+        others = [name for name, value in to_json(new).items() if name not in RESUMABLE and value != before[name]]
         raise ValueError(f"{folder} holds a run with other settings ({', '.join(others)}). Use those, or another name.")
 
 
