@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from fedatoms.core import trees
-from fedatoms.core.trees import Memory
+from fedatoms.core.trees import Memory, Params
 from fedatoms.engine.client_round import Reply, Traces, check_finite, traces_of
 from fedatoms.engine.client_states import Client, flatten
 from fedatoms.engine.round import Rows, first_memory, kept_of, row_of, train_phases
@@ -38,10 +38,14 @@ def take_part(runtime: Runtime, state: State, client: int) -> Contribution:
     return Contribution(got.upload, row_of(runtime, now, client), sum(losses) / len(losses))
 
 
+def initial_model(runtime: Runtime) -> Params:
+    """Returns what may travel of the model before the first round."""
+    return trees.restrict({**runtime.network.parameters, **runtime.network.statistics}, runtime.layout.labels)
+
+
 def misfit_of(runtime: Runtime, row: Client) -> str:
     """Says which tensors of a client's stored state are missing, extra or misshapen; empty if it fits."""
-    net, layout = runtime.network, runtime.layout
-    model = trees.restrict({**net.parameters, **net.statistics}, layout.labels)
+    layout, model = runtime.layout, initial_model(runtime)
     kept = row.own.keys() if runtime.sim.exchange.slow_local == "keep" else frozenset[str]()  # the slow part, if any
     own, last = trees.restrict(model, layout.own | kept), model if row.last else {}
     return trees.misfit(flatten(row), flatten(Client(first_memory(runtime), own, last)))

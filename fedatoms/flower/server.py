@@ -16,6 +16,7 @@ from fedatoms.core.options import Scored
 from fedatoms.engine.evaluate import Score, evaluate
 from fedatoms.engine.loop import Progress, diverged
 from fedatoms.engine.runtime import Runtime
+from fedatoms.engine.server import sample_size
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import Record, State
 from fedatoms.experiment.fields import Experiment
@@ -57,7 +58,7 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
     find(settings.aggregation, AGGREGATIONS, "aggregation")
     find(settings.node_keys, NODE_KEYS, "node-keys")
     _freed(settings, experiment)
-    if settings.min_train_nodes > (most := max(round(experiment.fraction * experiment.clients), 1)):
+    if settings.min_train_nodes > (most := sample_size(experiment.clients, experiment.fraction)):
         raise ValueError(
             f"min-train-nodes={settings.min_train_nodes}, but a round has {most} clients. Use {most} or less."
         )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedatoms.core import ledger
+from fedatoms.core import ledger, trees
 from fedatoms.core.files import replace_file
 from fedatoms.core.ledger import Bytes
 from fedatoms.core.trees import Memory
@@ -17,8 +17,8 @@ from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
 from fedatoms.flower.membership import Holder
 from fedatoms.flower.wire import Answer, Missing, Order
+from fedatoms.runs.checkpoints import KEPT
 
-KEPT = 2  # as many as there are checkpoints
 HOLDERS = "holders.json"
 
 
@@ -47,7 +47,8 @@ def take_in(
     present, total, uniform = sorted(answers), server_side.NOTHING_YET, runtime.sim.algorithm.weighting == "uniform"
     uploads = [(answers[each].upload, 1.0 if uniform else float(answers[each].samples)) for each in present]
     for upload, weight in uploads if mean is None else [(mean, 1.0)]:
-        total = server_side.gather(total, _lead(upload), torch.tensor([weight]))
+        block = {kind: trees.lead(tree) for kind, tree in upload.items()}
+        total = server_side.gather(total, block, torch.tensor([weight]))
     state = aggregate(runtime, known.state, present, total)
     return known._replace(state=state, base={**known.base, **dict.fromkeys(present, known.state.round + 1)})
 
@@ -100,7 +101,3 @@ def load_state(folder: Path, state: State, trajectory: str) -> ServerState:
 
 def _path(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.json"
-
-
-def _lead(upload: Memory) -> Memory:
-    return {kind: {name: leaf[None] for name, leaf in tree.items()} for kind, tree in upload.items()}
