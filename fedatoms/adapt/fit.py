@@ -274,8 +274,8 @@ def _misfit(model: nn.Module, own: Params) -> str:
 def _check_clients(folder: Path, experiment: Experiment) -> None:
     if is_remote(folder):
         raise ValueError(
-            f"{folder} is a run on nodes, which hold their own parts. Load a node's personal.safetensors there with "
-            f"{LOAD_PERSONAL}."
+            f"{folder} is a run on nodes, which hold their personal parameters. Load a node's personal.safetensors "
+            f"there with {LOAD_PERSONAL}."
         )
     found = {path.name for path in (folder / FOLDER).glob("*.safetensors")}
     wanted = {personal_file(folder, client).name for client in range(experiment.clients)}

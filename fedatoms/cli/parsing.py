@@ -86,7 +86,7 @@ def message_of(error: Exception, words: Sequence[str]) -> str:
         place = f" for {error.filename}" if error.filename else ""
         return f"no space left{place}. Free some, then use --resume: it continues from the last whole checkpoint."
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}. Choose another --out or --data-dir, or mend that path."
+        return f"{error.filename}: {error.strerror}. Choose another --out or --data-dir, or repair that path."
     return as_typed(one_line(error), words)
 
 

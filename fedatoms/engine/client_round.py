@@ -49,13 +49,13 @@ class Alignment(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """What all clients of a round share."""
+    """What all clients share in a phase of a round."""
 
     network: Network
     algorithm: Algorithm
     training: Training
     data: Federation
-    trained: frozenset[str]  # parameters that move in this round
+    trained: frozenset[str]  # parameters that move in this phase
     travelling: frozenset[str]  # parameters that the algorithm sees and the server averages
     statistics: frozenset[str]  # buffers that the server averages
     rate: float  # eta_t

@@ -33,7 +33,7 @@ from fedatoms.runs.personal_models import accuracy_after, accuracy_before
 from fedatoms.runs.results import Result, Row, read_rounds
 
 log = logging.getLogger("flwr")
-GO_ON = "Go on with it by --run-config 'resume=true', or use another name."
+CONTINUE = "Continue it with --run-config 'resume=true', or use another name."
 WAY_OUT = "Wait for it, or end it (flwr list, flwr stop), or use another name."
 
 
@@ -65,7 +65,7 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
     experiment = replace(experiment, checkpoint_every=1, name=run_name(experiment))
     folder = Path(experiment.out) / experiment.name
     nodes = _Nodes(task, grid, experiment, settings)
-    engine = Engine(nodes.simulation, nodes.rounds, nodes.personal, nodes.extra, GO_ON, WAY_OUT)
+    engine = Engine(nodes.simulation, nodes.rounds, nodes.personal, nodes.extra, CONTINUE, WAY_OUT)
     if settings.resume:
         _check_same(load_run(folder), experiment, folder)
     with private():
@@ -106,11 +106,12 @@ class _Nodes:
                 state = progress.state
         except (TooFew, NotFinite) as error:
             write_model(self.folder, runtime.sim, state)
-            way = "Start the missing nodes, and go on with resume=true in the run config."
+            way = "Start the missing nodes, and continue with resume=true in the run config."
             if isinstance(error, NotFinite):
                 way = (
-                    'Nothing of the round is kept: go on with resume=true in the run config and aggregation="median". '
-                    "If it stops again, an earlier round did the harm: begin anew, with a lower lr."
+                    "Nothing of the round is kept: continue with resume=true in the run config and "
+                    'aggregation="median". If it stops again, an earlier round did the harm: start again with a lower '
+                    "lr."
                 )
             raise type(error)(f"{error}. The model so far is {self.folder / 'model.safetensors'}. {way}") from None
         finally:

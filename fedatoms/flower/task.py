@@ -180,7 +180,8 @@ def _fitting(task: Task, samples: tuple[Tensor, Tensor], name: str) -> tuple[Ten
     x, y = pair_up(samples, name)
     if tuple(x.shape[1:]) != tuple(task.shape):
         raise ValueError(
-            f"{name}: samples have shape {tuple(x.shape[1:])}, but the task says shape={task.shape}. Mend either."
+            f"{name}: samples have shape {tuple(x.shape[1:])}, but the task says shape={task.shape}. Change one of "
+            f"them."
         )
     if (label := int(y.max())) >= task.classes:
         raise ValueError(

@@ -351,7 +351,7 @@ def test_a_comparison_refuses_repeats_and_other_experiments(tmp_path: Path) -> N
         return nullcontext(lambda progress: None)
 
     experiment = replace(TINY, out=str(tmp_path), rounds=1)
-    with pytest.raises(ValueError, match="comes twice"):
+    with pytest.raises(ValueError, match="is listed twice"):
         run_missing([experiment, replace(experiment, map="vectorised")], watching)
     run_missing([experiment], watching)
     resume(tmp_path / run_name(experiment), {"rounds": 2})

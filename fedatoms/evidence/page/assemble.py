@@ -55,12 +55,12 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
     groups = group(found.runs)
     ours, of_runs = match(groups), from_runs(groups)
     plots = [*explanations.plots(found.explanations), *run_figures.plots(of_runs), *measures.plots(found.measures)]
-    pictures, left_out = figures.splits(found.runs, data_dir)
+    splits, left_out = figures.splits(found.runs, data_dir)
     data = {
         "curves": figures.curves(groups),
         "measures": plots,
         "bytes": figures.sent(groups),
-        "splits": pictures,
+        "splits": splits,
         "groups": GROUPS,
     }
     return Template(_file("page.html")).substitute(
