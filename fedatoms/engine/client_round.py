@@ -173,7 +173,7 @@ def finish_block(learner: Learner, broadcast: Server, jobs: Job, carry: Carry, l
 
 def local_step(learner: Learner, differentiate: Differentiate) -> Step:
     """Returns one step of SGD: gradient and correction, clip, weight decay, momentum."""
-    training, algorithm = learner.training, learner.algorithm
+    algorithm, momentum = learner.algorithm, learner.training.momentum
 
     def step(
         carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: float | Tensor
@@ -186,18 +186,10 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
             **gradient,
             **algorithm.correct(seen, trees.restrict(weights, learner.travelling), broadcast, memory),
         }
-        scale = _clip_scale(gradient, training.clip)
-        moves: Params = {}
-        for name, g in gradient.items():
-            decay = training.weight_decay * (training.atoms_decay if name in learner.decomposed else 1.0)
-            decay += algorithm.decay if name in learner.travelling else 0.0
-            move = g if scale is None else g * scale
-            move = torch.add(move, weights[name], alpha=decay) if decay else move
-            b = training.momentum
-            moves[name] = torch.add(move, carry.velocity[name], alpha=b) if b else move
+        moves = _moves(learner, gradient, weights, carry.velocity)
         rates = _rates(learner, weights, lambda factor: rate if factor == 1 else factor * rate)
         new = _descend(weights, moves, rates)
-        return Carry({**params, **buffers, **new}, moves if training.momentum else {}), loss
+        return Carry({**params, **buffers, **new}, moves if momentum else {}), loss
 
     return step
 
@@ -261,6 +253,19 @@ def finite_loss(own: list[Traces], shared: list[Traces], t: int) -> float:
     alone, uploaded = ([mean for each in traces for mean in check_finite(each, t)] for traces in (own, shared))
     losses = uploaded or alone
     return sum(losses) / len(losses) if losses else float("nan")
+
+
+def _moves(learner: Learner, gradient: Params, weights: Params, velocity: Params) -> Params:
+    """Turns a corrected gradient into the moves of a step: clip, weight decay, momentum."""
+    training, moves = learner.training, dict[str, Tensor]()
+    scale, b = _clip_scale(gradient, training.clip), training.momentum
+    for name, g in gradient.items():
+        decay = training.weight_decay * (training.atoms_decay if name in learner.decomposed else 1.0)
+        decay += learner.algorithm.decay if name in learner.travelling else 0.0
+        move = g if scale is None else g * scale
+        move = torch.add(move, weights[name], alpha=decay) if decay else move
+        moves[name] = torch.add(move, velocity[name], alpha=b) if b else move
+    return moves
 
 
 def _rates(learner: Learner, names: Iterable[str], of_factor: Callable[[float], T]) -> dict[str, T]:
