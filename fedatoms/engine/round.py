@@ -19,7 +19,7 @@ from fedatoms.core.trees import Memory, Params
 from fedatoms.engine import feature_exchange, server
 from fedatoms.engine.client_round import Alignment, Job, Learner, Reply, Traces, finite_loss, traces_of
 from fedatoms.engine.client_states import Client
-from fedatoms.engine.runtime import AHEAD, Layout, Runtime, check_map, layout_of
+from fedatoms.engine.runtime import AHEAD, Layout, Runtime
 from fedatoms.engine.spec import Simulation, head_of, shared_phase
 from fedatoms.engine.state import Record, State
 from fedatoms.personal.base import Phase, View
@@ -128,7 +128,7 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
     sim, layout = runtime.sim, runtime.layout
     phase = phase or shared_phase(sim) or Phase("own")
     own = phase.moves == "own"
-    trained, sent = _names_in(sim, layout, t, phase)
+    trained, sent = names_in(sim, layout, t, phase)
     training = sim.training._replace(epochs=phase.epochs or sim.training.epochs, lr=phase.lr or sim.training.lr)
     return Learner(
         network=runtime.network,
@@ -145,19 +145,26 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
     )
 
 
+def names_in(sim: Simulation, layout: Layout, t: int, phase: Phase) -> tuple[frozenset[str], frozenset[str]]:
+    """Returns the names of what a phase of round ``t`` trains, and of what its algorithm sees."""
+    trained, sent = layout.parameters, _travelling(sim, layout, t)
+    if sim.exchange.slow_local == "freeze":
+        trained &= sent | layout.own
+    if phase.moves == "own":
+        trained, sent = layout.own & layout.parameters, layout.own & layout.parameters
+    elif phase.moves == "shared":
+        trained -= layout.own if phase.view == "personal" else layout.private
+    if not trained:
+        raise ValueError(
+            f"round {t + 1} has nothing to train: all that it may change is frozen. Change slow_local, fast or "
+            f"personal."
+        )
+    return trained, sent
+
+
 def travelling(runtime: Runtime, t: int) -> frozenset[str]:
     """Returns the names of what travels in round ``t``."""
     return _travelling(runtime.sim, runtime.layout, t)
-
-
-def check_rounds(sim: Simulation) -> None:
-    """Refuses a simulation whose first two rounds could not run; builds nothing."""
-    check_map(sim)
-    layout, phase = layout_of(sim), shared_phase(sim) or Phase("own")
-    for t in (0, 1):
-        _names_in(sim, layout, t, phase)
-    if phase.align:
-        head_of(sim)
 
 
 def aggregate(runtime: Runtime, state: State, present: list[int], total: server.Total) -> State:
@@ -276,23 +283,6 @@ def _moved(runtime: Runtime, last_sum: Params | None, before: list[Client], afte
         for rows in (before, after)
     )
     return trees.apply(lambda total, new, old: total + (new.double() - old).sum(0), last_sum, now, was)
-
-
-def _names_in(sim: Simulation, layout: Layout, t: int, phase: Phase) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the names of what a phase of round ``t`` trains, and of what its algorithm sees."""
-    trained, sent = layout.parameters, _travelling(sim, layout, t)
-    if sim.exchange.slow_local == "freeze":
-        trained &= sent | layout.own
-    if phase.moves == "own":
-        trained, sent = layout.own & layout.parameters, layout.own & layout.parameters
-    elif phase.moves == "shared":
-        trained -= layout.own if phase.view == "personal" else layout.private
-    if not trained:
-        raise ValueError(
-            f"round {t + 1} has nothing to train: all that it may change is frozen. Change slow_local, fast or "
-            f"personal."
-        )
-    return trained, sent
 
 
 def _travelling(sim: Simulation, layout: Layout, t: int) -> frozenset[str]:
