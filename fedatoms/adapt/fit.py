@@ -22,7 +22,7 @@ from fedatoms.data.batches import normalise
 from fedatoms.data.datasets import Recipe, recipe_of
 from fedatoms.data.federations import Federation, Samples, as_inputs, federation
 from fedatoms.engine.client_round import Training
-from fedatoms.engine.finetune import last_pass, own_at_the_end
+from fedatoms.engine.finetune import last_pass, runtime_of_last_pass
 from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation
@@ -32,7 +32,7 @@ from fedatoms.experiment.files import load_run
 from fedatoms.experiment.identity import identity
 from fedatoms.nn.atoms import fuse
 from fedatoms.nn.pure import with_params
-from fedatoms.personal.base import Part, Personal, Phase, groups
+from fedatoms.personal.base import Part, Personal, Phase, of_groups
 from fedatoms.runs.loading import ImagesOf, fill, how_to_rewrite, images_of, load_model
 from fedatoms.runs.personal_models import FOLDER, personal_file
 from fedatoms.runs.remote import LOAD_PERSONAL, is_remote
@@ -141,7 +141,7 @@ def personal_model(folder: Path | str, client: int) -> nn.Module:
     if experiment.personal == "none":
         raise ValueError(
             f"{folder} has no clients' own models: its method is not personalised. Run one with "
-            "personal=local-atoms, or fit a client's part with `fedatoms personalize`."
+            "another `personal`, or fit a client's part with `fedatoms personalize`."
         )
     if type(client) is not int or not 0 <= client < experiment.clients:
         raise ValueError(f"client={client!r} is not a client of {folder}. Use 0 to {experiment.clients - 1}.")
@@ -169,7 +169,8 @@ def own_part(experiment: Experiment, model: nn.Module, images: ImagesOf) -> froz
     here = replace(experiment, device="cpu", map="one_by_one", threads=0, client_state="device", score="server")
     sim = assemble(here, model, data)
     runtime = prepare(sim)
-    return (own_at_the_end(runtime, experiment.last_epochs) if experiment.last_epochs else runtime).layout.own
+    epochs = experiment.last_epochs
+    return (runtime_of_last_pass(runtime, epochs) if epochs else runtime).layout.own
 
 
 def inputs_of(folder: Path | str, x: Tensor | npt.NDArray[np.generic]) -> Tensor:
@@ -249,7 +250,7 @@ def part_of(part: str) -> Part:
     >>> sorted(part_of("head")(nn.Linear(1, 1), {"weight": "head", "bias": "head"}))
     ['bias', 'weight']
     """
-    return groups(*listed(PARTS, part, "part", "part"))
+    return of_groups(*listed(PARTS, part, "part", "part"))
 
 
 def fingerprint(model: nn.Module, own: Collection[str]) -> str:
@@ -296,8 +297,8 @@ def _most(model: nn.Module) -> int:
 def _check_clients(folder: Path, experiment: Experiment) -> None:
     if is_remote(folder):
         raise ValueError(
-            f"{folder} is a run on nodes, which hold their own parts. Load a node's personal.safetensors there with "
-            f"{LOAD_PERSONAL}."
+            f"{folder} is a run on nodes, which hold their personal parameters. Load a node's personal.safetensors "
+            f"there with {LOAD_PERSONAL}."
         )
     found = {path.name for path in (folder / FOLDER).glob("*.safetensors")}
     wanted = {personal_file(folder, client).name for client in range(experiment.clients)}

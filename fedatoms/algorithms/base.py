@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from fedatoms.core import trees
 from fedatoms.core.options import RANGES
 from fedatoms.core.trees import Memory, Params
 
@@ -48,6 +49,21 @@ def as_it_is(gradient: Params, params: Params, server: Server, memory: Memory) -
     {}
     """
     return gradient
+
+
+def proximal(pull: float) -> Correct:
+    """Returns the correction that adds ``pull / 2 * |w - w^t|^2`` to a loss: a pull towards the received parameters.
+
+    >>> from torch import tensor
+    >>> broadcast = Server({"w": tensor(1.0)}, {})
+    >>> proximal(0.5)({"w": tensor(1.0)}, {"w": tensor(3.0)}, broadcast, {})
+    {'w': tensor(2.)}
+    """
+
+    def correct(gradient: Params, params: Params, server: Server, memory: Memory) -> Params:
+        return trees.apply(lambda g, w, start: g + pull * (w - start), gradient, params, server.params)
+
+    return correct
 
 
 def upload_params(params: Params, server: Server, memory: Memory, work: Work) -> tuple[Memory, Memory]:

@@ -13,9 +13,9 @@ from fedatoms.core.outputs import check_parent
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import preset
 
-PICTURES = (".png", ".pdf", ".svg")
+FORMATS = (".png", ".pdf", ".svg")
 STARTS = arg(metavar="[PRESET ...]", help="Presets, each at every point of the grid.", help_behavior_hint="")
-PLOT = arg(metavar="FILE", help="Picture of accuracy over rounds: .png, .pdf or .svg.", help_behavior_hint="")
+PLOT = arg(metavar="FILE", help="Plot of accuracy over rounds: .png, .pdf or .svg.", help_behavior_hint="")
 
 
 def options(words: Sequence[str]) -> Options:
@@ -77,8 +77,8 @@ def _check(experiments: list[Experiment], plot: Path | None) -> None:
     from fedatoms.experiment.build import simulation
     from fedatoms.experiment.identity import run_folder
 
-    if plot is not None and plot.suffix not in PICTURES:
-        raise ValueError(f"--plot {plot} does not end in {', '.join(PICTURES)}. Use for example --plot plot.png.")
+    if plot is not None and plot.suffix not in FORMATS:
+        raise ValueError(f"--plot {plot} does not end in {', '.join(FORMATS)}. Use for example --plot plot.png.")
     if any(experiment.name for experiment in experiments):
         raise ValueError("--name cannot name the runs of a comparison: each has its own folder in --out. Leave it out.")
     for experiment in experiments:

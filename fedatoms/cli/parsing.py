@@ -94,7 +94,7 @@ def message_of(error: Exception, words: Sequence[str]) -> str:
         said = "" if type(error) is MemoryError and not error.args else f" ({first_line(error)})"
         return as_typed(f"out of memory{said}. Lower batch_size, block, clients or atoms, or close other programs.")
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}. Choose another --out or --data-dir, or mend that path."
+        return f"{error.filename}: {error.strerror}. Choose another --out or --data-dir, or repair that path."
     return as_typed(one_line(error), words)
 
 

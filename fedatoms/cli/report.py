@@ -13,7 +13,7 @@ FOLDERS = arg(metavar="FOLDER ...", help="Folders with runs and measures, at any
 PAGE = arg(metavar="FILE", aliases=("-o",), help="The page; a CSV file is written beside it.")
 DATA_DIR = arg(
     metavar="FOLDER",
-    help="Data sets' official files, for pictures of how they are spread over clients (digits need none).",
+    help="Data sets' official files, for figures of how they are spread over clients (digits need none).",
     help_behavior_hint="",
 )
 

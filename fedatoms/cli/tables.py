@@ -127,7 +127,7 @@ def judgement(lines: Sequence[Line]) -> str:
 
 
 def joining(done: Joined) -> Table:
-    """Makes the table of a client that joined: the global model and its own, on its pictures that were held out."""
+    """Makes the table of a client that joined: the global model and its own, on its images that were held out."""
     sim = done.ready.sim
     title = f"on {len(sim.data.test_y):,} images held out, fitted to {len(sim.data.y):,} in {done.seconds:.1f} s"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), min_width=len(title) + 2)

@@ -66,6 +66,15 @@ def stack(trees: Sequence[Mapping[str, Tensor]]) -> Params:
     return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
 
 
+def lead(tree: Mapping[str, Tensor]) -> Params:
+    """Adds a leading client axis, of one client.
+
+    >>> lead({"w": torch.tensor(1)})
+    {'w': tensor([1])}
+    """
+    return apply(lambda leaf: leaf.unsqueeze(0), tree)
+
+
 def unstack(tree: Mapping[str, Tensor], client: int) -> Params:
     """Returns one client's slice of a stacked tree, in memory of its own.
 

@@ -70,13 +70,13 @@ class Alignment(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """What all clients of a round share."""
+    """What all clients share in a phase of a round."""
 
     network: Network
     algorithm: Algorithm
     training: Training
     data: Federation
-    trained: frozenset[str]  # parameters that move in this round
+    trained: frozenset[str]  # parameters that move in this phase
     travelling: frozenset[str]  # parameters that the algorithm sees and the server averages
     statistics: frozenset[str]  # buffers that the server averages
     rate: float  # eta_t
@@ -128,7 +128,6 @@ class Carry(NamedTuple):
 
 
 Step = Callable[[Carry, Memory, Batch, Server, float | Tensor], tuple[Carry, Tensor]]
-BlockStep = Callable[[Carry, Memory, Plan, Tensor, Server, Tensor], tuple[Carry, Tensor]]
 Loss = Callable[[Params], tuple[Tensor, Params]]
 Differentiate = Callable[[Loss, Params], tuple[Params, Tensor, Params]]
 
@@ -140,7 +139,7 @@ def local_round(learner: Learner, broadcast: Server, job: Job) -> Reply:
     job = job._replace(plan=move(job.plan, learner.data.x.device))
     carry, losses = begin(learner, job), []
     for s, count in enumerate(counts):
-        x, y = _fetch(learner, job.plan, (s, slice(count)))
+        x, y = data_of(learner, job.plan, (s, slice(count)))
         # torch's BatchNorm refuses a single row; ours, which knows of padding, does not
         batch = Batch(x, y, job.plan.real[s, :1] if count == 1 else None, job.plan.key + s)
         with torch.no_grad():
@@ -149,52 +148,17 @@ def local_round(learner: Learner, broadcast: Server, job: Job) -> Reply:
     return finish(learner, broadcast, job, carry, torch.stack(losses), learner.rate)
 
 
-def local_rounds(learner: Learner, broadcast: Server, jobs: Job) -> Reply:
-    """Trains a block of clients at once: the same steps, each vectorised over the leading client axis."""
-    step = block_step(learner)
-    rate = torch.tensor(learner.rate, dtype=learner.network.dtype, device=jobs.plan.rows.device)
-    carry, losses = begin(learner, jobs), []
-    for s in range(jobs.plan.rows.shape[1]):
-        carry, loss = step(carry, jobs.memory, jobs.plan, torch.tensor([s], device=rate.device), broadcast, rate)
-        losses.append(loss)
-    return finish_block(learner, broadcast, jobs, carry, torch.stack(losses, 1), rate)
-
-
-def block_step(learner: Learner) -> BlockStep:
-    """Returns one step of a block of clients, number ``s`` (one element); a client whose rows are all padding stays."""
-    step = local_step(learner, _by_transform)
-
-    def unless_padding(
-        carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: Tensor
-    ) -> tuple[Carry, Tensor]:
-        assert batch.real is not None
-        alive = batch.real.any()
-        new, loss = step(carry, memory, batch, broadcast, rate)
-        kept = (trees.apply(lambda n, o: torch.where(alive, n, o), n, o) for n, o in zip(new, carry, strict=True))
-        return Carry(*kept), loss
-
-    every_client = torch.vmap(unless_padding, in_dims=(0, 0, 0, None, None))
-
-    def run(
-        carry: Carry, memory: Memory, plan: Plan, s: Tensor, broadcast: Server, rate: Tensor
-    ) -> tuple[Carry, Tensor]:
-        rows, real, flip, shift = (leaf.index_select(1, s).squeeze(1) for leaf in plan[:4])
-        now = Plan(rows, real, flip, shift, plan.key + s)
-        x, y = _fetch(learner, now, ())
-        return every_client(carry, memory, Batch(x, y, now.real, now.key), broadcast, rate)
-
-    return run
-
-
-def finish_block(learner: Learner, broadcast: Server, jobs: Job, carry: Carry, losses: Tensor, rate: Tensor) -> Reply:
-    """Makes the replies of a block of clients."""
-    every_client = torch.vmap(lambda job, carry, losses: finish(learner, broadcast, job, carry, losses, rate))
-    return every_client(jobs, carry, losses)
+def data_of(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[Tensor, Tensor]:
+    """Fetches the images and labels of a step from a plan."""
+    data, dtype = learner.data, learner.network.dtype
+    return fetch(
+        data.x, data.y, plan.rows[at], recipe=data.recipe, dtype=dtype, flip=plan.flip[at], shift=plan.shift[at]
+    )
 
 
 def local_step(learner: Learner, differentiate: Differentiate) -> Step:
     """Returns one step of SGD: gradient and correction, clip, weight decay, momentum."""
-    training, algorithm = learner.training, learner.algorithm
+    algorithm, momentum = learner.algorithm, learner.training.momentum
 
     def step(
         carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: float | Tensor
@@ -207,18 +171,10 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
             **gradient,
             **algorithm.correct(seen, trees.restrict(weights, learner.travelling), broadcast, memory),
         }
-        scale = _clip_scale(gradient, training.clip)
-        moves: Params = {}
-        for name, g in gradient.items():
-            decay = training.weight_decay * (training.atoms_decay if name in learner.decomposed else 1.0)
-            decay += algorithm.decay if name in learner.travelling else 0.0
-            move = g if scale is None else g * scale
-            move = torch.add(move, weights[name], alpha=decay) if decay else move
-            b = training.momentum
-            moves[name] = torch.add(move, carry.velocity[name], alpha=b) if b else move
+        moves = _moves(learner, gradient, weights, carry.velocity)
         rates = _rates(learner, weights, lambda factor: rate if factor == 1 else factor * rate)
         new = _descend(weights, moves, rates)
-        return Carry({**params, **buffers, **new}, moves if training.momentum else {}), loss
+        return Carry({**params, **buffers, **new}, moves if momentum else {}), loss
 
     return step
 
@@ -277,6 +233,26 @@ def check_finite(traces: Traces, t: int) -> list[float]:
     raise FloatingPointError(f"{who}: {what}. Lower lr, set clip=10, or look at its data.")
 
 
+def finite_loss(own: list[Traces], shared: list[Traces], t: int) -> float:
+    """Checks that what clients computed is finite; returns the mean loss of what is uploaded, or else of the rest."""
+    alone, uploaded = ([mean for each in traces for mean in check_finite(each, t)] for traces in (own, shared))
+    losses = uploaded or alone
+    return sum(losses) / len(losses) if losses else float("nan")
+
+
+def _moves(learner: Learner, gradient: Params, weights: Params, velocity: Params) -> Params:
+    """Turns a corrected gradient into the moves of a step: clip, weight decay, momentum."""
+    training, moves = learner.training, dict[str, Tensor]()
+    scale, b = _clip_scale(gradient, training.clip), training.momentum
+    for name, g in gradient.items():
+        decay = training.weight_decay * (training.atoms_decay if name in learner.decomposed else 1.0)
+        decay += learner.algorithm.decay if name in learner.travelling else 0.0
+        move = g if scale is None else g * scale
+        move = torch.add(move, weights[name], alpha=decay) if decay else move
+        moves[name] = torch.add(move, velocity[name], alpha=b) if b else move
+    return moves
+
+
 def _rates(learner: Learner, names: Iterable[str], of_factor: Callable[[float], T]) -> dict[str, T]:
     """Maps each parameter to ``of_factor`` of the factor on its rate, computed once for each factor."""
     factor = learner.training.atoms_lr
@@ -292,13 +268,6 @@ def _down(weight: Tensor, move: Tensor, rate: float | Tensor) -> Tensor:
     if isinstance(rate, float):
         return torch.add(weight, move, alpha=-rate)  # one pass
     return weight - rate * move  # a tensor: a new rate must not compile again
-
-
-def _fetch(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[Tensor, Tensor]:
-    data, dtype = learner.data, learner.network.dtype
-    return fetch(
-        data.x, data.y, plan.rows[at], recipe=data.recipe, dtype=dtype, flip=plan.flip[at], shift=plan.shift[at]
-    )
 
 
 def _loss(learner: Learner, params: Params, memory: Memory, batch: Batch) -> tuple[Tensor, Params]:
@@ -342,8 +311,3 @@ def _by_autograd(loss: Loss, weights: Params) -> tuple[Params, Tensor, Params]:
         value, buffers = loss(leaves)
     gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
     return dict(zip(leaves, gradients, strict=True)), value.detach(), buffers
-
-
-def _by_transform(loss: Loss, weights: Params) -> tuple[Params, Tensor, Params]:
-    gradient, (value, buffers) = torch.func.grad_and_value(loss, has_aux=True)(weights)
-    return gradient, value, buffers

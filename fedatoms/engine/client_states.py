@@ -41,6 +41,10 @@ class Clients(NamedTuple):
             return write_file(self.folder / f"{client:06d}-{version:06d}.safetensors", flatten(row))
         return _move(row, torch.device("cpu") if self.place == "host" else self.device)
 
+    def updated(self, rows: Mapping[int, Client | Stored]) -> "Clients":
+        """Returns the clients with new states of some of them, as ``keep`` made them."""
+        return self._replace(rows={**self.rows, **rows})
+
 
 def flatten(client: Client) -> Params:
     """Flattens a client's state into one tree with paths as names.

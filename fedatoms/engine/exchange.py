@@ -54,7 +54,7 @@ def check_covers(exchange: Exchange, labels: Mapping[str, Group]) -> None:
     ...
     ValueError: head is neither sent (fast or slow) nor personal. Add it to one of them.
     """
-    if lost := set(labels.values()) - exchange.schedule(0) - exchange.personal:
+    if uncovered := set(labels.values()) - exchange.schedule(0) - exchange.personal:
         raise ValueError(
-            f"{', '.join(sorted(lost))} is neither sent (fast or slow) nor personal. Add it to one of them."
+            f"{', '.join(sorted(uncovered))} is neither sent (fast or slow) nor personal. Add it to one of them."
         )

@@ -46,17 +46,23 @@ def targets_of(runtime: Runtime, state: State, before: Params) -> Memory:
     return {"targets": {"classes": method.targets(method.sends(state.common), before, runtime.data.classes)}}
 
 
+def collaborate(runtime: Runtime, state: State, uploads: Uploads, chosen: list[int]) -> tuple[State, Bytes, Bytes]:
+    """Applies what clients uploaded, and counts the bytes of a round's collaboration up and down."""
+    up, down = bytes_up(runtime, uploads), bytes_down(runtime, state, chosen, uploads)
+    return aggregate(runtime, state, uploads), up, down
+
+
 def aggregate(runtime: Runtime, state: State, uploads: Uploads) -> State:
     """Applies what clients uploaded: to the server's memory, and to the personal parameters of each of them."""
     if not uploads:
         return state
     common, parts = _method(runtime).settle(state.common, list(uploads.values()))
-    rows = dict(state.clients.rows)
+    rows = {}
     for client, part in zip(uploads, parts, strict=True):
         row = state.clients.read(client)
         assert row is not None, "a client that uploaded has a state"
         rows[client] = state.clients.keep(client, row._replace(own={**row.own, **part}), state.round)
-    return state._replace(common=common, clients=state.clients._replace(rows=rows))
+    return state._replace(common=common, clients=state.clients.updated(rows))
 
 
 def uploads_of(runtime: Runtime, state: State, before: Mapping[int, Params], after: Mapping[int, Params]) -> Uploads:

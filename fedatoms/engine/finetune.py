@@ -16,7 +16,7 @@ def last_pass(runtime: Runtime, state: State, epochs: int, clients: list[int] | 
 
     Returns the runtime in which these are the personal parameters, for scoring, and the state.
     """
-    last = own_at_the_end(runtime, epochs)
+    last = runtime_of_last_pass(runtime, epochs)
     (phase,) = last.sim.personal.phases
     everyone = list(range(len(runtime.sim.data.parts)))
     state, traces = train_own(last, state, everyone if clients is None else clients, phase, place=_LAST)
@@ -25,7 +25,7 @@ def last_pass(runtime: Runtime, state: State, epochs: int, clients: list[int] | 
     return last, state
 
 
-def own_at_the_end(runtime: Runtime, epochs: int) -> Runtime:
+def runtime_of_last_pass(runtime: Runtime, epochs: int) -> Runtime:
     """Returns the runtime whose personal parameters are those that a last pass of ``epochs`` trains."""
     personal = runtime.sim.personal
     own, phase = personal.final or personal.own, Phase("own", epochs=epochs)

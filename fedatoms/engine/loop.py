@@ -86,14 +86,14 @@ def rounds(runtime: Runtime, state: State, until: int, eval_every: int = 1) -> I
         state, record = advance(runtime, state)
         due = state.round % eval_every == 0 or state.round == until
         scores = evaluate(runtime, state) if due else {}
-        if what := lost(runtime, scores):
+        if what := diverged(runtime, scores):
             raise FloatingPointError(
                 f"round {record.round + 1}: {what}. Lower lr, set clip=10, or look at the test set."
             )
         yield Progress(state, record, scores)
 
 
-def lost(runtime: Runtime, scores: Mapping[Scored, Score]) -> str | None:
+def diverged(runtime: Runtime, scores: Mapping[Scored, Score]) -> str | None:
     """Says that the server's loss is not finite; where parameters are private, the server's model has no meaning."""
     score = scores.get("server")
     if score is None or runtime.layout.private or math.isfinite(score.loss):

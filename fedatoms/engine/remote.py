@@ -3,12 +3,13 @@
 from typing import NamedTuple
 
 from fedatoms.core import trees
-from fedatoms.core.trees import Memory
-from fedatoms.engine.client_round import Traces, check_finite, traces_of
+from fedatoms.core.trees import Memory, Params
+from fedatoms.engine.client_round import Reply, Traces, check_finite, traces_of
 from fedatoms.engine.client_states import Client, flatten
-from fedatoms.engine.round import first_memory, kept_of, phases_of, row_of, train_own, train_shared, with_rows
+from fedatoms.engine.round import Rows, first_memory, kept_of, row_of, train_phases
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
+from fedatoms.personal.base import View
 
 
 class Contribution(NamedTuple):
@@ -19,28 +20,32 @@ class Contribution(NamedTuple):
     loss: float  # mean over its steps
 
 
+class _Uploaded(NamedTuple):
+    upload: Memory
+    traces: list[Traces]
+
+
 def take_part(runtime: Runtime, state: State, client: int) -> Contribution:
     """Does one client's part of a round; ``state`` is what this client knows of the server's."""
-    now, own, shared = state, list[Traces](), list[Traces]()
-    upload: Memory = {}
-    for place, phase in phases_of(runtime.sim):
-        if phase.moves == "own":
-            now, seen = train_own(runtime, now, [client], phase, place)
-            own += seen
-            continue
-        for block, reply in train_shared(runtime, now, [client], phase, {}):
-            upload = {kind: trees.unstack(tree, 0) for kind, tree in reply.upload.items()}
-            shared.append(traces_of(reply, block))
-            row = kept_of(runtime, now, row_of(runtime, now, client), reply, 0, phase.view)
-            now = with_rows(now, {client: now.clients.keep(client, row, state.round + 1)})
-    losses = [mean for each in shared or own for mean in check_finite(each, state.round)]
-    return Contribution(upload, row_of(runtime, now, client), sum(losses) / len(losses))
+
+    def collect(_: _Uploaded, now: State, block: list[int], reply: Reply, view: View) -> tuple[_Uploaded, Rows]:
+        upload = {kind: trees.unstack(tree, 0) for kind, tree in reply.upload.items()}
+        row = kept_of(runtime, now, row_of(runtime, now, client), reply, 0, view)
+        return _Uploaded(upload, [traces_of(reply, block)]), {client: now.clients.keep(client, row, now.round + 1)}
+
+    now, got, own = train_phases(runtime, state, [client], collect, _Uploaded({}, []))
+    losses = [mean for each in got.traces or own for mean in check_finite(each, state.round)]
+    return Contribution(got.upload, row_of(runtime, now, client), sum(losses) / len(losses))
+
+
+def initial_model(runtime: Runtime) -> Params:
+    """Returns what may travel of the model before the first round."""
+    return trees.restrict({**runtime.network.parameters, **runtime.network.statistics}, runtime.layout.labels)
 
 
 def misfit_of(runtime: Runtime, row: Client) -> str:
     """Says which tensors of a client's stored state are missing, extra or misshapen; empty if it fits."""
-    net, layout = runtime.network, runtime.layout
-    model = trees.restrict({**net.parameters, **net.statistics}, layout.labels)
+    layout, model = runtime.layout, initial_model(runtime)
     kept = row.own.keys() if runtime.sim.exchange.slow_local == "keep" else frozenset[str]()  # the slow part, if any
     own, last = trees.restrict(model, layout.own | kept), model if row.last else {}
     return trees.misfit(flatten(row), flatten(Client(first_memory(runtime), own, last)))

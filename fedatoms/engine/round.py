@@ -2,15 +2,14 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache, partial
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from fedatoms.algorithms import fedprox
-from fedatoms.algorithms.base import Algorithm, Server
+from fedatoms.algorithms.base import Algorithm, Server, proximal, require
 from fedatoms.core import ledger, trees
 from fedatoms.core.files import Stored
 from fedatoms.core.ledger import Bytes
@@ -18,46 +17,33 @@ from fedatoms.core.options import Group
 from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Memory, Params
 from fedatoms.engine import feature_exchange, server
-from fedatoms.engine.client_round import Alignment, Job, Learner, Reply, Traces, check_finite, traces_of
+from fedatoms.engine.client_round import Alignment, Job, Learner, Reply, Traces, finite_loss, traces_of
 from fedatoms.engine.client_states import Client
 from fedatoms.engine.limits import AHEAD
-from fedatoms.engine.runtime import Layout, Runtime, check_map, layout_of
+from fedatoms.engine.runtime import Layout, Runtime
 from fedatoms.engine.spec import Simulation, head_of, shared_phase
 from fedatoms.engine.state import Record, State
 from fedatoms.personal.base import Phase, View
 
 LOOKED_AT = 10_000  # rounds in which someone must report: who does is drawn, so it is known before
+T = TypeVar("T")
+Rows = Mapping[int, Client | Stored]
+Collect = Callable[[T, State, list[int], Reply, View], tuple[T, Rows]]  # adds a block's reply; what its clients keep
 
 
 def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
     """Runs one round."""
-    began, sim, t = time.perf_counter(), runtime.sim, state.round
-    chosen, present = select(sim, t)
-    now, got, traces = state, _NOTHING._replace(last_sum=state.last_sum), list[Traces]()
-    exchanging = sim.personal.collaboration is not None
-    before = feature_exchange.before_training(runtime, state, present) if exchanging else {}
-    for place, phase in phases_of(sim):
-        if phase.moves == "own":
-            now, seen = train_own(runtime, now, present, phase, place)
-            traces += seen
-        else:
-            for block, reply in train_shared(runtime, now, present, phase, before):
-                got = _collect(runtime, now, got, block, reply, phase.view)
-            now = with_rows(now, got.rows)
-    new = aggregate(runtime, now, present, got.total)._replace(last_sum=got.last_sum)
-    up, down = got.up, _bytes_down(runtime, state, chosen)
-    if exchanging:
-        uploads = feature_exchange.uploads_of(runtime, now, before, got.after)
-        new = feature_exchange.aggregate(runtime, new, uploads)
-        up = ledger.add(up, feature_exchange.bytes_up(runtime, uploads))
-        down = ledger.add(down, feature_exchange.bytes_down(runtime, state, chosen, uploads))
+    began, t = time.perf_counter(), state.round
+    chosen, present = select(runtime.sim, t)
+    trained, got = _train(runtime, state, present)
+    new = aggregate(runtime, trained, present, got.total)._replace(last_sum=got.last_sum)
+    new, more_up, more_down = _collaborate(runtime, trained, new, chosen, got)
+    up, down = ledger.add(got.up, more_up), ledger.add(_bytes_down(runtime, state, chosen), more_down)
     trace = server.trace_of(new.server)
     _look_ahead(runtime, t + 1)
     # Except for a feature exchange, nothing above waits for a GPU: it computes while the host continues with the round.
-    own, shared = ([mean for each in seen for mean in check_finite(each, t)] for seen in (traces, got.traces))
-    _check_server(state, new, trace)
-    losses = shared or own
-    loss = sum(losses) / len(losses) if losses else float("nan")
+    loss = finite_loss(got.own, got.shared, t)
+    server.check_finite(state.server, new.server, trace, t)
     record = Record(t, loss, len(present), len(chosen) - len(present), up, down, 0.0)
     return new, record._replace(seconds=time.perf_counter() - began)
 
@@ -91,6 +77,30 @@ def phases_of(sim: Simulation) -> list[tuple[int, Phase]]:
     return [(place if phase.moves == "own" else 0, phase) for place, phase in enumerate(sim.personal.phases, 1)]
 
 
+def train_phases(
+    runtime: Runtime,
+    state: State,
+    clients: list[int],
+    collect: Collect[T],
+    got: T,
+    *,
+    before: Mapping[int, Params] = {},
+) -> tuple[State, T, list[Traces]]:
+    """Trains clients phase by phase, collects what they upload, and returns the traces of the other phases too."""
+    own = list[Traces]()
+    for place, phase in phases_of(runtime.sim):
+        if phase.moves == "own":
+            state, traces = train_own(runtime, state, clients, phase, place)
+            own += traces
+            continue
+        kept = dict[int, Client | Stored]()
+        for block, reply in train_shared(runtime, state, clients, phase, before):
+            got, rows = collect(got, state, block, reply, phase.view)
+            kept |= rows
+        state = state._replace(clients=state.clients.updated(kept))
+    return state, got, own
+
+
 def train_own(
     runtime: Runtime, state: State, clients: list[int], phase: Phase, place: int
 ) -> tuple[State, list[Traces]]:
@@ -106,7 +116,7 @@ def train_own(
             old = row_of(runtime, state, client)
             new = {**old.own, **trees.unstack(trees.restrict(reply.params, own), i)}
             rows[client] = state.clients.keep(client, old._replace(own=new), state.round + 1)
-    return with_rows(state, rows), traces
+    return state._replace(clients=state.clients.updated(rows)), traces
 
 
 def train_shared(
@@ -129,13 +139,13 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
     sim, layout = runtime.sim, runtime.layout
     phase = phase or shared_phase(sim) or Phase("own")
     own = phase.moves == "own"
-    trained, sent = _names_in(sim, layout, t, phase)
+    trained, sent = names_in(sim, layout, t, phase)
     training = sim.training
     if phase.epochs or phase.lr:
         training = training._replace(epochs=phase.epochs or training.epochs, lr=phase.lr or training.lr)
     return Learner(
         network=runtime.network,
-        algorithm=_proximal(phase.pull) if own else sim.algorithm,
+        algorithm=_pulled(phase.pull) if own else sim.algorithm,
         training=training,
         data=runtime.data,
         trained=trained,
@@ -148,19 +158,26 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
     )
 
 
+def names_in(sim: Simulation, layout: Layout, t: int, phase: Phase) -> tuple[frozenset[str], frozenset[str]]:
+    """Returns the names of what a phase of round ``t`` trains, and of what its algorithm sees."""
+    trained, sent = layout.parameters, _travelling(sim, layout, t)
+    if sim.exchange.slow_local == "freeze":
+        trained &= sent | layout.own
+    if phase.moves == "own":
+        trained, sent = layout.own & layout.parameters, layout.own & layout.parameters
+    elif phase.moves == "shared":
+        trained -= layout.own if phase.view == "personal" else layout.private
+    if not trained:
+        raise ValueError(
+            f"round {t + 1} has nothing to train: all that it may change is frozen. Change slow_local, fast or "
+            f"personal."
+        )
+    return trained, sent
+
+
 def travelling(runtime: Runtime, t: int) -> frozenset[str]:
     """Returns the names of what travels in round ``t``."""
     return _travelling(runtime.sim, runtime.layout, t)
-
-
-def check(sim: Simulation) -> None:
-    """Refuses a simulation whose first two rounds could not run; builds nothing."""
-    check_map(sim)
-    layout, phase = layout_of(sim), shared_phase(sim) or Phase("own")
-    for t in (0, 1):
-        _names_in(sim, layout, t, phase)
-    if phase.align:
-        head_of(sim)
 
 
 def aggregate(runtime: Runtime, state: State, present: list[int], total: server.Total) -> State:
@@ -179,15 +196,15 @@ def aggregate(runtime: Runtime, state: State, present: list[int], total: server.
     )
 
 
-def lost_by(runtime: Runtime, state: State, client: int) -> frozenset[Group]:
-    """Returns the groups that a client must be sent."""
+def lacked_by(runtime: Runtime, state: State, client: int) -> frozenset[Group]:
+    """Returns the groups that a client lacks and must be sent: those of which it does not hold the server's version."""
     return server.lacking(state.versions, state.held.get(client, {})) - runtime.sim.exchange.personal
 
 
-def message_to(runtime: Runtime, state: State, lost: frozenset[Group], *, training: bool = True) -> Memory:
+def message_to(runtime: Runtime, state: State, lacking: frozenset[Group], *, training: bool = True) -> Memory:
     """Returns the message to a client that lacks some groups; the algorithm's memory is in it only if it trains."""
     layout = runtime.layout
-    names = {name for name, group in layout.labels.items() if group in lost and name not in layout.private}
+    names = {name for name, group in layout.labels.items() if group in lacking and name not in layout.private}
     memory = travelling(runtime, state.round) & layout.parameters if training else frozenset[str]()
     return server.message(state.server, runtime.sim.algorithm, names, memory)
 
@@ -220,66 +237,65 @@ def kept_of(runtime: Runtime, state: State, old: Client, reply: Reply, i: int, v
     return Client(memory, own, {**before, **trees.unstack(reported, i)})
 
 
-def with_rows(state: State, rows: Mapping[int, Client | Stored]) -> State:
-    """Returns a state with new states of some clients."""
-    return state._replace(clients=state.clients._replace(rows={**state.clients.rows, **rows}))
-
-
 class _Collected(NamedTuple):
     """What has been collected in a round so far."""
 
     total: server.Total
-    rows: Mapping[int, Client | Stored]
     last_sum: Params | None
     up: Bytes
-    traces: list[Traces]  # of each block
-    after: Mapping[int, Params]  # clients' feature statistics, if they are exchanged
+    own: list[Traces]  # of each block, in the phases that upload nothing
+    shared: list[Traces]  # in the one whose result is uploaded
+    before: Mapping[int, Params]  # clients' feature statistics, if they are exchanged
+    after: Mapping[int, Params]
 
 
-_NOTHING = _Collected(server.NOTHING_YET, {}, None, {}, [], {})
+def _train(runtime: Runtime, state: State, present: list[int]) -> tuple[State, _Collected]:
+    """Trains the clients of a round, and collects what they upload."""
+    exchanging = runtime.sim.personal.collaboration is not None
+    before = feature_exchange.before_training(runtime, state, present) if exchanging else {}
+    nothing = _Collected(server.NOTHING_YET, state.last_sum, {}, [], [], before, {})
+    trained, got, own = train_phases(runtime, state, present, partial(_collect, runtime), nothing, before=before)
+    return trained, got._replace(own=own)
 
 
-def _collect(runtime: Runtime, state: State, got: _Collected, block: list[int], reply: Reply, view: View) -> _Collected:
-    """Adds the replies of a block of clients to what has been collected."""
+def _collect(
+    runtime: Runtime, got: _Collected, state: State, block: list[int], reply: Reply, view: View
+) -> tuple[_Collected, Rows]:
+    """Adds the replies of a block of clients to what has been collected, and says what these clients keep."""
     before = [row_of(runtime, state, client) for client in block]
     after = [kept_of(runtime, state, old, reply, i, view) for i, old in enumerate(before)]
     new = {client: row for client, row in zip(block, after, strict=True) if any(row)}
     rows = {client: state.clients.keep(client, row, state.round + 1) for client, row in new.items()}
-    last_sum = got.last_sum
-    if last_sum is not None:
-        was, now = (
-            {name: torch.stack([_last(runtime, row, name) for row in kept]) for name in last_sum}
-            for kept in (before, after)
-        )
-        last_sum = trees.apply(lambda total, new, old: total + (new.double() - old).sum(0), last_sum, now, was)
-    features = got.after
-    if runtime.sim.personal.collaboration is not None:
-        features = {**features, **feature_exchange.after_training(runtime, reply.params, block)}
-    return _Collected(
-        server.gather(got.total, reply.upload, weights_of(runtime.sim, block)),
-        {**got.rows, **rows},
-        last_sum,
-        ledger.add(got.up, ledger.bytes_of(reply.upload, runtime.layout.labels)),
-        [*got.traces, traces_of(reply, block)],
-        features,
+    got = got._replace(
+        total=server.gather(got.total, reply.upload, weights_of(runtime.sim, block)),
+        last_sum=_moved(runtime, got.last_sum, before, after),
+        up=ledger.add(got.up, ledger.bytes_of(reply.upload, runtime.layout.labels)),
+        shared=[*got.shared, traces_of(reply, block)],
     )
+    if runtime.sim.personal.collaboration is not None:
+        got = got._replace(after={**got.after, **feature_exchange.after_training(runtime, reply.params, block)})
+    return got, rows
 
 
-def _names_in(sim: Simulation, layout: Layout, t: int, phase: Phase) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the names of what a phase of round ``t`` trains, and of what its algorithm sees."""
-    trained, sent = layout.parameters, _travelling(sim, layout, t)
-    if sim.exchange.slow_local == "freeze":
-        trained &= sent | layout.own
-    if phase.moves == "own":
-        trained, sent = layout.own & layout.parameters, layout.own & layout.parameters
-    elif phase.moves == "shared":
-        trained -= layout.own if phase.view == "personal" else layout.private
-    if not trained:
-        raise ValueError(
-            f"round {t + 1} has nothing to train: all that it may change is frozen. Change slow_local, fast or "
-            f"personal."
-        )
-    return trained, sent
+def _collaborate(
+    runtime: Runtime, trained: State, new: State, chosen: list[int], got: _Collected
+) -> tuple[State, Bytes, Bytes]:
+    """Applies what clients upload to a collaboration, if the method has one; counts its bytes up and down."""
+    if runtime.sim.personal.collaboration is None:
+        return new, {}, {}
+    uploads = feature_exchange.uploads_of(runtime, trained, got.before, got.after)
+    return feature_exchange.collaborate(runtime, new, uploads, chosen)
+
+
+def _moved(runtime: Runtime, last_sum: Params | None, before: list[Client], after: list[Client]) -> Params | None:
+    """Returns the sum of all clients' last models after those of a block have changed; None if it is not scored."""
+    if last_sum is None:
+        return None
+    was, now = (
+        {name: torch.stack([_last(runtime, row, name) for row in rows]) for name in last_sum}
+        for rows in (before, after)
+    )
+    return trees.apply(lambda total, new, old: total + (new.double() - old).sum(0), last_sum, now, was)
 
 
 def _travelling(sim: Simulation, layout: Layout, t: int) -> frozenset[str]:
@@ -291,17 +307,19 @@ def _names_of(layout: Layout, wanted: Collection[Group]) -> frozenset[str]:
 
 
 @cache
-def _proximal(pull: float) -> Algorithm:
+def _pulled(pull: float) -> Algorithm:
     """Returns the algorithm that trains personal parameters; always the same value: compiled steps are keyed by it."""
-    return fedprox(pull) if pull else Algorithm()
+    require(pull, "pull", or_zero=True)
+    return Algorithm(correct=proximal(pull)) if pull else Algorithm()
 
 
 def _job(runtime: Runtime, state: State, client: int, phase: Phase, place: int) -> Job:
     sim, layout, t = runtime.sim, runtime.layout, state.round
-    row, lost, sent = row_of(runtime, state, client), lost_by(runtime, state, client), travelling(runtime, t)
+    row, lacking, sent = row_of(runtime, state, client), lacked_by(runtime, state, client), travelling(runtime, t)
     names = [name for name in runtime.network.parameters if name in sent]  # in a fixed order: files have another
     memory = {kind: {name: row.memory[kind][name] for name in names} for kind in sorted(row.memory)}
-    slow = {name: leaf for name, leaf in row.own.items() if name not in layout.own and layout.labels[name] not in lost}
+    kept = row.own.keys() - layout.own
+    slow = {name: leaf for name, leaf in row.own.items() if name in kept and layout.labels[name] not in lacking}
     own = trees.restrict(row.own, layout.own) if phase.view == "personal" else {}
     batches = runtime.batches(client, t, phase.epochs or sim.training.epochs, place)
     return Job({**state.server.params, **slow, **own}, memory, batches)
@@ -315,8 +333,8 @@ def _last(runtime: Runtime, row: Client, name: str) -> Tensor:
 
 def _bytes_down(runtime: Runtime, state: State, chosen: list[int]) -> Bytes:
     """Counts what is sent to all sampled clients, those included that fail to report."""
-    labels, alike = runtime.layout.labels, Counter(lost_by(runtime, state, client) for client in chosen).items()
-    sizes = ((ledger.bytes_of(message_to(runtime, state, lost), labels), clients) for lost, clients in alike)
+    labels, alike = runtime.layout.labels, Counter(lacked_by(runtime, state, client) for client in chosen).items()
+    sizes = ((ledger.bytes_of(message_to(runtime, state, lacking), labels), clients) for lacking, clients in alike)
     return ledger.add(*(ledger.scale(size, clients) for size, clients in sizes))
 
 
@@ -325,11 +343,3 @@ def _look_ahead(runtime: Runtime, t: int) -> None:
     for client in select(runtime.sim, t)[1][:AHEAD]:
         for place, phase in phases_of(runtime.sim):
             runtime.batches(client, t, phase.epochs or runtime.sim.training.epochs, place)
-
-
-def _check_server(before: State, after: State, trace: Tensor) -> None:
-    if what := server.not_finite(before.server, after.server, trace):  # computed already: no further wait
-        raise FloatingPointError(
-            f"round {before.round + 1}: the server's '{what}' is not finite, although its clients' models were. Lower "
-            f"lr, set clip=10, or use another algorithm or strength."
-        )

@@ -94,6 +94,12 @@ def check_map(sim: Simulation) -> str | None:
     return why_not
 
 
+def on_device(data: Federation, device: str) -> Federation:
+    """Moves the images and labels of a federation to a device."""
+    test_x, test_y = data.test_x.to(device), data.test_y.to(device)
+    return data._replace(x=data.x.to(device), y=data.y.to(device), test_x=test_x, test_y=test_y)
+
+
 def _same_fields(one: Simulation, other: Simulation) -> set[str]:
     return {each.name for each in fields(one) if _same(getattr(one, each.name), getattr(other, each.name))}
 
@@ -101,12 +107,6 @@ def _same_fields(one: Simulation, other: Simulation) -> set[str]:
 def _same(one: object, other: object) -> bool:
     plain = isinstance(one, (str, int, float)) and isinstance(other, (str, int, float))
     return one is other or (plain and one == other)
-
-
-def on_device(data: Federation, device: str) -> Federation:
-    """Moves the images and labels of a federation to a device."""
-    test_x, test_y = data.test_x.to(device), data.test_y.to(device)
-    return data._replace(x=data.x.to(device), y=data.y.to(device), test_x=test_x, test_y=test_y)
 
 
 def _predictor(sim: Simulation, net: Network) -> Predict:

@@ -119,6 +119,15 @@ def not_finite(before: Server, after: Server, trace: Tensor) -> str | None:
     return next((name for name, leaf in _leaves(after).items() if _broke(old[name], leaf)), None)
 
 
+def check_finite(before: Server, after: Server, trace: Tensor, t: int) -> None:
+    """Refuses a server that round ``t`` has made not finite, although its clients' models were finite."""
+    if what := not_finite(before, after, trace):
+        raise FloatingPointError(
+            f"round {t + 1}: the server's '{what}' is not finite, although its clients' models were. Lower lr, set "
+            f"clip=10, or use another algorithm or strength."
+        )
+
+
 def _leaves(server: Server) -> Params:
     memory = {f"{kind}/{name}": leaf for kind, tree in server.memory.items() for name, leaf in tree.items()}
     return {**server.params, **memory}

@@ -50,7 +50,9 @@ class Simulation:
 
     def __post_init__(self) -> None:
         if not isinstance(self.algorithm, Algorithm):
-            raise ValueError(f"algorithm={self.algorithm!r} is not an algorithm. Use fedatoms.algorithms.fedavg().")
+            raise ValueError(
+                f"algorithm={self.algorithm!r} is not an algorithm. Call a factory of fedatoms.algorithms."
+            )
         for name in ("map", "client_state", "precision"):
             one_of(CHOICES[name], getattr(self, name), name)
         for which in self.score:

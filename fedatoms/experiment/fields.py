@@ -70,7 +70,7 @@ class Experiment:
     personal: str = dataclasses.field(default="none", metadata={"help": PERSONAL.help()})
     personal_strength: float | None = dataclasses.field(default=None, metadata={"help": PERSONAL.strength_help()})
     last_epochs: int = 10
-    """Epochs of the last local pass over every client's own part (a personalised method); 0 leaves it out."""
+    """Epochs of the last pass over each client's personal parameters (a personalised method); 0 leaves it out."""
     own_test: str = "split"
     """A client's own test images: its split of them (same classes and shares), or all images of its classes."""
     fraction: float = 0.5
@@ -116,7 +116,7 @@ class Experiment:
     block: int = 0
     """Clients trained at once when vectorised; 0 takes as many as fit into a GPU's free memory."""
     precision: str = "tf32"
-    """Products on a GPU: float32, tf32 (float32 with shorter factors) or bf16; a CPU takes tf32 for float32."""
+    """Precision of matrix products on a GPU: float32, tf32 (shorter factors) or bf16; a CPU takes tf32 for float32."""
     client_state: str = "device"
     """Where clients' states are kept: device, host or disk."""
     eval_every: int = 1

@@ -62,6 +62,24 @@ def variances(model: nn.Module) -> frozenset[str]:
     return frozenset(f"{name}.running_var".lstrip(".") for name, buffers in layers.items() if both <= buffers.keys())
 
 
+def outliers(state: State, answers: Mapping[int, Answer], times: float) -> dict[int, str]:
+    """Finds clients whose update is more than ``times`` as long as the median, and says how long each is.
+
+    What an algorithm uploads beside the model is checked too, each kind by itself: a control has another scale.
+    """
+    far: dict[int, str] = {}
+    if not times or len(answers) < FEWEST:
+        return far
+    for kind in next(iter(answers.values())).upload:
+        lengths = {client: _length(state, kind, answer.upload[kind]) for client, answer in answers.items()}
+        median = float(torch.tensor(sorted(lengths.values()), dtype=torch.float64).median())
+        for client, length in lengths.items():
+            if length > times * median:
+                what = f"its update of '{kind}' has norm {length:.3g}, and the median is {median:.3g}"
+                far.setdefault(client, what)
+    return far
+
+
 def _check_samples(count: int, *, least: int, most: int) -> None:
     """Refuses a larger weight than the node joined with: an unbounded one could dominate the mean."""
     if count < least:
@@ -97,24 +115,6 @@ def _tree(kind: str, like: Params, tree: Params) -> Params:
         if leaf.is_floating_point() and not torch.isfinite(leaf).all():
             raise Refused(f"'{kind}/{name}' is not finite")
     return {name: tree[name].to(like[name].device) for name in like}
-
-
-def outliers(state: State, answers: Mapping[int, Answer], times: float) -> dict[int, str]:
-    """Finds clients whose update is more than ``times`` as long as the median, and says how long each is.
-
-    What an algorithm uploads beside the model is checked too, each kind by itself: a control has another scale.
-    """
-    far: dict[int, str] = {}
-    if not times or len(answers) < FEWEST:
-        return far
-    for kind in next(iter(answers.values())).upload:
-        lengths = {client: _length(state, kind, answer.upload[kind]) for client, answer in answers.items()}
-        median = float(torch.tensor(sorted(lengths.values()), dtype=torch.float64).median())
-        for client, length in lengths.items():
-            if length > times * median:
-                what = f"its update of '{kind}' has norm {length:.3g}, and the median is {median:.3g}"
-                far.setdefault(client, what)
-    return far
 
 
 def _length(state: State, kind: str, tree: Params) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
@@ -41,44 +41,56 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
 
     @app.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:
-        opened = _open(task, message, context)
-        if isinstance(opened, Missing):
-            return Message(wire.write_missing(opened), reply_to=message)
-        order, runtime, state, me, folder = opened
-        log.info("round %d: training as client %d on %d samples", order.round + 1, me, len(runtime.data.parts[me]))
-        done = take_part(runtime, state, me)
-        after = Kept(trees.restrict(state.server.params, runtime.layout.labels), order.versions, done.row)
-        with _for_the_owner(folder):
-            keep(folder, order.round + 1, after, before=order.base)
-        answer = Answer(order.round, len(runtime.data.parts[me]), done.loss, done.upload)
-        return Message(wire.write_answer(answer), reply_to=message)
+        return Message(_train(task, message, context), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        opened = _open(task, message, context)
-        if isinstance(opened, Missing):
-            return Message(wire.write_missing(opened), reply_to=message)
-        order, runtime, state, me, folder = opened
-        if order.last_epochs:
-            runtime, state = last_pass(runtime, state, order.last_epochs, [me])
-            row = state.clients.read(me)
-            with _for_the_owner(folder):
-                write_file(
-                    folder / "personal.safetensors", {} if row is None else trees.restrict(row.own, runtime.layout.own)
-                )
-        count = len(runtime.data.test_parts[me])
-        score = personal_score(runtime, state) if count else Score(0.0, 0.0)  # which then weighs nothing
-        return Message(wire.write_score(Tested(count, score)), reply_to=message)
+        return Message(_evaluate(task, message, context), reply_to=message)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        experiment, _ = configured(task, context.run_config)
-        me = _partition(context, experiment.clients)
-        own = own_data(task, experiment, me)
-        info = NodeInfo(me, trajectory(experiment), len(own.y), len(own.test_y))
-        return Message(wire.write_node_info(info), reply_to=message)
+        return Message(_query(task, context), reply_to=message)
 
     return app
+
+
+def _train(task: Task, message: Message, context: Context) -> RecordDict:
+    """Does the node's part of a round, and keeps what it needs for the next one."""
+    opened = _open(task, message, context)
+    if isinstance(opened, Missing):
+        return wire.write_missing(opened)
+    order, runtime, state, me, folder = opened
+    log.info("round %d: training as client %d on %d samples", order.round + 1, me, len(runtime.data.parts[me]))
+    done = take_part(runtime, state, me)
+    after = Kept(trees.restrict(state.server.params, runtime.layout.labels), order.versions, done.row)
+    with _for_the_owner(folder):
+        keep(folder, order.round + 1, after, before=order.base)
+    return wire.write_answer(Answer(order.round, len(runtime.data.parts[me]), done.loss, done.upload))
+
+
+def _evaluate(task: Task, message: Message, context: Context) -> RecordDict:
+    """Scores the node's own model on its own test images, after a last pass if the order says so."""
+    opened = _open(task, message, context)
+    if isinstance(opened, Missing):
+        return wire.write_missing(opened)
+    order, runtime, state, me, folder = opened
+    if order.last_epochs:
+        runtime, state = last_pass(runtime, state, order.last_epochs, [me])
+        row = state.clients.read(me)
+        own = {} if row is None else trees.restrict(row.own, runtime.layout.own)
+        with _for_the_owner(folder):
+            write_file(folder / "personal.safetensors", own)
+    count = len(runtime.data.test_parts[me])
+    score = personal_score(runtime, state) if count else Score(0.0, 0.0)  # which then weighs nothing
+    return wire.write_score(Tested(count, score))
+
+
+def _query(task: Task, context: Context) -> RecordDict:
+    """Says which client the node is, of which experiment, and how many samples it has."""
+    experiment, _ = configured(task, context.run_config)
+    me = _partition(context, experiment.clients)
+    own = own_data(task, experiment, me)
+    return wire.write_node_info(NodeInfo(me, trajectory(experiment), len(own.y), len(own.test_y)))
 
 
 @contextmanager

@@ -141,13 +141,13 @@ def _why_not(members: Membership, node: int, info: NodeInfo, key: str | None) ->
         if count > before:
             return (
                 f"says that it has {count} {what}, more than the {before} with which client {info.client} joined. If "
-                f"it has new data, stop the run and go on with resume=true."
+                f"it has new data, stop the run and continue with resume=true."
             )
     holder = members.holders.get(info.client)
     if key is not None and holder is not None and holder.key != key:
         return (
             f"says that it is client {info.client}, which belongs to another key, {holder.key} of node {holder.node}. "
-            f'To let it be, go on with resume=true free="{info.client}" in the run config; if nodes have no '
+            f'To accept it, resume with resume=true free="{info.client}" in the run config; if nodes have no '
             f'registered keys, with node-keys="new".'
         )
     if (other := members.nodes.get(info.client, node)) != node:

@@ -13,9 +13,9 @@ from safetensors.torch import save
 from fedatoms.core.border import read_bytes
 from fedatoms.core.files import replace_file
 from fedatoms.core.options import Group
-from fedatoms.core.trees import Params, misfit, restrict
+from fedatoms.core.trees import Params, misfit
 from fedatoms.engine.client_states import Client, flatten, unflatten
-from fedatoms.engine.remote import misfit_of
+from fedatoms.engine.remote import initial_model, misfit_of
 from fedatoms.engine.runtime import Runtime
 
 
@@ -45,9 +45,7 @@ def keep(folder: Path, number: int, kept: Kept, *, before: int) -> None:
 
 def fits(runtime: Runtime, kept: Kept) -> bool:
     """Says whether a kept state has exactly the tensors of this network and method."""
-    net = runtime.network
-    model = restrict({**net.parameters, **net.statistics}, runtime.layout.labels)
-    return not misfit(kept.params, model) and (kept.row is None or not misfit_of(runtime, kept.row))
+    return not misfit(kept.params, initial_model(runtime)) and (kept.row is None or not misfit_of(runtime, kept.row))
 
 
 def kept_at(folder: Path, number: int) -> Kept | None:

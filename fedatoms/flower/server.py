@@ -14,11 +14,12 @@ from fedatoms.core import ledger
 from fedatoms.core.lookup import find
 from fedatoms.core.options import Scored
 from fedatoms.engine.evaluate import Score, evaluate
-from fedatoms.engine.loop import Progress, lost
+from fedatoms.engine.loop import Progress, diverged
 from fedatoms.engine.runtime import Runtime
+from fedatoms.engine.server import sample_size
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import Record, State
-from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
+from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run, to_json
 from fedatoms.experiment.identity import run_name, trajectory
 from fedatoms.flower.membership import NODE_KEYS, ask, describe_ownership
@@ -26,15 +27,14 @@ from fedatoms.flower.private import private, shut
 from fedatoms.flower.server_state import ServerState, load_holders, load_state, save_holders, save_state
 from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, NotFinite, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
-from fedatoms.runs.execute import Engine, resume, run
+from fedatoms.runs.execute import RESUMABLE, Engine, resume, run
 from fedatoms.runs.loading import write_model
 from fedatoms.runs.personal_models import accuracy_after, accuracy_before
 from fedatoms.runs.results import Result
 from fedatoms.runs.rounds import Row, read_rounds
 
 log = logging.getLogger("flwr")
-SAME = EXECUTION_FIELDS | set(LENGTH_FIELDS)  # what a resumed run may change
-GO_ON = "Go on with it by --run-config 'resume=true', or use another name."
+CONTINUE = "Continue it with --run-config 'resume=true', or use another name."
 WAY_OUT = "Wait for it, or end it (flwr list, flwr stop), or use another name."
 
 
@@ -59,14 +59,14 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
     find(settings.aggregation, AGGREGATIONS, "aggregation")
     find(settings.node_keys, NODE_KEYS, "node-keys")
     _freed(settings, experiment)
-    if settings.min_train_nodes > (most := max(round(experiment.fraction * experiment.clients), 1)):
+    if settings.min_train_nodes > (most := sample_size(experiment.clients, experiment.fraction)):
         raise ValueError(
             f"min-train-nodes={settings.min_train_nodes}, but a round has {most} clients. Use {most} or less."
         )
     experiment = replace(experiment, checkpoint_every=1, name=run_name(experiment))
     folder = Path(experiment.out) / experiment.name
     nodes = _Nodes(task, grid, experiment, settings)
-    engine = Engine(nodes.simulation, nodes.rounds, nodes.personal, nodes.extra, GO_ON, WAY_OUT)
+    engine = Engine(nodes.simulation, nodes.rounds, nodes.personal, nodes.extra, CONTINUE, WAY_OUT)
     if settings.resume:
         _check_same(load_run(folder), experiment, folder)
     with private():
@@ -79,7 +79,7 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
 def _check_same(old: Experiment, new: Experiment, folder: Path) -> None:
     if trajectory(old) != trajectory(new):
         before = to_json(old)
-        others = [name for name, value in to_json(new).items() if name not in SAME and value != before[name]]
+        others = [name for name, value in to_json(new).items() if name not in RESUMABLE and value != before[name]]
         raise ValueError(f"{folder} holds a run with other settings ({', '.join(others)}). Use those, or another name.")
 
 
@@ -107,11 +107,12 @@ class _Nodes:
                 state = progress.state
         except (TooFew, NotFinite) as error:
             write_model(self.folder, runtime.sim, state)
-            way = "Start the missing nodes, and go on with resume=true in the run config."
+            way = "Start the missing nodes, and continue with resume=true in the run config."
             if isinstance(error, NotFinite):
                 way = (
-                    'Nothing of the round is kept: go on with resume=true in the run config and aggregation="median". '
-                    "If it stops again, an earlier round did the harm: begin anew, with a lower lr."
+                    "Nothing of the round is kept: continue with resume=true in the run config and "
+                    'aggregation="median". If it stops again, an earlier round did the harm: start again with a lower '
+                    "lr."
                 )
             raise type(error)(f"{error}. The model so far is {self.folder / 'model.safetensors'}. {way}") from None
         finally:
@@ -166,7 +167,7 @@ def _rounds(
         scores: dict[Scored, Score] = {}
         if state.round % eval_every == 0 or state.round == until:
             scores = evaluate(runtime, state) if len(runtime.data.test_y) else {}
-            if what := lost(runtime, scores):
+            if what := diverged(runtime, scores):
                 raise NotFinite(f"round {number + 1}: {what}, although all answers were finite")
             if own:
                 score, size = _scores(strategy, grid, 0, save)

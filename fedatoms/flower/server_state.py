@@ -7,20 +7,19 @@ from typing import NamedTuple, TypedDict
 
 import torch
 
-from fedatoms.core import ledger
+from fedatoms.core import ledger, trees
 from fedatoms.core.files import replace_file
 from fedatoms.core.ledger import Bytes
 from fedatoms.core.records import fit, read_record, sealed
 from fedatoms.core.trees import Memory
 from fedatoms.engine import server as server_side
-from fedatoms.engine.round import aggregate, lost_by, message_to
+from fedatoms.engine.round import aggregate, lacked_by, message_to
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
 from fedatoms.flower.membership import Holder
 from fedatoms.flower.wire import Answer, Missing, Order
-from fedatoms.runs.checkpoints import ClientNumber
+from fedatoms.runs.checkpoints import KEPT, ClientNumber
 
-KEPT = 2  # as many as there are checkpoints
 HOLDERS = "holders.json"
 
 
@@ -37,7 +36,7 @@ class ServerState(NamedTuple):
 def order_for(runtime: Runtime, known: ServerState, client: int, *, score: bool = False, last_epochs: int = 0) -> Order:
     """Makes a client's order for the round: the groups whose version it lacks, and the algorithm's memory."""
     state = known.state
-    down = message_to(runtime, state, lost_by(runtime, state, client), training=not score)
+    down = message_to(runtime, state, lacked_by(runtime, state, client), training=not score)
     base = known.base.get(client, 0)
     return Order(known.run, state.round, base, state.versions, down, last_epochs)
 
@@ -49,7 +48,8 @@ def take_in(
     present, total, uniform = sorted(answers), server_side.NOTHING_YET, runtime.sim.algorithm.weighting == "uniform"
     uploads = [(answers[each].upload, 1.0 if uniform else float(answers[each].samples)) for each in present]
     for upload, weight in uploads if mean is None else [(mean, 1.0)]:
-        total = server_side.gather(total, _lead(upload), torch.tensor([weight]))
+        block = {kind: trees.lead(tree) for kind, tree in upload.items()}
+        total = server_side.gather(total, block, torch.tensor([weight]))
     state = aggregate(runtime, known.state, present, total)
     return known._replace(state=state, base={**known.base, **dict.fromkeys(present, known.state.round + 1)})
 
@@ -109,7 +109,3 @@ class _File(TypedDict):
 
 def _path(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.json"
-
-
-def _lead(upload: Memory) -> Memory:
-    return {kind: {name: leaf[None] for name, leaf in tree.items()} for kind, tree in upload.items()}

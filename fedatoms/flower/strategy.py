@@ -169,7 +169,7 @@ class FedAtoms(Strategy):
         again = {}
         for client, missing in found.items():
             if isinstance(missing, Missing):
-                what = "has lost its state, and begins anew" if missing.lost else f"lacks {', '.join(missing.groups)}"
+                what = "has lost its state, and starts afresh" if missing.lost else f"lacks {', '.join(missing.groups)}"
                 log.warning("round %d: client %d (node %d) %s", *self._who(client), what)
                 self.known = note_missing(self.known, client, missing)
                 again[client] = self._message(client)

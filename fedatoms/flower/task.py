@@ -21,6 +21,7 @@ from fedatoms.experiment.files import load_run
 from fedatoms.nn.models import build
 from fedatoms.runs.loading import ImagesOf
 from fedatoms.runs.loading import trained as loaded
+from fedatoms.runs.remote import RESUME
 
 # A node holds its samples in memory: this many CIFAR images take 123 GB. Weights, in float32, are exact up to 2^24.
 MOST = 10_000_000
@@ -142,7 +143,7 @@ def trained(task: Task, folder: Path | str, own: Path | str | None = None) -> nn
     model = loaded(folder, lambda images: parametrise(experiment, task.model()))
     if own is None:
         return model
-    again = "Let the node write it again: `flwr run` and resume=true in its run config."
+    again = f"Let the node write it again: {RESUME}."
     return with_own(model, Path(own), experiment, ImagesOf(task.classes, task.shape), again)
 
 
@@ -179,7 +180,8 @@ def _fitting(task: Task, samples: tuple[Tensor, Tensor], name: str) -> tuple[Ten
     x, y = pair_up(samples, name)
     if tuple(x.shape[1:]) != tuple(task.shape):
         raise ValueError(
-            f"{name}: samples have shape {tuple(x.shape[1:])}, but the task says shape={task.shape}. Mend either."
+            f"{name}: samples have shape {tuple(x.shape[1:])}, but the task says shape={task.shape}. Change one of "
+            f"them."
         )
     if (label := int(y.max())) >= task.classes:
         raise ValueError(

@@ -71,6 +71,13 @@ class NodeInfo(NamedTuple):
     tests: int
 
 
+class Size(NamedTuple):
+    """Bytes of a message: those of its tensors, which the ledger counts, and all others (keys, headers, fields)."""
+
+    arrays: int
+    rest: int
+
+
 def pack(memory: Memory) -> ArrayRecord:
     """Writes trees as one record, with paths as keys; those of the model, which are most, begin with the slash.
 
@@ -191,21 +198,6 @@ def read_score(content: RecordDict) -> Tested | Missing:
     return Tested(int(str(metrics["num-examples"])), Score(accuracy, loss))
 
 
-def _read_missing(content: RecordDict) -> Missing | None:
-    words = content.config_records.get("config")
-    if words is None or "lacks" not in words:
-        return None
-    groups = [str(group) for group in cast(list[str], words["lacks"])]
-    return Missing(int(str(words["round"])), groups, words["lost"] is True)
-
-
-class Size(NamedTuple):
-    """Bytes of a message: those of its tensors, which the ledger counts, and all others (keys, headers, fields)."""
-
-    arrays: int
-    rest: int
-
-
 def size_of(content: RecordDict) -> Size:
     """Counts the bytes of a message as Flower's ``message_size_mod`` does.
 
@@ -214,6 +206,14 @@ def size_of(content: RecordDict) -> Size:
     """
     arrays = sum(_bytes_of(array) for record in content.array_records.values() for array in record.values())
     return Size(arrays, sum(record.count_bytes() for record in content.values()) - arrays)
+
+
+def _read_missing(content: RecordDict) -> Missing | None:
+    words = content.config_records.get("config")
+    if words is None or "lacks" not in words:
+        return None
+    groups = [str(group) for group in cast(list[str], words["lacks"])]
+    return Missing(int(str(words["round"])), groups, words["lost"] is True)
 
 
 def _bytes_of(array: Array) -> int:

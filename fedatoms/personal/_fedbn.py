@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from fedatoms.personal.base import Personal, layers
+from fedatoms.personal.base import Personal, of_layers
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
 
@@ -13,4 +13,4 @@ def fedbn() -> Personal:
     >>> fedbn().beside
     False
     """
-    return Personal(layers(_NORMS, "normalisation layer"))
+    return Personal(of_layers(_NORMS, "normalisation layer"))

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedatoms.algorithms.base import require
 from fedatoms.core.trees import Params, apply
 from fedatoms.personal._simplex import minimiser
-from fedatoms.personal.base import Collaboration, FeatureReport, Personal, Phase, groups
+from fedatoms.personal.base import Collaboration, FeatureReport, Personal, Phase, of_groups
 
 _SMALLEST = 1e-3  # weights below count as zero, as in the authors' code
 
@@ -29,7 +29,7 @@ def fedpac(align: float = 1.0, head_lr: float = 0.1) -> Personal:
     require(align, "align", or_zero=True)
     require(head_lr, "head_lr")
     phases = (Phase("own", epochs=1, lr=head_lr), Phase("shared", align=align))
-    return Personal(groups("head"), phases=phases, collaboration=_COLLABORATION)
+    return Personal(of_groups("head"), phases=phases, collaboration=_COLLABORATION)
 
 
 def describe(z: Tensor, y: Tensor) -> Params:

@@ -1,6 +1,6 @@
 """FedPer: Arivazhagan et al., "Federated Learning with Personalization Layers", 2019."""
 
-from fedatoms.personal.base import Personal, groups
+from fedatoms.personal.base import Personal, of_groups
 
 
 def fedper() -> Personal:
@@ -9,4 +9,4 @@ def fedper() -> Personal:
     >>> fedper().beside
     False
     """
-    return Personal(groups("head"))
+    return Personal(of_groups("head"))

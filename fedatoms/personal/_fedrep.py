@@ -1,6 +1,6 @@
 """FedRep: Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021."""
 
-from fedatoms.personal.base import Personal, Phase, groups
+from fedatoms.personal.base import Personal, Phase, of_groups
 
 
 def fedrep() -> Personal:
@@ -9,4 +9,4 @@ def fedrep() -> Personal:
     >>> [(phase.moves, phase.epochs) for phase in fedrep().phases]
     [('own', 0), ('shared', 1)]
     """
-    return Personal(groups("head"), phases=(Phase("own"), Phase("shared", epochs=1)))
+    return Personal(of_groups("head"), phases=(Phase("own"), Phase("shared", epochs=1)))

@@ -1,6 +1,6 @@
 """Fine-tuning: a global model, and a last local pass over it on every client (FedAvg + FT, FedProx + FT)."""
 
-from fedatoms.personal.base import Personal, everything, groups
+from fedatoms.personal.base import Personal, everything, of_groups
 
 
 def finetune() -> Personal:
@@ -18,4 +18,4 @@ def finetune_head() -> Personal:
     >>> finetune_head().beside
     False
     """
-    return Personal(final=groups("head"))
+    return Personal(final=of_groups("head"))

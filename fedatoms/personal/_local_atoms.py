@@ -1,7 +1,7 @@
 """Local atoms: Chen & Qiu, "Extra Clients at No Extra Cost", ICML 2025, section on personalisation."""
 
 from fedatoms.core.options import Group
-from fedatoms.personal.base import Personal, Phase, groups
+from fedatoms.personal.base import Personal, Phase, of_groups
 
 
 def local_atoms() -> Personal:
@@ -26,4 +26,4 @@ def local_atoms_and_head() -> Personal:
 
 
 def _beside(*own: Group) -> Personal:
-    return Personal(groups(*own), beside=True, phases=(Phase("own"), Phase("shared", view="global")))
+    return Personal(of_groups(*own), beside=True, phases=(Phase("own"), Phase("shared", view="global")))

@@ -82,10 +82,10 @@ def everything(model: nn.Module, labels: Labels) -> frozenset[str]:
     return frozenset(labels)
 
 
-def groups(*wanted: Group) -> Part:
+def of_groups(*wanted: Group) -> Part:
     """Returns the part that holds all parameters of some groups.
 
-    >>> sorted(groups("head")(nn.Module(), {"conv.weight": "rest", "fc.bias": "head"}))
+    >>> sorted(of_groups("head")(nn.Module(), {"conv.weight": "rest", "fc.bias": "head"}))
     ['fc.bias']
     """
 
@@ -98,11 +98,11 @@ def groups(*wanted: Group) -> Part:
     return part
 
 
-def layers(kinds: tuple[type[nn.Module], ...], what: str) -> Part:
+def of_layers(kinds: tuple[type[nn.Module], ...], what: str) -> Part:
     """Returns the part that holds all layers of some kinds, which an error calls ``what``.
 
     >>> model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1, affine=False, momentum=None))
-    >>> sorted(layers((nn.BatchNorm1d,), "norm")(model, {"0.bias": "head", "1.running_mean": "statistics"}))
+    >>> sorted(of_layers((nn.BatchNorm1d,), "norm")(model, {"0.bias": "head", "1.running_mean": "statistics"}))
     ['1.running_mean']
     """
 

@@ -56,7 +56,7 @@ def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[R
     known: set[str] = set()
     for experiment in experiments:
         if identity(experiment) in known:
-            raise ValueError(f"{run_name(experiment)} comes twice: both compute the same. Leave one out.")
+            raise ValueError(f"{run_name(experiment)} is listed twice: both compute the same. Leave one out.")
         known.add(identity(experiment))
     for experiment in experiments:
         if existing(experiment) is None:

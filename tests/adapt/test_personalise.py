@@ -199,7 +199,7 @@ def test_clients_of_a_run_have_their_own_models(here: Path) -> None:
     assert torch.allclose(outputs[1], with_params(shared, own, own).eval()(x), atol=1e-5)
     with pytest.raises(ValueError, match="Use 0 to 4"):
         personal_model("runs/mine", client=5)
-    with pytest.raises(ValueError, match="personal=local-atoms"):
+    with pytest.raises(ValueError, match="another `personal`"):
         personal_model("runs/other", client=0)
     with pytest.raises(ValueError, match="personal_model"):
         load_personal("runs/mine", "runs/mine/personal/000001.safetensors")

@@ -22,7 +22,6 @@ from fedatoms.cli import COMMANDS, Command, console, main
 from fedatoms.cli.args import GROUPS, WHOLE, axes, docs_of, grid
 from fedatoms.cli.parsing import as_typed, message_of, parse
 from fedatoms.data.datasets import DATASETS, Images
-from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identity import identity
 from fedatoms.experiment.presets import PRESETS
@@ -542,14 +541,6 @@ def test_presets_are_listed_in_80_columns(capsys: pytest.CaptureFixture[str]) ->
     assert rows["fedavg"] == "fedavg plain -" and rows["fedprox-atoms-cifar10-2"] == "fedprox 9 atoms Table 1"
     assert rows["fedprox-finetune-personal-cifar10-5"] == "finetune, fedprox plain Table 2"
     assert rows["feddc-atoms25-cifar100-20"] == "feddc 25 atoms -"  # the paper has 9
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_names_what_there_is(name: str) -> None:
-    experiment = PRESETS[name]
-    check(experiment)
-    assert experiment.personal in METHODS and experiment.algorithm in ALGORITHMS and experiment.model in MODELS
-    assert ("-personal-" in name) == (experiment.personal != "none")
 
 
 def test_a_mistake_in_the_last_experiment_costs_no_time(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,8 +65,8 @@ def federate(sim: Simulation, rounds: int) -> tuple[Server, list[tuple[int, int]
         ).network.parameters.keys()
         total, down, up, chosen = server_side.NOTHING_YET, 0, 0, select(sim, t)[0]
         for number in chosen:
-            lost = server_side.lacking(versions, nodes[number].versions)
-            names = {name for name, group in layout_of(sim).labels.items() if group in lost}
+            lacking = server_side.lacking(versions, nodes[number].versions)
+            names = {name for name, group in layout_of(sim).labels.items() if group in lacking}
             message = server_side.message(server, sim.algorithm, names, travelling)
             upload = nodes[number].answer(message, versions, t)
             down, up = down + size(message), up + size(upload)

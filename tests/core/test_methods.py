@@ -132,11 +132,16 @@ ALSO = {"feddc", "fedrep", "local", "none", "pfedpara"}  # names of recipes and 
 
 def test_no_other_file_names_a_method() -> None:
     names = {name for _, name in LINES} - ALSO
+    factories = [table.methods[name].factory.split(":") for table, name in LINES]
+    functions = {function for module, function in factories if module != "base"}
     for path in (ROOT / "fedatoms").rglob("*.py"):
         file = path.relative_to(ROOT / "fedatoms")
         if file.parts[0] not in ("algorithms", "personal") and str(file) not in NAMING:
-            words = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
-            assert not words & names, file
+            nodes = [*ast.walk(ast.parse(path.read_text()))]
+            assert not {node.value for node in nodes if isinstance(node, ast.Constant)} & names, file
+            imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+            methods = [node for node in imports if (node.module or "").startswith(tuple(TABLES))]
+            assert not {alias.name for node in methods for alias in node.names} & functions, file
 
 
 def test_names_of_experiments_follow_the_traits() -> None:

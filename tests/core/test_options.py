@@ -1,11 +1,9 @@
 """What an option may be is stated once: a table, a type and a check that the whole package shares."""
 
 import dataclasses
-import json
 import math
 import typing
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -33,8 +31,7 @@ from fedatoms.experiment.fields import (
     Experiment,
 )
 from fedatoms.experiment.files import ABSENT_IN_OLDER_FILES
-from fedatoms.experiment.identity import ADDED_LATER, identity
-from fedatoms.experiment.presets import PRESETS
+from fedatoms.experiment.identity import ADDED_LATER
 from fedatoms.nn.initialise import STARTS
 
 FIELDS = {field.name: field for field in dataclasses.fields(Experiment)}
@@ -178,14 +175,3 @@ def test_an_experiment_and_a_simulation_refuse_a_number_in_the_same_words(name: 
 def test_a_list_is_refused_with_the_whole_text_and_the_wrong_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}=hed, head: unknown (group|model to score) 'hed'. Did you mean"):
         check(Experiment(**{name: "hed, head"}))
-
-
-def test_identities_never_change() -> None:
-    """They name results that are stored; only a preset that gets other values gets another line in the file."""
-    known = json.loads((Path(__file__).parent / "identities.json").read_text())
-    assert {name: identity(preset) for name, preset in PRESETS.items()} == known["presets"]
-    others = {
-        "lists": Experiment(fast="atoms, head", score="all,server", fixed="head", beta=0.2),
-        "personal": Experiment(personal="ditto", personal_strength=0.5, parametrisation="pfedpara"),
-    }
-    assert {name: identity(one) for name, one in others.items()} == known["others"]

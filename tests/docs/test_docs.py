@@ -1,5 +1,6 @@
 """The documentation is true today: every code block and command runs, every method has its card."""
 
+import ast
 import importlib.util
 import pickle
 import re
@@ -257,15 +258,27 @@ def test_the_glossary_points_to_the_code() -> None:
     rows = re.findall(r"^\| (.+?) \| .* \| `([^`]+)` `([^`]+)` \|$", (ROOT / "docs" / "glossary.md").read_text(), re.M)
     assert len(rows) > 40 and len({term for term, _, _ in rows}) == len(rows)
     for term, path, name in rows:
-        place = ROOT / "fedatoms" / path
-        text = "".join(file.read_text() for file in (place.rglob("*.py") if place.is_dir() else [place]))
-        assert re.search(rf"\b{name}\b", text), term
+        assert name in defined_in(ROOT / "fedatoms" / path), term
 
 
-@pytest.mark.parametrize("word", ["slope", "heard", "roll", "books", "sheet"])
+def defined_in(path: Path) -> set[str]:
+    """Finds what a file defines: functions, classes, parameters, fields and whatever else it assigns to."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return names | {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def dropped_words() -> list[str]:
+    """Finds the words that the glossary drops in every sense: those without a remark in brackets."""
+    table = (ROOT / "docs" / "glossary.md").read_text().partition("| instead of |")[2]
+    rows = re.findall(r"^\| ([^|()]+) \|", table, re.M)
+    return [word for row in rows for word in row.split(", ") if not word.startswith("-")]
+
+
+@pytest.mark.parametrize("word", dropped_words())
 def test_a_word_that_the_glossary_drops_is_not_written(word: str) -> None:
-    dropped = (ROOT / "docs" / "glossary.md").read_text().partition("## Not used")[2]
-    assert re.search(rf"^\| [^|]*\b{word}\b", dropped, re.M)
+    assert len(dropped_words()) >= 8
     pages = [page for page in PAGES if page.name != "glossary.md"]
     for path in [*pages, *(ROOT / "fedatoms").rglob("*.py")]:
         assert not re.search(rf"\b{word}s?\b", path.read_text(), re.I), path

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from fedatoms.algorithms.base import Server
 from fedatoms.cli import main
 from fedatoms.core import trees
-from fedatoms.engine import client_round
 from fedatoms.engine.client_round import Job, Learner, Reply, Training
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, fast_slow
-from fedatoms.engine.execution import blocks, cuda_graph, vmap
+from fedatoms.engine.execution import block_round, blocks, cuda_graph, vmap
 from fedatoms.engine.execution.blocks import even_blocks, in_blocks, room, that_fit
 from fedatoms.engine.execution.loop import MapClients, one_by_one
 from fedatoms.engine.execution.vmap import NotVectorisable, vectorised
@@ -110,14 +109,14 @@ def agree(one: State, other: State) -> bool:
 def full_above(clients: int, monkeypatch: pytest.MonkeyPatch, when: Iterable[bool] = ()) -> None:
     """Lets torch run out of memory with more than so many clients: always, or in those blocks that ``when`` says."""
     turns = iter(when or itertools.repeat(True))
-    real = client_round.finish_block
+    real = block_round.finish_block
 
     def finish(learner: Learner, heard: Server, jobs: Job, *more: object) -> Reply:
         if len(jobs.plan.key) > clients and next(turns):
             raise torch.OutOfMemoryError("out of memory")
         return real(learner, heard, jobs, *more)
 
-    monkeypatch.setattr(client_round, "finish_block", finish)
+    monkeypatch.setattr(block_round, "finish_block", finish)
     monkeypatch.setattr(cuda_graph, "finish_block", finish)
 
 
@@ -302,7 +301,7 @@ def test_a_gpus_block_is_measured_in_one_step_of_one_client(monkeypatch: pytest.
     answers |= {"mem_get_info": (10**6, 10**9), "reset_peak_memory_stats": None}
     for name, answer in answers.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
-    real, shapes = client_round.local_rounds, []
+    real, shapes = block_round.local_rounds, []
 
     def rounds(learner: Learner, heard: Server, jobs: Job) -> Reply:
         shapes.append(jobs.plan.rows.shape[:2])

@@ -21,7 +21,7 @@ from fedatoms.engine.round import select
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.evidence.measures import FULL, MEASURES
-from fedatoms.evidence.measures.base import Settings, Watch, silent, size_of
+from fedatoms.evidence.measures.base import Settings, Watch, size_of
 from fedatoms.evidence.measures.files import FILE, Measure, read_measure, write_measure
 from fedatoms.evidence.measures.landscape import Grid, from_one_point, loss_at, plane_of, some_rows, trajectory
 from fedatoms.evidence.measures.networks import filters, loss, prepared, reconstructed, scored_on_training
@@ -57,6 +57,10 @@ SETTINGS: dict[str, Settings] = {
 def a_federation(atoms: int | None = 4, seed: int = 0) -> Simulation:
     sim = Simulation(small_net(atoms=atoms), clients_of((5, 7, 12, 6)), fraction=0.5, seed=seed)
     return replace(sim, training=Training(epochs=2, batch_size=4, lr=0.05))
+
+
+def silent(done: int, total: int, what: str) -> None:
+    """Reports no progress."""
 
 
 def taken(name: str, watch: Watch = silent) -> Measure:

@@ -165,7 +165,7 @@ def test_a_stranger_does_not_train_as_a_client_whose_node_is_away(
     line = next(line for line in caplog.messages if line.startswith(f"node {STRANGER} "))
     assert re.fullmatch(
         rf"node {STRANGER} says that it is client {WHO}, which belongs to another key, [0-9a-f]{{16}} of node "
-        rf'{FIRST + WHO}\. To let it be, go on with resume=true free="{WHO}" in the run config; if nodes have no '
+        rf'{FIRST + WHO}\. To accept it, resume with resume=true free="{WHO}" in the run config; if nodes have no '
         r'registered keys, with node-keys="new"\.',
         line,
     )

@@ -1,4 +1,4 @@
-"""What runs on Flower leave is loaded strictly too: the server's model, a node's own part, and a node's state."""
+"""What runs on Flower leave is loaded strictly too: the server's model, a node's parameters and its state."""
 
 import hashlib
 from collections.abc import Callable
@@ -122,6 +122,6 @@ def test_a_node_whose_state_lacks_a_tensor_has_lost_it(
         return app(message)
 
     on_flower(experiment, tmp_path, meddle)  # type: ignore[arg-type]
-    line = f"round 4: client {WHO} (node {FIRST + WHO}) has lost its state, and begins anew"
+    line = f"round 4: client {WHO} (node {FIRST + WHO}) has lost its state, and starts afresh"
     assert warnings_in(caplog) == [line]
     assert all(leaf.isfinite().all() for leaf in all_of(tmp_path, experiment).values())  # type: ignore[arg-type]

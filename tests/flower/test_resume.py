@@ -159,7 +159,7 @@ def test_too_few_answers_are_one_line_to_the_user_and_no_failure_to_flower(
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert lines == [
         f"stopped in round 1: 2 good answers from 4 clients (1 refused), but min-train-nodes is 3. The model so far is "
-        f"{out}/it/model.safetensors. Start the missing nodes, and go on with resume=true in the run config."
+        f"{out}/it/model.safetensors. Start the missing nodes, and continue with resume=true in the run config."
     ]
 
 
@@ -209,12 +209,12 @@ def cut_off(folder: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [wipe, damage, cut_off])
 @pytest.mark.parametrize("experiment", [SCAFFOLD, OWN_ATOMS], ids=["scaffold, fast and slow", "local atoms"])
-def test_a_node_that_lost_its_state_begins_anew_and_is_sent_all(
+def test_a_node_that_lost_its_state_starts_afresh_and_is_sent_all(
     spoil: Callable[[Path], None], experiment: Experiment, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = on_flower(experiment, tmp_path, before(3, WHO, lambda: spoil(tmp_path)))
     lines = warnings_in(caplog)
-    assert lines == [f"round 4: client {WHO} (node {FIRST + WHO}) has lost its state, and begins anew"]
+    assert lines == [f"round 4: client {WHO} (node {FIRST + WHO}) has lost its state, and starts afresh"]
     rows = read_rounds(tmp_path / "runs" / "it")
     assert rows[3]["clients"] == 4
     assert all(leaf.isfinite().all() for leaf in all_of(tmp_path, experiment).values())
@@ -349,8 +349,8 @@ def test_a_server_whose_own_loss_is_not_finite_stops_with_a_line_and_goes_on_fro
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert lines == [
         f"stopped in round 2: the server's loss is nan, although all answers were finite. The model so far is "
-        f"{run / 'model.safetensors'}. Nothing of the round is kept: go on with resume=true in the run config and "
-        f'aggregation="median". If it stops again, an earlier round did the harm: begin anew, with a lower lr.'
+        f"{run / 'model.safetensors'}. Nothing of the round is kept: continue with resume=true in the run config and "
+        f'aggregation="median". If it stops again, an earlier round did the harm: start again with a lower lr.'
     ]
     assert_as_after_round_0(tmp_path)
     on_flower(experiment, tmp_path, resume=True)

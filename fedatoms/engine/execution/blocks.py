@@ -9,7 +9,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
-from fedatoms.engine.client_round import Job, Learner, Reply, begin, local_rounds
+from fedatoms.engine.client_round import Job, Learner, Reply, begin
+from fedatoms.engine.execution.block_round import local_rounds
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.vmap import causes, naming_refusals, stack, why
 

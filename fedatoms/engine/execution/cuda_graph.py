@@ -14,7 +14,8 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
-from fedatoms.engine.client_round import Carry, Job, Learner, Reply, begin, block_step, finish_block
+from fedatoms.engine.client_round import Carry, Job, Learner, Reply, begin
+from fedatoms.engine.execution.block_round import block_step, finish_block
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, why
 from fedatoms.engine.gpu.rewrite import BatchedKernels, kernel_is_missing, traced

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
 from fedatoms.data.batches import move, pad_steps
-from fedatoms.engine.client_round import Job, Learner, Reply, local_rounds
+from fedatoms.engine.client_round import Job, Learner, Reply
+from fedatoms.engine.execution.block_round import local_rounds
 from fedatoms.engine.execution.loop import MapClients
 
 

@@ -38,7 +38,7 @@ def judge_of(runtime: Runtime, clients: Sequence[int]) -> Judge:
 
 def of_plain_network(judge: Judge) -> Judge:
     """Prepares to score plain twins of a decomposed network, whose filters need not be a product."""
-    model, nobody = fuse(judge.test.sim.model), Personal()  # a client's own part, if any, has other names there
+    model, nobody = fuse(judge.test.sim.model), Personal()  # personal parameters, if any, have other names there
     test = prepare(replace(judge.test.sim, model=model, personal=nobody), like=judge.test)
     return Judge(test, prepare(replace(judge.train.sim, model=model, personal=nobody), like=test))
 

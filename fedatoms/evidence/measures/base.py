@@ -86,10 +86,6 @@ def size_of(kind: Kind, measure: Measure) -> Literal["full", "quick", "other"]:
     return "quick" if measure.settings == as_json(kind.quick) else "other"
 
 
-def silent(done: int, total: int, what: str) -> None:
-    """Is a progress callback that shows nothing."""
-
-
 def counting(watch: Watch, total: int) -> Callable[[str], None]:
     """Returns a progress callback that counts to ``total``.
 

@@ -16,9 +16,11 @@ from fedatoms.core.outputs import check_parent
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page import explanations, figures, measures, run_figures, sections
 from fedatoms.evidence.page.export import to_csv
+from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.results.cells import match
 from fedatoms.evidence.results.find import Found, find
-from fedatoms.evidence.results.groups import group
+from fedatoms.evidence.results.groups import Group, group
+from fedatoms.evidence.results.run_figures import RunFigure
 from fedatoms.evidence.results.run_figures import figures as from_runs
 
 # Plotly: plotly.js-cartesian-dist-min 4.1.1, packed with `gzip -9n`; a third of Plotly, and all that we need.
@@ -56,20 +58,12 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
     """Returns the page as text."""
     groups = group(found.runs)
     ours, of_runs = match(groups), from_runs(groups)
-    plots = [*explanations.plots(found.explanations), *run_figures.plots(of_runs), *measures.plots(found.measures)]
-    pictures, left_out = figures.splits(found.runs, data_dir)
-    data = {
-        "curves": figures.curves(groups),
-        "measures": plots,
-        "bytes": figures.sent(groups),
-        "splits": pictures,
-        "groups": GROUPS,
-    }
+    splits, left_out = figures.splits(found.runs, data_dir)
     return Template(_file("page.html")).substitute(
         style=_file("page.css"),
         script=_file("page.js"),
         plotly=base64.b64encode((files("fedatoms.evidence.page") / PLOTLY).read_bytes()).decode(),
-        data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        data=_data(found, groups, of_runs, splits),
         csv=escape(quote(csv)),
         summary=sections.summary(found, groups, folders),
         claims=sections.claim_cards(claims(found)),
@@ -81,6 +75,14 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         splits=sections.paragraphs(left_out),
         provenance=sections.origins(found.runs),
     )
+
+
+def _data(found: Found, groups: Sequence[Group], of_runs: Sequence[RunFigure], splits: list[Json]) -> str:
+    """Returns what the page's script draws, safe inside a script."""
+    plots = [*explanations.plots(found.explanations), *run_figures.plots(of_runs), *measures.plots(found.measures)]
+    curves, sent = figures.curves(groups), figures.sent(groups)
+    data = {"curves": curves, "measures": plots, "bytes": sent, "splits": splits, "groups": GROUPS}
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _file(name: str) -> str:

@@ -1,0 +1,62 @@
+"""The round of a block of clients at once: one client's steps, vectorised over the leading client axis."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedatoms.algorithms.base import Server
+from fedatoms.core import trees
+from fedatoms.core.trees import Memory, Params
+from fedatoms.data.batches import Plan
+from fedatoms.engine.client_round import Batch, Carry, Job, Learner, Loss, Reply, begin, data_of, finish, local_step
+
+BlockStep = Callable[[Carry, Memory, Plan, Tensor, Server, Tensor], tuple[Carry, Tensor]]
+
+
+def local_rounds(learner: Learner, broadcast: Server, jobs: Job) -> Reply:
+    """Trains a block of clients at once: the same steps, each vectorised over the leading client axis."""
+    step = block_step(learner)
+    rate = torch.tensor(learner.rate, dtype=learner.network.dtype, device=jobs.plan.rows.device)
+    carry, losses = begin(learner, jobs), []
+    for s in range(jobs.plan.rows.shape[1]):
+        carry, loss = step(carry, jobs.memory, jobs.plan, torch.tensor([s], device=rate.device), broadcast, rate)
+        losses.append(loss)
+    return finish_block(learner, broadcast, jobs, carry, torch.stack(losses, 1), rate)
+
+
+def block_step(learner: Learner) -> BlockStep:
+    """Returns one step of a block of clients, number ``s`` (one element); a client whose rows are all padding stays."""
+    step = local_step(learner, _by_transform)
+
+    def unless_padding(
+        carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: Tensor
+    ) -> tuple[Carry, Tensor]:
+        assert batch.real is not None
+        alive = batch.real.any()
+        new, loss = step(carry, memory, batch, broadcast, rate)
+        kept = (trees.apply(lambda n, o: torch.where(alive, n, o), n, o) for n, o in zip(new, carry, strict=True))
+        return Carry(*kept), loss
+
+    every_client = torch.vmap(unless_padding, in_dims=(0, 0, 0, None, None))
+
+    def run(
+        carry: Carry, memory: Memory, plan: Plan, s: Tensor, broadcast: Server, rate: Tensor
+    ) -> tuple[Carry, Tensor]:
+        rows, real, flip, shift = (leaf.index_select(1, s).squeeze(1) for leaf in plan[:4])
+        now = Plan(rows, real, flip, shift, plan.key + s)
+        x, y = data_of(learner, now, ())
+        return every_client(carry, memory, Batch(x, y, now.real, now.key), broadcast, rate)
+
+    return run
+
+
+def finish_block(learner: Learner, broadcast: Server, jobs: Job, carry: Carry, losses: Tensor, rate: Tensor) -> Reply:
+    """Makes the replies of a block of clients."""
+    every_client = torch.vmap(lambda job, carry, losses: finish(learner, broadcast, job, carry, losses, rate))
+    return every_client(jobs, carry, losses)
+
+
+def _by_transform(loss: Loss, weights: Params) -> tuple[Params, Tensor, Params]:
+    gradient, (value, buffers) = torch.func.grad_and_value(loss, has_aux=True)(weights)
+    return gradient, value, buffers

@@ -1,0 +1,41 @@
+"""An experiment is text and numbers: its files give it back, its identity never changes, and presets are sound."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedatoms.algorithms import ALGORITHMS
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import from_json, to_json
+from fedatoms.experiment.identity import identity, run_name
+from fedatoms.experiment.presets import PRESETS
+from fedatoms.nn.models import MODELS
+from fedatoms.personal import METHODS
+
+
+def test_experiments_survive_their_files() -> None:
+    experiment = Experiment(beta=0.2, strength=0.1, name="x")
+    again = from_json(json.loads(json.dumps(to_json(experiment))))
+    assert identity(again) == identity(experiment) and run_name(again) == "x"
+    assert identity(Experiment(beta="1/5")) == identity(Experiment(beta=0.2)) != identity(Experiment())
+
+
+def test_identities_never_change() -> None:
+    """They name results that are stored; only a preset that gets other values gets another line in the file."""
+    known = json.loads((Path(__file__).parent / "identities.json").read_text())
+    assert {name: identity(preset) for name, preset in PRESETS.items()} == known["presets"]
+    others = {
+        "lists": Experiment(fast="atoms, head", score="all,server", fixed="head", beta=0.2),
+        "personal": Experiment(personal="ditto", personal_strength=0.5, parametrisation="pfedpara"),
+    }
+    assert {name: identity(one) for name, one in others.items()} == known["others"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_names_what_there_is(name: str) -> None:
+    experiment = PRESETS[name]
+    check(experiment)
+    assert experiment.personal in METHODS and experiment.algorithm in ALGORITHMS and experiment.model in MODELS
+    assert ("-personal-" in name) == (experiment.personal != "none")
