@@ -147,8 +147,9 @@ def personal_model(folder: Path | str, client: int) -> nn.Module:
         raise ValueError(f"client={client!r} is not a client of {folder}. Use 0 to {experiment.clients - 1}.")
     _check_clients(folder, experiment)
     path = personal_file(folder, client)
+    filled = with_own(model, path, experiment, images_of(folder), how_to_rewrite(folder))
     check_sealed(folder, path, how_to_rewrite(folder))
-    return fuse(with_own(model, path, experiment, images_of(folder), how_to_rewrite(folder))).eval()
+    return fuse(filled).eval()
 
 
 def with_own(model: nn.Module, path: Path, experiment: Experiment, images: ImagesOf, remedy: str) -> nn.Module:

@@ -59,7 +59,7 @@ def _reproduce(names: Sequence[str], settings: "Reproduce", began: float, clock:
     asked, out = jobs(wanted, settings), Path(out_of(settings))
     found, console = _find(out), terminal()
     for note in found.left_out:
-        if not note.reason.startswith("stopped"):  # such a run continues if it is asked for
+        if not note.reason.startswith(("stopped", "running")):  # such a run continues if it is asked for
             say(f"{note.path}: {note.reason}")
     left = missing(asked, found)
     check_jobs(left, settings)

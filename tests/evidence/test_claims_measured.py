@@ -65,7 +65,7 @@ def test_of_many_seeds_the_latest_round_decides(tmp_path: Path) -> None:
 def test_a_round_that_is_none_is_damage(since: object, tmp_path: Path) -> None:
     a_full_measure(tmp_path, "training_loss", {"lines": [[2.0, 1.5], [2.0, 1.25]], "lower_from": since})
     found = find([tmp_path])
-    assert not found.measures and "neither a round nor null" in found.left_out[0].reason
+    assert not found.measures and "lower_from: expected int | null" in found.left_out[0].reason
 
 
 @pytest.mark.parametrize("name, words", [("variance", "figure (b)"), ("training_loss", "training loss")])

@@ -55,13 +55,10 @@ def test_the_servers_model_and_a_nodes_own_are_loaded_whole_or_not_at_all(tmp_pa
     assert torch.equal(trained(task, folder, own=file).eval()(x), with_params(shared, own, own)(x))
     save_file({name: leaf for name, leaf in own.items() if name != "conv1.atoms"}, file)
     assert "missing: conv1.atoms)" in mistake(lambda: trained(task, folder, own=file))
-    for meddled, word in (
-        ({}, "missing: "),
-        ({**tree, "fc2.bias": torch.ones(1)}, "misshapen: fc2.bias is float32 (1,)"),
-    ):
+    for meddled in ({}, {**tree, "fc2.bias": torch.ones(1)}):
         save_file(meddled, path, metadata={"images": '{"classes": 3, "shape": [1, 6, 6]}'})
         line = mistake(lambda: trained(task, folder))
-        assert str(path) in line and word in line and "`flwr run` and resume=true" in line
+        assert str(path) in line and "but result.json says" in line and "`flwr run` and resume=true" in line
     on_flower(OWN_ATOMS, tmp_path, resume=True)  # what the line says to do
     assert identical(load_file(path), tree) and identical(load_file(file), own)
     trained(task, folder, own=file)

@@ -306,13 +306,13 @@ def test_a_file_system_without_locks_is_refused_with_a_line_and_read_all_the_sam
 
 def test_a_folder_that_can_only_be_read_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def opens(path: str, flags: int, mode: int = 0o777) -> int:
-        if flags != os.O_RDONLY:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             raise OSError(errno.EROFS, "Read-only file system", str(path))
         return real(path, flags, mode)
 
     real = os.open
     a_run(tmp_path / "run").joinpath("result.json").unlink()
-    (tmp_path / "run" / "experiment.json").write_text("{}")
+    (tmp_path / "run" / "experiment.json").write_text(text_of(Experiment()))
     with locked(tmp_path / "run"), monkeypatch.context() as patched:
         patched.setattr(os, "open", opens)
         assert "running" in find([tmp_path]).left_out[0].reason
