@@ -28,6 +28,7 @@ from fedatoms.nn.models import build, check_input
 from fedatoms.personal import personal
 
 THREADS = torch.get_num_threads()  # torch's choice, or the program's own from before the import
+SMALL_BATCH = 1000  # images that a batch may have in any data
 
 
 def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation:
@@ -194,13 +195,14 @@ def configure(experiment: Experiment) -> None:
 def _check_before_data(experiment: Experiment) -> None:
     """Refuses what no data are needed for: reading them takes a while."""
     algorithm(experiment.algorithm, experiment.strength)
+    personal(experiment.personal, experiment.personal_strength)
     device_of(experiment)
     check_threads(experiment.threads)
 
 
 def _check_batch(experiment: Experiment, images: int) -> None:
-    """Refuses a batch that no client can fill: it would only hold padding."""
-    if experiment.batch_size > images:
+    """Refuses a batch that no client can fill, unless it is small: it would only hold padding."""
+    if experiment.batch_size > max(images, SMALL_BATCH):
         raise ValueError(
             f"batch_size={experiment.batch_size} is more than the {images:,} training images. Use {images} or fewer."
         )

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,9 +13,10 @@ from msgspec import Meta
 
 from fedatoms.core.border import open_regular, read_bytes
 from fedatoms.core.files import replace_file
-from fedatoms.core.records import MOST, SEAL, fit, parse, sealed, unsealed
+from fedatoms.core.records import MOST, SEAL, fit, parse, read_record, sealed, unsealed
 from fedatoms.engine.loop import Progress
-from fedatoms.experiment.files import EXPERIMENT
+from fedatoms.experiment.files import EXPERIMENT, from_json, load_run
+from fedatoms.experiment.identity import trajectory
 
 ROUNDS, RESULT = "rounds.jsonl", "result.json"
 LONGEST = 10**7  # bytes of a line, at most
@@ -82,12 +84,18 @@ def read_rounds(folder: Path) -> list[Row]:
 def read_lines(folder: Path) -> Lines:
     """Reads the rounds of a run as far as they are whole."""
     path = folder / ROUNDS
-    return _lines(path, Lines([], 0), must_be_sealed=is_sealed(folder)) if path.exists() else Lines([], 0)
+    if not path.exists():
+        return Lines([], 0)
+    try:
+        first = Lines([], first_seal(folder))
+    except (ValueError, OSError) as error:
+        return Lines([], 0, f"{path} cannot be checked: {error}")
+    return _lines(path, first, must_be_sealed=is_sealed(folder))
 
 
 def read_segments(folder: Path, count: int) -> Lines:
     """Reads the first ``count`` rounds of a run from what lies beside its checkpoints, as far as they are whole."""
-    found = Lines([], 0)
+    found = Lines([], first_seal(folder))
     for path in _segments(folder):
         if found.damage or _last(path) > count:
             break
@@ -104,6 +112,13 @@ def is_sealed(folder: Path) -> bool:
     return False
 
 
+def first_seal(folder: Path) -> int:
+    """Returns the seal that the first line follows: that of the run's experiment, so other runs' lines do not fit."""
+    whole = (folder / EXPERIMENT).exists()
+    experiment = load_run(folder) if whole else from_json(_experiment_of_result(folder))
+    return zlib.crc32(trajectory(experiment).encode())
+
+
 def line_of(row: Row, seal: int) -> tuple[str, int]:
     """Returns the sealed line of a row that follows one with this seal, and its own seal."""
     values = sealed(dict(row), seal)
@@ -112,7 +127,7 @@ def line_of(row: Row, seal: int) -> tuple[str, int]:
 
 def keep_rounds(folder: Path, rows: Iterable[Row]) -> int:
     """Makes a run's rounds exactly these, in its file and beside its checkpoints, and returns the last one's seal."""
-    lines, seal = [], 0
+    lines, seal = [], first_seal(folder)
     for row in rows:
         line, seal = line_of(row, seal)
         lines.append(line)
@@ -123,7 +138,7 @@ def keep_rounds(folder: Path, rows: Iterable[Row]) -> int:
     if (known := read_segments(folder, len(lines))).damage or known.seal != seal:
         for path in _segments(folder):
             path.unlink()
-        known = Lines([], 0)
+        known = Lines([], seal)
     write_segment(folder, lines[len(known.rows) :], len(lines))
     return seal
 
@@ -173,11 +188,15 @@ def _last(path: Path) -> int:
 
 
 def _rounds_of_result(folder: Path) -> int:
-    """Returns how many rounds the result of a run is of; 0 if there is none, or if it says so to nobody."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        rounds = json.loads(read_bytes(folder / RESULT, MOST))["experiment"]["rounds"]
+    """Returns how many rounds the result of a run is of; 0 if there is none, or none that can be read."""
+    with suppress(OSError, ValueError):
+        rounds = _experiment_of_result(folder).get("rounds")
         return rounds if type(rounds) is int else 0
     return 0
+
+
+def _experiment_of_result(folder: Path) -> dict[str, object]:
+    return fit(read_record(folder / RESULT).get("experiment"), dict[str, object], f"{folder / RESULT}: experiment")
 
 
 def _lines(path: Path, before: Lines, *, must_be_sealed: bool) -> Lines:

@@ -38,7 +38,7 @@ def _resumed(folder: Path) -> object:
 
 def _explained(folder: Path) -> object:
     found = json.loads((folder / "explain.json").read_text())
-    return {name: value for name, value in found.items() if name != "provenance"}
+    return {name: value for name, value in found.items() if name not in ("provenance", "seal")}
 
 
 def _written(name: str) -> Callable[[Path], object]:
@@ -117,10 +117,11 @@ def _judge(
         path.write_text(LOCK)
     DAMAGES[damage](path, random.Random(seed), subjects.the_run(other) / file)
     ran = _read(reader, folder, shell)
-    found = verdict(ran, 3 * expected.memory + SLACK)
+    found = verdict(ran, 3 * expected.memory + SLACK, statuses=(0, 1) if reader == "runs" else (0,))
+    said = ran.err + (ran.out if reader == "runs" else "")  # whose table has a state that is "damaged"
     if found.word == "refused" and run.name not in found.why and path.name not in found.why:
         return Verdict("raw", f"names neither file nor run: {found.why}")
-    if found.word != "fine" or any(word in ran.err for word in (path.name, f"checkpoint {path.stem}")):
+    if found.word != "fine" or any(word in said for word in (path.name, f"checkpoint {path.stem}")):
         return found
     try:
         given = _given(reader, folder, ran)

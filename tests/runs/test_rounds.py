@@ -138,3 +138,10 @@ def test_any_changed_bit_of_a_sealed_file_is_noticed_or_changes_nothing(name: st
             assert name in str(error)
             continue
         assert same or name in changed_files(result)
+
+
+def test_lines_of_another_experiment_do_not_fit(folder: Path, tmp_path: Path) -> None:
+    other = run(replace(TINY, out=str(tmp_path), name="other", rounds=5, seed=1)).folder
+    (folder / ROUNDS).write_bytes((other / ROUNDS).read_bytes())
+    with pytest.raises(ValueError, match="line 1 does not match its checksum"):
+        read_rounds(folder)
