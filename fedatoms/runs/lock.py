@@ -6,12 +6,15 @@ The operating system holds the lock, on a file that names its owner: the file of
 import json
 import os
 import socket
+import stat
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+
+from fedatoms.core.border import read_bytes
 
 FILE = "lock"
 WAY_OUT = "Wait for it, end it, or use another `out`."
@@ -79,11 +82,11 @@ def locked(folder: Path, way_out: str = WAY_OUT) -> Iterator[None]:
 def writer(folder: Path) -> str | None:
     """Returns which process writes a folder, if one does; writes nothing, so the folder may be read-only."""
     try:
-        file = os.open(folder / FILE, os.O_RDONLY)
+        file = os.open(folder / FILE, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe would make it wait
     except OSError:
         return None
     try:
-        return None if _lock(file, shared=True) else _read(folder / FILE)
+        return None if not _is_regular(file) or _lock(file, shared=True) else _read(folder / FILE)
     except OSError:
         return None  # without locks nobody could begin to write
     finally:
@@ -110,9 +113,12 @@ def _take(path: Path) -> int | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.exists()
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o666)
     except FileNotFoundError:  # another process removed the empty folder
         return None
+    if not _is_regular(file):
+        os.close(file)
+        raise ValueError(f"{path} is not a regular file, which a lock must be. Remove it.")
     try:
         if _lock(file, shared=False) and _is_at(file, path):
             return file
@@ -126,6 +132,10 @@ def _take(path: Path) -> int | None:
         ) from None
     os.close(file)
     return None
+
+
+def _is_regular(file: int) -> bool:
+    return stat.S_ISREG(os.fstat(file).st_mode)
 
 
 def _is_at(file: int, path: Path) -> bool:
@@ -144,7 +154,7 @@ def _sign(file: int) -> None:
 
 def _read(path: Path) -> str:
     try:
-        by = json.loads(path.read_text())
+        by = json.loads(read_bytes(path, 10_000))
         return f"process {by['process']} on {by['host']} since {by['start']}"
     except (OSError, ValueError, KeyError, TypeError):  # it has not signed yet
         return "another process"

@@ -82,6 +82,8 @@ def result_of(
 ) -> Result:
     """Summarises the rounds of a run."""
     rows = read_rounds(folder)
+    if not rows:
+        raise ValueError(f"{folder / ROUNDS} has no rounds any more: something else wrote it. Start the run again.")
     return Result(
         experiment=experiment,
         accuracy=summarise(rows),

@@ -416,3 +416,17 @@ def test_two_that_write_one_file_at_once_leave_the_whole_of_one(
     replace_file(tmp_path / "page", b"first")
     assert (tmp_path / "page").read_bytes() == b"first"
     assert [path.name for path in tmp_path.iterdir()] == ["page"]
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a device"])
+def test_a_lock_that_is_no_file_is_named_at_once(what: str, tmp_path: Path) -> None:
+    if what == "a pipe":
+        os.mkfifo(tmp_path / "lock")
+    else:
+        (tmp_path / "lock").symlink_to("/dev/zero")
+    assert writer(tmp_path) is None
+    with (
+        pytest.raises(ValueError, match="lock is not a regular file, which a lock must be. Remove it"),
+        locked(tmp_path),
+    ):
+        raise AssertionError("it was locked")

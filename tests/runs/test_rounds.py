@@ -14,7 +14,7 @@ from fedatoms.core.records import SEAL
 from fedatoms.evidence.results.find import find
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.execute import resume, run
-from fedatoms.runs.results import changed_files, read_result
+from fedatoms.runs.results import changed_files, read_result, result_of
 from fedatoms.runs.rounds import ROUNDS, read_rounds
 
 Lines = Sequence[str]
@@ -145,3 +145,10 @@ def test_lines_of_another_experiment_do_not_fit(folder: Path, tmp_path: Path) ->
     (folder / ROUNDS).write_bytes((other / ROUNDS).read_bytes())
     with pytest.raises(ValueError, match="line 1 does not match its checksum"):
         read_rounds(folder)
+
+
+def test_rounds_that_something_else_emptied_are_a_line(folder: Path) -> None:
+    (folder / "result.json").unlink()
+    (folder / ROUNDS).write_text("")
+    with pytest.raises(ValueError, match="has no rounds any more: something else wrote it"):
+        result_of(TINY, folder, seconds=1.0, parameters=1, provenance={})
