@@ -426,7 +426,7 @@ def test_a_lock_that_is_no_file_is_named_at_once(what: str, tmp_path: Path) -> N
         (tmp_path / "lock").symlink_to("/dev/zero")
     assert writer(tmp_path) is None
     with (
-        pytest.raises(ValueError, match="lock is not a regular file, which a lock must be. Remove it"),
+        pytest.raises(ValueError, match=r"lock is not a regular file, which a lock must be. Remove it"),
         locked(tmp_path),
     ):
         raise AssertionError("it was locked")
