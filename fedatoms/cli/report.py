@@ -42,6 +42,8 @@ def _report(folders: Sequence[Path], out: Path, data_dir: Path | None) -> int:
     done, console = report(folders, out, data_dir), terminal()
     for note in (*done.found.left_out, *done.found.notes):
         say(f"{note.path}: {note.reason}")
+    if older := sum(not run.result.files for run in done.found.runs):
+        line(console, f"{older} of {len(done.found.runs)} runs not checked: of an older version, without checksums")
     counts = {"run": len(done.found.runs), "measure": len(done.found.measures)}
     found = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in counts.items() if number)
     line(console, f"page: {done.page}, {found}, {done.page.stat().st_size / 1e6:.1f} MB")

@@ -111,6 +111,8 @@ def _run(jobs: Sequence[Job], asked: argparse.Namespace, store: Path) -> Iterato
         for number, one in enumerate(pool.imap_unordered(_found, range(len(jobs))), 1):
             if one.word not in GOOD:
                 print(f"{number}/{len(jobs)} {one.word}: {one.kind} {one.name}: {one.why[:200]}", flush=True)
+            elif number % 100 == 0:
+                print(f"{number}/{len(jobs)}", flush=True)
             yield one
 
 

@@ -111,3 +111,10 @@ def test_a_folder_without_runs_or_none_at_all_is_one_line(tmp_path: Path, capsys
     assert main(["runs", str(tmp_path)]) == 2 and main(["runs", str(tmp_path / "none")]) == 2
     no_run, no_folder = capsys.readouterr().err.splitlines()
     assert no_run.endswith("no run. Make one with `fedatoms run`.") and "none is not a folder" in no_folder
+
+
+def test_a_report_says_how_many_runs_are_not_checked(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["report", str(finished.parent), "-o", str(finished.parent / "page.html")]
+    assert main(words) == 0 and "not checked" not in capsys.readouterr().out
+    as_older(finished)
+    assert main(words) == 0 and "1 of 1 runs not checked: of an older version" in capsys.readouterr().out
