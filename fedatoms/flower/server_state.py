@@ -10,7 +10,7 @@ import torch
 from fedatoms.core import ledger, trees
 from fedatoms.core.files import replace_file
 from fedatoms.core.ledger import Bytes
-from fedatoms.core.records import fit, read_record, sealed
+from fedatoms.core.records import FORMAT, fit, read_record, sealed
 from fedatoms.core.trees import Memory
 from fedatoms.engine import server as server_side
 from fedatoms.engine.round import aggregate, lacked_by, message_to
@@ -71,7 +71,9 @@ def save_state(folder: Path, known: ServerState) -> None:
     """Writes what no checkpoint has, before the checkpoint of the same round."""
     folder.mkdir(parents=True, exist_ok=True)
     base = {str(client): number for client, number in known.base.items()}
-    replace_file(_path(folder, known.state.round), json.dumps(sealed({"run": known.run, "base": base})).encode())
+    replace_file(
+        _path(folder, known.state.round), json.dumps(sealed({FORMAT: 2, "run": known.run, "base": base})).encode()
+    )
     for old in sorted(folder.glob("[0-9]*.json"))[: -KEPT - 1]:
         old.unlink()
 

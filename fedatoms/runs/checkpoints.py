@@ -14,7 +14,7 @@ from fedatoms.algorithms.base import Server
 from fedatoms.core.border import read_bytes
 from fedatoms.core.files import Stored, read_file, replace_file, write_file
 from fedatoms.core.options import Group
-from fedatoms.core.records import fit, read_record, sealed
+from fedatoms.core.records import FORMAT, fit, read_record, sealed
 from fedatoms.core.trees import Memory, Params, misfit
 from fedatoms.engine.client_states import Client, Clients, flatten, unflatten
 from fedatoms.engine.loop import begin
@@ -85,7 +85,7 @@ def _save(folder: Path, state: State, trajectory: str, seconds: float) -> None:
         "held": {str(client): dict(held) for client, held in state.held.items()},
         "clients": {str(client): [row.path.name, row.checksum] for client, row in rows.items()},
     }
-    replace_file(folder / f"{state.round:06d}.json", json.dumps(sealed(manifest)).encode())
+    replace_file(folder / f"{state.round:06d}.json", json.dumps(sealed({FORMAT: 2, **manifest})).encode())
 
 
 class _OtherExperiment(ValueError):

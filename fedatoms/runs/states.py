@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
 from fedatoms.core.lookup import one_line
-from fedatoms.core.records import fit, read_record, sealed
+from fedatoms.core.records import FORMAT, fit, read_record, sealed
 from fedatoms.experiment.files import EXPERIMENT, load_run
 from fedatoms.runs.lock import writer
 from fedatoms.runs.results import Result, changed_files, read_result, write_json
@@ -47,7 +47,9 @@ def noting_failure(folder: Path) -> Iterator[None]:
     except Exception as error:
         with suppress(OSError):  # the disk may be full
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            write_json(folder / FAILURE, sealed({"error": one_line(error) or type(error).__name__, "time": now}))
+            write_json(
+                folder / FAILURE, sealed({FORMAT: 2, "error": one_line(error) or type(error).__name__, "time": now})
+            )
         raise
 
 

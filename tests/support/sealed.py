@@ -17,7 +17,7 @@ def unseal(path: Path) -> None:
     lines = path.read_text()
     values = json.loads(lines)
     indent = len(lines.split("\n")[1]) - len(lines.split("\n")[1].lstrip()) if "\n" in lines.strip() else None
-    kept = {name: value for name, value in values.items() if name != SEAL}
+    kept = {name: value for name, value in values.items() if name != SEAL and (name, value) != (FORMAT, 2)}
     path.write_text(json.dumps(kept, indent=indent) + "\n")
 
 

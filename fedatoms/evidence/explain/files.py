@@ -9,7 +9,7 @@ from typing import cast
 
 from fedatoms.core.files import replace_file
 from fedatoms.core.lookup import one_line
-from fedatoms.core.records import fit, read_record, sealed
+from fedatoms.core.records import FORMAT, fit, read_record, sealed
 from fedatoms.evidence.explain.latent import Latent
 from fedatoms.evidence.explain.values import Explanation
 from fedatoms.experiment.checks import check
@@ -30,7 +30,7 @@ def write(explanation: Explanation, path: Path, found: Sequence[str]) -> None:
         "settings": _portable(settings),
         "found": list(found),
     }
-    replace_file(path, (json.dumps(sealed(content), indent=2, allow_nan=False) + "\n").encode())
+    replace_file(path, (json.dumps(sealed({FORMAT: 2, **content}), indent=2, allow_nan=False) + "\n").encode())
 
 
 def read(path: Path) -> Explanation:
