@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal, NamedTuple, TypeVar
 
-from fedatoms.core.lookup import find
+from fedatoms.core.lookup import find, nearest
 
 T = TypeVar("T")
 Factory = Callable[..., object]
@@ -77,6 +77,17 @@ class Table(NamedTuple):
                 f"{self.field}={name!r} returns {type(made).__name__}: a factory must return a {self._public(of)}."
             )
         return made
+
+    def call(self, value: object) -> str:
+        """Returns the call that makes the method which was meant by its name, or by its factory alone.
+
+        >>> Table("algorithm", "fedatoms.algorithms", {"a-b": Method("AB", "_ab:a_b")}, "", "").call("A-b")
+        'fedatoms.algorithms.a_b()'
+        """
+        name = getattr(value, "__name__", value)
+        functions = {known: method.factory.partition(":")[2] for known, method in self.methods.items()}
+        near = nearest(name.replace("_", "-"), functions, cutoff=0.6) if isinstance(name, str) else ""
+        return f"{self.package}.{functions[near or next(iter(functions))]}()"
 
     def _inside(self, name: str) -> tuple[Factory, str | None]:
         method = find(name, self.methods, self.kind)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import NamedTuple
 
 from fedatoms.engine.loop import Progress, Watch, begin, rounds
@@ -65,6 +66,7 @@ def run(
 
     ``known`` is asked once nobody else writes the folder: a result that it returns is the run's, and nothing is run.
     """
+    _check_experiment(experiment)
     folder, engine = run_folder(experiment), engine or Engine()
     check_tensorboard(experiment)
     sim = engine.simulation(experiment, folder / "checkpoint" / "clients")  # bad input fails here: nothing is written
@@ -101,6 +103,12 @@ def resume(
         configure(new)
         runtime = prepare(sim)
         return _finish(_Run(new, runtime, folder, engine, watch), *_last_checkpoint(new, runtime, folder, say))
+
+
+def _check_experiment(experiment: object) -> None:
+    if not isinstance(experiment, Experiment):
+        use = f"fedatoms.preset({experiment!r})" if isinstance(experiment, str) else "fedatoms.Experiment(rounds=40)"
+        raise ValueError(f"experiment={shorten(repr(experiment), 60)} is not an experiment. Use {use}.")
 
 
 def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
