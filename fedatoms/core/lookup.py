@@ -52,6 +52,16 @@ def some(names: Iterable[str], most: int = 3) -> str:
     return ", ".join(listed[:most]) + more
 
 
+def counted(numbers: int | Iterable[int], word: str) -> str:
+    """Writes a number, or all that occur, with a word in the singular or plural.
+
+    >>> counted(1, "round"), counted(1437, "image"), counted([3, 1, 3], "seed")
+    ('1 round', '1,437 images', '1/3 seeds')
+    """
+    found = {numbers} if isinstance(numbers, int) else set(numbers)
+    return f"{'/'.join(f'{number:,}' for number in sorted(found))} {word}{'' if found == {1} else 's'}"
+
+
 def one_line(error: BaseException) -> str:
     """Returns the message of an error on one line; its type if it has none.
 
