@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import NamedTuple
 
+from fedatoms.core.lookup import counted
 from fedatoms.engine.loop import Progress, Watch, begin, rounds
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
@@ -131,7 +132,7 @@ def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) 
     _check_rounds(new, folder, done, has_result)
     rows = _rows_until(folder, done, say)
     if done == new.rounds and has_result:
-        say(f"{folder} is complete after {done} rounds. Ask for more with `rounds`.")
+        say(f"{folder} is complete after {counted(done, 'round')}. Ask for more with rounds=N.")
     write_json(folder / EXPERIMENT, sealed_fields(new))
     return loaded, keep_rounds(folder, rows)
 
@@ -140,7 +141,7 @@ def _check_rounds(new: Experiment, folder: Path, done: int, has_result: bool) ->
     if done == 0 and has_result:
         raise ValueError(f"{folder} has a result but no checkpoint to continue from. Start again with a new `name`.")
     if done > new.rounds:
-        raise ValueError(f"rounds={new.rounds}: {folder} has run {done} rounds already. Use {done} or more.")
+        raise ValueError(f"rounds={new.rounds}: {folder} has run {counted(done, 'round')} already. Use {done} or more.")
 
 
 def _rows_until(folder: Path, done: int, say: Say) -> list[Row]:
