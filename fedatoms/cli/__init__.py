@@ -13,8 +13,9 @@ from tyro.conf import Suppress, subcommand
 
 from fedatoms.cli import bench, compare, demo, explain, flower, personalize, presets, report, reproduce, run, runs
 from fedatoms.cli.console import say
-from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, is_out_of_memory, message_of, parse
+from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, message_of, parse
 from fedatoms.core.lookup import find
+from fedatoms.core.memory import is_out_of_memory
 from fedatoms.core.version import __version__
 
 __all__ = ["main"]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedatoms.core import lookup
-from fedatoms.core.methods import from_outside
+from fedatoms.core.outside import check_is_no_file, from_outside, naming
 from fedatoms.core.randomness import address
 
 Norm = Callable[[int], nn.Module]
@@ -105,8 +105,10 @@ def build(name: str, *, classes: int, channels: int = 3, seed: int = 0) -> nn.Mo
     if ":" in name:
         make = _own(name, classes)
     else:
+        if name not in MODELS:
+            check_is_no_file(name, "model")
         make = functools.partial(lookup.find(name, MODELS, "model"), classes=classes, channels=channels)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), naming({"model": name}):
         torch.default_generator.manual_seed(
             address(seed, "model")
         )  # torch.manual_seed would also reset the GPU's stream

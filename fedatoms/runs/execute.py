@@ -8,11 +8,12 @@ from textwrap import shorten
 from typing import NamedTuple
 
 from fedatoms.core.lookup import counted
+from fedatoms.core.outside import naming
 from fedatoms.engine.loop import Progress, Watch, begin, rounds
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
-from fedatoms.experiment.build import configure, simulation
+from fedatoms.experiment.build import configure, simulation, yours
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
 from fedatoms.experiment.files import EXPERIMENT, load_run, sealed_fields
@@ -77,8 +78,9 @@ def run(
         if has_begun(folder):
             raise ValueError(f"{folder} already holds a run. {engine.if_exists.format(folder=folder)}")
         configure(experiment)
-        runtime = prepare(sim)
-        fresh = Loaded(begin(runtime), 0.0, [])  # an experiment that cannot be run fails here: it leaves no folder
+        with naming(yours(experiment)):  # an experiment that cannot be run fails here: it leaves no folder
+            runtime = prepare(sim)
+            fresh = Loaded(begin(runtime), 0.0, [])
         write_json(folder / EXPERIMENT, sealed_fields(experiment))
         return _finish(_Run(experiment, runtime, folder, engine, watch), fresh, keep_rounds(folder, []))
 
@@ -173,7 +175,7 @@ def _finish(run: _Run, loaded: Loaded, seal: int) -> Result:
     """Runs the rounds that are left, then writes the model and the result."""
     began, source = time.perf_counter() - loaded.seconds, provenance_of(run.runtime.sim.device)
     experiment, runtime, folder, engine, _ = run
-    with noting_failure(folder):
+    with noting_failure(folder), naming(yours(experiment)):
         state = _train(run, loaded.state, began, seal)
         personal = engine.personal(experiment, runtime, state, folder) if experiment.personal != "none" else None
         result = result_of(
