@@ -120,4 +120,4 @@ def _demo(nodes: int, rounds: int, *, tls: bool) -> int:
 
 def _check_flower() -> None:
     if importlib.util.find_spec("flwr") is None:
-        raise ValueError('Flower is not installed. Use pip install "fedatoms[flower]".')
+        raise ValueError('Flower is not installed. In a clone, type pip install ".[flower]".')

@@ -723,7 +723,7 @@ def test_a_mistake_with_flower_costs_one_line(
 
 def test_flower_says_how_to_install_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert 'pip install "fedatoms[flower]"' in mistake(["flower", "demo"], capsys)
+    assert 'pip install ".[flower]"' in mistake(["flower", "demo"], capsys)
     assert main(["flower"]) == 0 and "docs/federation.md" in capsys.readouterr().out
 
 

@@ -209,6 +209,16 @@ def test_the_example_of_personal_atoms_gains_by_them(capsys: pytest.CaptureFixtu
     assert after > before + 10
 
 
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "fedatoms").rglob("*.py"))], ids=named)
+def test_nothing_is_installed_from_an_index_that_does_not_have_it(page: Path) -> None:
+    assert not re.search(r"pip install [\"']?fedatoms", page.read_text())
+
+
+def test_the_readme_installs_what_is_tested() -> None:
+    (install,) = [command for command in commands(ROOT / "README.md") if command.startswith("pip")]
+    assert "--constraint constraints.txt" in install and (ROOT / "constraints.txt").exists()
+
+
 def test_the_surface_is_twenty_names_each_once() -> None:
     assert sorted(fedatoms.__all__) == fedatoms.__all__ == dir(fedatoms) and len(fedatoms.__all__) <= 20
     places = [name.rpartition(".")[2] for name in public()]
