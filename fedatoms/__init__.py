@@ -8,7 +8,7 @@ The names of the ten-line program stand here; every other one in the folder wher
 import importlib
 from typing import TYPE_CHECKING
 
-from fedatoms.core.lazy import lazily
+from fedatoms.core.lazy import did_you_mean, lazily
 from fedatoms.core.version import __version__
 
 if TYPE_CHECKING:
@@ -70,16 +70,19 @@ _MOVED = {  # names of 0.1.0, for the error that says where each is now
 }
 
 
-def _attribute(name: str) -> object:
+def _hint(name: str) -> str:
+    """Says where a name is that is not here: one that has moved, or the nearest here or among the methods."""
     if name in _MOVED:
-        raise AttributeError(f"fedatoms.{name} has moved since 0.1.0: use fedatoms.{_MOVED[name]}.{name}")
-    if name in __all__ and name not in _HOMES:
-        return importlib.import_module(f"fedatoms.{name}")
-    return lazily(__name__, _HOMES)(name)
+        return f". fedatoms.{name} has moved since 0.1.0: use fedatoms.{_MOVED[name]}.{name}"
+    places = {each: f"fedatoms.{folder}.{each}" for each, folder in _MOVED.items()}
+    for folder in ("algorithms", "personal"):  # these need no torch
+        places |= {each: f"fedatoms.{folder}.{each}" for each in importlib.import_module(f"fedatoms.{folder}").__all__}
+    return did_you_mean(name, {**places, **{each: f"fedatoms.{each}" for each in __all__}})
 
 
 if not TYPE_CHECKING:
-    __getattr__ = _attribute
+    _FOLDERS = {name: name for name in __all__ if name not in _HOMES}
+    __getattr__ = lazily(__name__, {**_HOMES, **_FOLDERS}, _hint)
 
 
 def __dir__() -> list[str]:

@@ -13,8 +13,9 @@ from tyro.conf import Suppress, subcommand
 
 from fedatoms.cli import bench, compare, demo, explain, flower, personalize, presets, report, reproduce, run, runs
 from fedatoms.cli.console import say
-from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, is_out_of_memory, message_of, parse
+from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, message_of, parse
 from fedatoms.core.lookup import find
+from fedatoms.core.memory import is_out_of_memory
 from fedatoms.core.version import __version__
 
 __all__ = ["main"]
@@ -51,12 +52,17 @@ COMMANDS = {
     "bench": Command("measure speed and memory against a hand-written loop", bench.options),
     "flower": Command("run a real federation, on Flower", commands=FLOWER, needs_words=True, about=FEDERATION),
 }
-ABOUT = "Federated learning with filter atoms, on PyTorch. `fedatoms COMMAND --help` lists the options of a command."
+SPELT = {"personalise": "personalize"}  # how else a command may be typed
+ABOUT = (
+    "Federated learning with filter atoms, on PyTorch. `fedatoms COMMAND --help` lists the options of a command, "
+    "`fedatoms --version` prints the version."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; a mistake costs one line on stderr and exit status 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    words[:1] = [SPELT.get(word, word) for word in words[:1]]
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where: say(as_typed(str(message), words))

@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import inspect
 import itertools
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -36,6 +37,7 @@ GROUPS = {  # of the flags of an experiment, in the order of their help
     "machine": ("seed", "device", "precision", "deterministic", "threads", "map", "block", "client_state"),
     "output": ("name", "out", "checkpoint_every", "tensorboard"),
 }
+MOST = 10  # values of a range that a message spells out
 WHOLE = {*LIST_FIELDS, *PATH_FIELDS, "where"}  # a comma in these belongs to the value
 
 
@@ -127,7 +129,7 @@ def _axis(name: str, kind: object, many: tuple[object, ...], default: object, do
     whole = name in WHOLE or get_origin(kind) in (tuple, list)
     reader = _reader(
         _metavar(kind) if whole else f"{_metavar(kind)},...",
-        lambda word: tuple(_read(part, kind) for part in ([word] if whole else word.split(","))),
+        lambda word: tuple(_read(part, kind) for part in ([word] if whole else _points(word, kind))),
     )
     about = tyro.conf.arg(
         name="seeds" if name == "seed" else None,
@@ -166,6 +168,23 @@ def _read(word: str, kind: object) -> object:
         near = difflib.get_close_matches(word, map(str, members), n=1, cutoff=0)[0]
         raise ValueError(f"'{word}' is not one of {', '.join(members)}. Did you mean '{near}'?")
     return _number(word, whole=kind is int) if kind in (int, float) else word
+
+
+def _points(word: str, kind: object) -> list[str]:
+    """Splits the values of an axis, and refuses what reads as a range of whole numbers.
+
+    >>> _points("0,1", int), _points("1e-3", float)
+    (['0', '1'], ['1e-3'])
+    >>> _points("0-2", int)
+    Traceback (most recent call last):
+    ...
+    ValueError: '0-2' is not a whole number. Put commas between values: 0,1,2
+    """
+    if kind is int and (ends := re.fullmatch(r"(\d{1,9})(?:-|:|\.\.)(\d{1,9})", word)):
+        first, last = int(ends[1]), int(ends[2])
+        some = [*range(first, last + 1)] if last < first + MOST else [first, first + 1, "...", last]
+        raise ValueError(f"'{word}' is not a whole number. Put commas between values: {_text(some)}")
+    return word.split(",")
 
 
 def _number(word: str, *, whole: bool) -> float:

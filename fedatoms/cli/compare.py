@@ -55,7 +55,7 @@ def options(words: Sequence[str]) -> Options:
 
 def compared(experiments: list[Experiment], title: str, plot: Path | None, *, verdict: bool = False) -> None:
     """Runs what is missing of a comparison and shows its table, and if asked for its plot and a sentence."""
-    from fedatoms.cli.tables import judgement, tables
+    from fedatoms.cli.tables import judgement, tables, why_more_bytes
     from fedatoms.runs.compare import compare, run_missing
     from fedatoms.runs.plots import accuracy_plot
 
@@ -66,7 +66,8 @@ def compared(experiments: list[Experiment], title: str, plot: Path | None, *, ve
     for table in tables(lines, title):
         console.print(table)
     if verdict:
-        console.print(judgement(lines), highlight=False)
+        for text in filter(None, (judgement(lines), why_more_bytes(lines))):
+            console.print(text, highlight=False)
     if plot is not None:
         accuracy_plot(lines, plot, title)
         line(console, f"plot: {plot}")

@@ -8,6 +8,7 @@ from fedatoms.cli.args import axes, grid
 from fedatoms.cli.compare import compared
 from fedatoms.cli.console import suggest, terminal
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.core.lookup import counted
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import DEMO
 
@@ -32,7 +33,7 @@ def _demo(experiments: list[Experiment]) -> int:
     first = experiments[0]
     print(
         f"{first.algorithm} on {first.dataset}: {first.clients} clients with {first.classes_per_client} classes each, "
-        f"{first.fraction:.0%} of them sampled in each of {first.rounds} rounds."
+        f"{first.fraction:.0%} of them sampled per round, {counted(first.rounds, 'round')}."
     )
     compared(experiments, f"{first.algorithm} with and without atoms", Path(first.out) / "demo.png", verdict=True)
     suggest(

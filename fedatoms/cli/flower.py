@@ -10,6 +10,7 @@ from tyro.conf import FlagCreatePairsOff, arg
 
 from fedatoms.cli.console import counting, line, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.core.lookup import counted
 from fedatoms.core.options import check_range
 
 APP = arg(metavar="DIR", help="A new folder for the app.")
@@ -111,7 +112,7 @@ def _demo(nodes: int, rounds: int, *, tls: bool) -> int:
     except DeploymentError as error:  # with the end of the log: one line would not help
         print(f"fedatoms: {error}", file=sys.stderr)
         return 2
-    for table in tables(lines, f"{nodes} nodes, {rounds} rounds"):
+    for table in tables(lines, f"{counted(nodes, 'node')}, {counted(rounds, 'round')}"):
         console.print(table)
     suggest(console, ("fedatoms flower new DIR", "an app to fill in with your network and data"))
     return 0
@@ -119,4 +120,4 @@ def _demo(nodes: int, rounds: int, *, tls: bool) -> int:
 
 def _check_flower() -> None:
     if importlib.util.find_spec("flwr") is None:
-        raise ValueError('Flower is not installed. Use pip install "fedatoms[flower]".')
+        raise ValueError('Flower is not installed. In a clone, type pip install ".[flower]".')

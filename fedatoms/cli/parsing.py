@@ -17,6 +17,7 @@ from typing import TypeVar
 import tyro
 
 from fedatoms.core.lookup import one_line
+from fedatoms.core.memory import is_out_of_memory
 from fedatoms.experiment.fields import Experiment
 
 T = TypeVar("T")
@@ -27,7 +28,6 @@ WIDTH = 80  # columns of a help, at most
 NO_WRAP = 10_000  # columns of a mistake, which is one line
 COLOUR = "\x1b\\[[0-9;]*m"
 CAUGHT = (ValueError, OSError, FloatingPointError, MemoryError)  # errors that cost one line
-FULL = re.compile("can't allocate memory|out of memory|not enough memory|Invalid buffer size")
 AFTER_FULL = {  # what to do once a full disk has room again; other commands leave nothing to go on with
     "run": "use --resume: it continues from the last whole checkpoint",
     **dict.fromkeys(("compare", "demo", "reproduce"), "type the same again: finished runs and checkpoints are kept"),
@@ -96,15 +96,6 @@ def message_of(error: Exception, words: Sequence[str]) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}. Choose another --out or --data-dir, or repair that path."
     return as_typed(one_line(error), words)
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Says whether an error, of whatever type, is that memory ran out: torch has one of its own for each device.
-
-    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."))
-    True
-    """
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(FULL.search(str(error))))
 
 
 def first_line(error: Exception) -> str:

@@ -9,6 +9,7 @@ from tyro.conf import arg
 from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, terminal, working
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.core.lookup import counted
 
 if TYPE_CHECKING:
     from fedatoms.adapt.join import Newcomer
@@ -36,7 +37,7 @@ def _personalize(run: Path, newcomer: "Newcomer") -> int:
     from fedatoms.cli.tables import joining
 
     console, ready = terminal(), prepare(run, newcomer)
-    what = f"fitting {ready.numbers:,} numbers to {len(ready.sim.data.y):,} images, {newcomer.epochs} epochs"
+    what = f"fitting {ready.numbers:,} numbers to {len(ready.sim.data.y):,} images, {counted(newcomer.epochs, 'epoch')}"
     with working(console, what):
         done = join(ready)
     if Path(newcomer.images).is_dir():

@@ -8,6 +8,7 @@ from tyro.conf import arg
 
 from fedatoms.cli.console import line, say, terminal
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.core.lookup import counted
 
 FOLDERS = arg(metavar="FOLDER ...", help="Folders with runs and measures, at any depth.", help_behavior_hint="")
 PAGE = arg(metavar="FILE", aliases=("-o",), help="The page; a CSV file is written beside it.")
@@ -39,14 +40,15 @@ def _report(folders: Sequence[Path], out: Path, data_dir: Path | None) -> int:
         raise ValueError("a folder with runs is missing. Use for example `fedatoms report runs -o report.html`.")
     from fedatoms.evidence.page.assemble import report
 
+    older = out.exists()
     done, console = report(folders, out, data_dir), terminal()
     for note in (*done.found.left_out, *done.found.notes):
         say(f"{note.path}: {note.reason}")
     if older := sum(not run.result.files for run in done.found.runs):
         line(console, f"{older} of {len(done.found.runs)} runs not checked: of an older version, without checksums")
     counts = {"run": len(done.found.runs), "measure": len(done.found.measures)}
-    found = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in counts.items() if number)
+    found = ", ".join(counted(number, what) for what, number in counts.items() if number)
     line(console, f"page: {done.page}, {found}, {done.page.stat().st_size / 1e6:.1f} MB")
     line(console, f"data: {done.csv}")
-    line(console, f"open: {done.page.resolve().as_uri()}")
+    line(console, f"open: {done.page.resolve().as_uri()}{' (replaces an older page)' * older}")
     return 0

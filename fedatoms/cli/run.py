@@ -9,7 +9,8 @@ from tyro.conf import arg
 
 from fedatoms.cli.args import GROUPS, before_flags, flags, updated, value_of
 from fedatoms.cli.console import line, resumable, say, suggest, terminal, watching
-from fedatoms.cli.parsing import Job, Options
+from fedatoms.cli.parsing import Job, Options, as_typed
+from fedatoms.core.lookup import counted
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load, load_run
 from fedatoms.experiment.identity import run_name
@@ -83,7 +84,7 @@ def _resume(home: Path, before: Experiment, after: Experiment) -> int:
 
     changes = {name: value for name, value in dataclasses.asdict(after).items() if value != getattr(before, name)}
     with watching(terminal(), home.name, after.rounds) as watch, resumable(home):
-        result = resume(home, changes, watch=watch, say=say)
+        result = resume(home, changes, watch=watch, say=lambda text: say(as_typed(text)))
     return _show(result, home)
 
 
@@ -92,7 +93,7 @@ def _show(result: "Result", home: Path) -> int:
     from fedatoms.runs.compare import compare
 
     console, rounds = terminal(), result.experiment.rounds
-    for table in tables(compare([result]), f"{home.name}: {rounds} rounds"):
+    for table in tables(compare([result]), f"{home.name}: {counted(rounds, 'round')}"):
         console.print(table)
     line(console, f"files: {home}")
     suggest(

@@ -1,7 +1,7 @@
 """What a person sees after the work: tables that fit 80 columns, and sentences about them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from rich.box import SIMPLE_HEAD
@@ -11,6 +11,7 @@ from fedatoms.adapt.join import Joined
 from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
 from fedatoms.core.ledger import total
+from fedatoms.core.lookup import counted
 from fedatoms.evidence.explain.bounds import Bounds
 from fedatoms.evidence.explain.bounds import Row as Bound
 from fedatoms.evidence.explain.values import Explanation, Round
@@ -63,11 +64,9 @@ def tables(lines: Sequence[Line], title: str) -> list[Table]:
 
 def comparison(lines: Sequence[Line], title: str) -> Table:
     """Makes the table of a comparison: a line for each run and scored model; it fits 80 columns."""
-    seeds = "/".join(sorted({str(line.seeds) for line in lines}))
-    window = min(WINDOW, *(line.results[0].experiment.rounds for line in lines), WINDOW)
-    kind = scored_on(lines)
-    note = f"{kind} accuracy: mean over the last {window} rounds, in %; ± standard deviation; seeds: {seeds}"
-    table = _table(title, note)
+    mean, seeds = averaged(line.results[0].experiment.rounds for line in lines), {line.seeds for line in lines}
+    spread = "" if seeds == {1} else "± standard deviation; "
+    table = _table(title, f"{scored_on(lines)} accuracy: {mean}, in %; {spread}{counted(seeds, 'seed')}")
     table.add_column("model", no_wrap=True)
     target = [f"rounds to\n{lines[0].target:.1f} %"] if len(lines) > 1 else []
     size, unit = (1e9, "GB") if max(line.bytes_up for line in lines) > 1e9 else (1e6, "MB")
@@ -87,12 +86,25 @@ def comparison(lines: Sequence[Line], title: str) -> Table:
     return table
 
 
+def averaged(lengths: Iterable[int]) -> str:
+    """Says over which rounds a headline is the mean, in runs of some lengths.
+
+    >>> averaged([20]), averaged([1]), averaged([600]), averaged([20, 600])
+    ('mean over all 20 rounds', 'after 1 round', 'mean over the last 100 rounds',
+    "mean over each run's last 100 rounds, or all if there are fewer")
+    """
+    rounds = set(lengths)
+    if len(rounds) == 1 and max(rounds) <= WINDOW:
+        return "after 1 round" if rounds == {1} else f"mean over all {max(rounds)} rounds"
+    if min(rounds) >= WINDOW:
+        return f"mean over the last {WINDOW} rounds"
+    return f"mean over each run's last {WINDOW} rounds, or all if there are fewer"
+
+
 def own_models(lines: Sequence[Line]) -> Table:
     """Makes the table of clients' own models in a comparison, the server's next to them; it fits 80 columns."""
-    epochs = "/".join(sorted({str(line.results[0].experiment.last_epochs) for line in lines}))
-    note = (
-        f"{scored_on(lines)} accuracy of every client's own model on its own images, in %; last pass: {epochs} epochs "
-    )
+    epochs = counted((line.results[0].experiment.last_epochs for line in lines), "epoch")
+    note = f"{scored_on(lines)} accuracy of every client's own model on its own images, in %; last pass: {epochs} "
     note += "on every client; worst tenth of the clients, and standard deviation over them, after it"
     table = _table("clients' own models", note)
     for head in ("server,\nfinal", "mean of the\nlast ten", "after the\nlast pass", "worst\ntenth", "spread"):
@@ -124,6 +136,18 @@ def judgement(lines: Sequence[Line]) -> str:
     if first.bytes_up:  # local training sends nothing
         parts.append(f"bytes sent up {second.bytes_up / first.bytes_up - 1:+.0%}")
     return f"Measured, {second.label} against {first.label}: {'; '.join(parts)}."
+
+
+def why_more_bytes(lines: Sequence[Line]) -> str:
+    """Says why the second of a comparison sends more than the first, if that is because of its many atoms."""
+    first, second = (line.results[0].experiment for line in (lines[0], lines[-1]))
+    decomposed = (first.parametrisation, second.parametrisation) == ("plain", "atoms")
+    if not decomposed or lines[-1].bytes_up <= lines[0].bytes_up:
+        return ""
+    return (
+        f"It sends more because {counted(second.atoms, 'atom')} are no fewer than the weights of a small filter (3 x 3 "
+        f"has 9). Larger filters, or fewer atoms (--atoms 6), send less."
+    )
 
 
 def joining(done: Joined) -> Table:

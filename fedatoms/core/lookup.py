@@ -14,9 +14,20 @@ def unknown(name: object, valid: Iterable[str], kind: str) -> ValueError:
     unknown algorithm 'fedavgg'. Did you mean 'fedavg'? Valid: fedavg, feddc.
     """
     names = list(valid)
-    near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
+    near = nearest(str(name), names)
+    hint = f" Did you mean '{near}'?" if near else ""
     return ValueError(f"unknown {kind} '{name}'.{hint} Valid: {', '.join(names)}.")
+
+
+def nearest(name: str, valid: Iterable[str], cutoff: float = 0) -> str:
+    """Returns the valid name that is most like a name, in large or small letters; "" if none is as like as the cutoff.
+
+    >>> nearest("SCAFOLD", ["fedavg", "scaffold"]), nearest("SCAFOLD", ["fedavg"], cutoff=0.6)
+    ('scaffold', '')
+    """
+    names = {each.lower(): each for each in valid}
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=cutoff)
+    return names[near[0]] if near else ""
 
 
 def find(name: str, table: Mapping[str, T], kind: str) -> T:
@@ -39,6 +50,16 @@ def some(names: Iterable[str], most: int = 3) -> str:
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
+
+
+def counted(numbers: int | Iterable[int], word: str) -> str:
+    """Writes a number, or all that occur, with a word in the singular or plural.
+
+    >>> counted(1, "round"), counted(1437, "image"), counted([3, 1, 3], "seed")
+    ('1 round', '1,437 images', '1/3 seeds')
+    """
+    found = {numbers} if isinstance(numbers, int) else set(numbers)
+    return f"{'/'.join(f'{number:,}' for number in sorted(found))} {word}{'' if found == {1} else 's'}"
 
 
 def one_line(error: BaseException) -> str:

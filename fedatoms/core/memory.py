@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedatoms.core.border import open_regular
 
+FULL = re.compile("can't allocate memory|out of memory|not enough memory|Invalid buffer size")
 SYSTEM = Path("/")  # where the files lie in which Linux tells how much is left
 
 
@@ -29,6 +30,15 @@ def check_fits(needs: Mapping[str, int], free: int | None, remedy: str) -> None:
         raise ValueError(
             f"this needs at least {_size(total)} of memory, most of it for {most}, but {_size(free)} are left. {remedy}"
         )
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Says whether an error, of whatever type, is that memory ran out: torch has one of its own for each device.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."))
+    True
+    """
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(FULL.search(str(error))))
 
 
 def _limits(root: Path) -> Iterator[int]:

@@ -2,15 +2,13 @@
 
 import importlib
 import inspect
-import os
-import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, NamedTuple, TypeVar
 
-from fedatoms.core.lookup import find
+from fedatoms.core.lookup import find, nearest
+from fedatoms.core.outside import Factory, check_is_no_file, from_outside, naming
 
 T = TypeVar("T")
-Factory = Callable[..., object]
 Trait = Literal[
     "controls",  # turns a client's move into a gradient, by the learning rate that the field ``controls`` names
     "replaces",  # the server's next model is the mean of the uploads, and nothing else
@@ -71,14 +69,28 @@ class Table(NamedTuple):
                 f"{self.strength}={strength}, but {name} has none. Leave it out, or use a {self.kind} that has one: "
                 f"{self.strengths()}."
             )
-        made = factory() if strength is None or argument is None else factory(**{argument: strength})
+        with naming({self.kind: name}):
+            made = factory() if strength is None or argument is None else factory(**{argument: strength})
         if not isinstance(made, of):
             raise ValueError(
                 f"{self.field}={name!r} returns {type(made).__name__}: a factory must return a {self._public(of)}."
             )
         return made
 
+    def call(self, value: object) -> str:
+        """Returns the call that makes the method which was meant by its name, or by its factory alone.
+
+        >>> Table("algorithm", "fedatoms.algorithms", {"a-b": Method("AB", "_ab:a_b")}, "", "").call("A-b")
+        'fedatoms.algorithms.a_b()'
+        """
+        name = getattr(value, "__name__", value)
+        functions = {known: method.factory.partition(":")[2] for known, method in self.methods.items()}
+        near = nearest(name.replace("_", "-"), functions, cutoff=0.6) if isinstance(name, str) else ""
+        return f"{self.package}.{functions[near or next(iter(functions))]}()"
+
     def _inside(self, name: str) -> tuple[Factory, str | None]:
+        if name not in self.methods:
+            check_is_no_file(name, self.field)
         method = find(name, self.methods, self.kind)
         module, _, function = method.factory.partition(":")
         factory: Factory = getattr(importlib.import_module(f"{self.package}.{module}"), function)
@@ -104,29 +116,6 @@ _TAKEN = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
     inspect.Parameter.KEYWORD_ONLY,
 )
-
-
-def from_outside(name: str, field: str, rule: str) -> Factory:
-    """Imports "module:factory", also from the current folder; an error names the field and ends with the rule.
-
-    >>> from_outside("math:sqrt", "model", "Type module:factory")(9)
-    3.0
-    >>> from_outside("math:root", "model", "Type module:factory")
-    Traceback (most recent call last):
-    ...
-    ValueError: model='math:root': 'math' has no function or class 'root'. Type module:factory
-    """
-    module, _, attribute = name.partition(":")
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.insert(0, os.getcwd())  # as `python -m` does
-    importlib.invalidate_caches()
-    try:
-        factory: object = getattr(importlib.import_module(module), attribute, None)
-    except Exception as error:  # whatever the user's file raises
-        raise ValueError(f"{field}={name!r}: importing {module!r} fails ({error!r}). {rule}") from error
-    if not callable(factory):
-        raise ValueError(f"{field}={name!r}: {module!r} has no function or class {attribute!r}. {rule}")
-    return factory
 
 
 def in_words(names: Iterable[str], last: str = "or") -> str:

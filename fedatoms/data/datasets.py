@@ -204,7 +204,7 @@ def _jpeg(path: Path) -> _Pixels:
         return read_picture(path, ("JPEG",), "RGB", (64, 64)).transpose(2, 0, 1)
     except ImportError:
         raise ValueError(
-            'Tiny-ImageNet is made of JPEG files, which Pillow reads: pip install "fedatoms[images]"'
+            'Tiny-ImageNet is made of JPEG files, which Pillow reads. In a clone, type pip install ".[images]".'
         ) from None
     except (Unreadable, OSError) as error:
         raise ValueError(f"{path} is not a readable JPEG file ({one_line(error)}). {AGAIN}") from None

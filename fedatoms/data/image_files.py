@@ -162,7 +162,9 @@ def _decode(path: Path, wanted: Wanted) -> _Pixels:
     try:
         pixels = read_picture(path, FORMATS, "L" if channels == 1 else "RGB", (width, height))
     except ImportError:
-        raise ValueError('Pillow reads image files, and is not here: pip install "fedatoms[images]"') from None
+        raise ValueError(
+            'Pillow reads image files, and is not here. In a clone, type pip install ".[images]".'
+        ) from None
     except (Unreadable, OSError) as error:
         raise ValueError(
             f"{path} is not a readable image: {one_line(error)}. Convert it to PNG, or take it out of the folder."

@@ -19,6 +19,7 @@ from fedatoms.engine.round import advance, check_reports
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import Record, State
+from fedatoms.nn.models import fitting
 from fedatoms.nn.pure import with_params
 
 
@@ -42,8 +43,8 @@ class Trained(NamedTuple):
     state: State
 
 
-def train(sim: Simulation, until: int, *, eval_every: int = 1, watch: Watch | None = None) -> Trained:
-    """Trains a simulation's model for ``until`` rounds.
+def train(sim: Simulation, rounds: int, *, eval_every: int = 1, watch: Watch | None = None) -> Trained:
+    """Trains a simulation's model for some rounds.
 
     >>> import torch
     >>> from fedatoms.data.federations import federation
@@ -53,17 +54,11 @@ def train(sim: Simulation, until: int, *, eval_every: int = 1, watch: Watch | No
     >>> len(done.history), sorted(done.scores)
     (3, ['selected', 'server'])
     """
-    check_range("rounds", until, "until")
+    check_range("rounds", rounds)
     check_range("eval_every", eval_every)
-    check_reports(sim, until)
-    check_memory(sim, until)
-    history = []
-    runtime = prepare(sim)
-    for progress in rounds(runtime, begin(runtime), until, eval_every):
-        history.append((progress.record, progress.scores))
-        if watch is not None:
-            watch(progress)
-    return Trained(with_params(sim.model, progress.state.server.params), progress.scores, history, progress.state)
+    check_reports(sim, rounds)
+    check_memory(sim, rounds)
+    return _trained(prepare(sim), rounds, eval_every, watch)
 
 
 def begin(runtime: Runtime) -> State:
@@ -93,6 +88,16 @@ def rounds(runtime: Runtime, state: State, until: int, eval_every: int = 1) -> I
         yield Progress(state, record, scores)
 
 
+def _trained(runtime: Runtime, until: int, eval_every: int, watch: Watch | None) -> Trained:
+    history = []
+    for progress in rounds(runtime, begin(runtime), until, eval_every):
+        history.append((progress.record, progress.scores))
+        if watch is not None:
+            watch(progress)
+    model = with_params(runtime.sim.model, progress.state.server.params)
+    return Trained(model, progress.scores, history, progress.state)
+
+
 def diverged(runtime: Runtime, scores: Mapping[Scored, Score]) -> str | None:
     """Says that the server's loss is not finite; where parameters are private, the server's model has no meaning."""
     score = scores.get("server")
@@ -106,7 +111,8 @@ def _check_outputs(runtime: Runtime, params: Params) -> None:
     data, net = runtime.data, runtime.network
     if not len(data.test_x):  # a server that has no images
         return
-    logits = net.predict(params, normalise(data.test_x[:2], data.recipe, net.dtype))
+    with fitting(tuple(data.test_x.shape[1:])):
+        logits = net.predict(params, normalise(data.test_x[:2], data.recipe, net.dtype))
     if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < data.classes:
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(

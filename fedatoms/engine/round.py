@@ -13,6 +13,7 @@ from fedatoms.algorithms.base import Algorithm, Server, proximal, require
 from fedatoms.core import ledger, trees
 from fedatoms.core.files import Stored
 from fedatoms.core.ledger import Bytes
+from fedatoms.core.lookup import counted
 from fedatoms.core.options import Group
 from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Memory, Params
@@ -61,8 +62,8 @@ def check_reports(sim: Simulation, until: int) -> None:
     """Refuses a run in which no client ever reports: nothing would be learnt."""
     if sim.failures and not any(select(sim, t)[1] for t in range(min(until, LOOKED_AT))):
         raise ValueError(
-            f"failures={sim.failures}: no client reports in {until} rounds, so nothing would be learnt. Use for "
-            f"example failures=0.1, or more rounds."
+            f"failures={sim.failures}: no client reports in {counted(until, 'round')}, so nothing would be learnt. Use "
+            f"for example failures=0.1, or more rounds."
         )
 
 

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 
 from torch import nn
 
+from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.algorithms.base import Algorithm, nothing
 from fedatoms.core.options import (
     CHOICES,
@@ -23,6 +25,7 @@ from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round
 from fedatoms.nn.layers import require_unwrapped
 from fedatoms.nn.parameter_groups import heads
+from fedatoms.personal import TABLE as METHODS
 from fedatoms.personal.base import Personal, Phase
 
 
@@ -49,16 +52,11 @@ class Simulation:
     head: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.algorithm, Algorithm):
-            raise ValueError(
-                f"algorithm={self.algorithm!r} is not an algorithm. Call a factory of fedatoms.algorithms."
-            )
+        _check_parts(self)
         for name in ("map", "client_state", "precision"):
             one_of(CHOICES[name], getattr(self, name), name)
         for which in self.score:
             one_of(MODELS_SCORED, which, "model to score")
-        if not isinstance(self.training, Training):
-            raise ValueError(f"training={self.training!r} is not a training. Use fedatoms.Training(lr=0.1).")
         if not isinstance(self.device, str):
             raise ValueError(f"device={self.device!r} is not a text. Use for example device='cpu'.")
         check_numbers(self)
@@ -89,6 +87,21 @@ def batches_of(sim: Simulation, client: int, t: int, phase: Phase | None = None,
     """Draws the batches of a client in round ``t``; ``place`` tells its phases apart, 0 is the one that is uploaded."""
     epochs = (phase and phase.epochs) or sim.training.epochs
     return planner(sim.data.parts, sim.data.recipe, sim.training.batch_size, sim.seed)(client, t, epochs, place)
+
+
+def _check_parts(sim: Simulation) -> None:
+    """Refuses a part of another type, and says how that part is made."""
+    parts: dict[str, tuple[type, str, str]] = {
+        "data": (Federation, "federation", "fedatoms.data.federation(clients, test=(x, y))"),
+        "algorithm": (Algorithm, "algorithm", ALGORITHMS.call(sim.algorithm)),
+        "exchange": (Exchange, "exchange", "fedatoms.engine.Exchange(fedatoms.engine.every_round())"),
+        "personal": (Personal, "personalised method", METHODS.call(sim.personal)),
+        "training": (Training, "training", "fedatoms.Training(lr=0.1)"),
+    }
+    for name, (kind, what, use) in parts.items():
+        if not isinstance(value := getattr(sim, name), kind):
+            article = "an" if what[0] in "ae" else "a"
+            raise ValueError(f"{name}={shorten(repr(value), 60)} is not {article} {what}. Use {use}.")
 
 
 def _check_phase(phase: Phase) -> None:

@@ -8,6 +8,7 @@ from torch import nn
 
 from fedatoms.algorithms import algorithm
 from fedatoms.core.options import CONTROLS, GROUPS, INITS, MAPS, PLACES, PRECISIONS, SLOW_LOCALS, check_range, one_of
+from fedatoms.core.outside import naming
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Images, load
 from fedatoms.data.federations import Federation, check_own_tests, hold_out, partition, test_by_classes
@@ -44,11 +45,22 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
     images = load(experiment.dataset, experiment.data_dir, experiment.augment)
     images = hold_out(images, experiment.holdout, experiment.seed)
     _check_batch(experiment, len(images.y))
-    model = network_of(experiment, images.classes, tuple(images.x.shape[1:]))
-    sim = assemble(experiment, model, data_of(experiment, images), folder)
-    check_reports(sim, experiment.rounds)
-    check_memory(sim, experiment.rounds, experiment.last_epochs if experiment.personal != "none" else 0)
+    with naming(yours(experiment)):
+        model = network_of(experiment, images.classes, tuple(images.x.shape[1:]))
+        sim = assemble(experiment, model, data_of(experiment, images), folder)
+        check_reports(sim, experiment.rounds)
+        check_memory(sim, experiment.rounds, experiment.last_epochs if experiment.personal != "none" else 0)
     return sim
+
+
+def yours(experiment: Experiment) -> dict[str, str]:
+    """Returns what of an experiment may be the user's own code, by what it is.
+
+    >>> yours(Experiment(algorithm="mine:leashed"))
+    {'model': 'digits-cnn', 'algorithm': 'mine:leashed', 'personalised method': 'none'}
+    """
+    methods = {"algorithm": experiment.algorithm, "personalised method": experiment.personal}
+    return {"model": experiment.model, **methods}
 
 
 def assemble(experiment: Experiment, model: nn.Module, data: Federation, folder: Path | None = None) -> Simulation:

@@ -2,9 +2,11 @@
 
 import dataclasses
 
+from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.core.options import CHOICES, check_numbers, one_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.parse import fast_groups, fixed_groups, pattern_of, period_of, scored_models
+from fedatoms.personal import TABLE as PERSONAL
 
 
 def check(experiment: Experiment) -> None:
@@ -20,6 +22,7 @@ def check(experiment: Experiment) -> None:
         one_of(valid, getattr(experiment, name), name)
     check_numbers(experiment)
     _check_folder(experiment)
+    _check_methods(experiment)
     pattern_of(experiment.where, "where")
     period_of(experiment.beta)
     for parse in (scored_models, fast_groups, fixed_groups):
@@ -32,6 +35,15 @@ def _check_folder(experiment: Experiment) -> None:
     name = experiment.name
     if set(name) & set("/\\") or name in (".", "..") or name != name.strip():
         raise ValueError(f"name={name} is not a plain folder name. Put the folder into `out`.")
+
+
+def _check_methods(experiment: Experiment) -> None:
+    """Refuses a method of the other table, and says which field it belongs to."""
+    for mine, other in ((ALGORITHMS, PERSONAL), (PERSONAL, ALGORITHMS)):
+        name = getattr(experiment, mine.field)
+        if name in other.methods and name not in (*mine.methods, "none"):
+            article = "an" if other.kind[0] == "a" else "a"
+            raise ValueError(f"{mine.field}={name!r} is {article} {other.kind}. Use {other.field}={name!r}.")
 
 
 def _check_types(experiment: Experiment) -> None:

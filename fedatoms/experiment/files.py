@@ -75,5 +75,7 @@ def load(path: Path) -> Experiment:
 def load_run(folder: Path) -> Experiment:
     """Reads the experiment of a run's folder."""
     if not (folder / EXPERIMENT).exists():
-        raise ValueError(f"{folder} holds no run: {EXPERIMENT} is missing. Give a folder that `fedatoms run` made.")
+        meant = Path(Experiment.out) / folder
+        use = f"Did you mean {meant}?" if (meant / EXPERIMENT).exists() else "Give a folder that `fedatoms run` made."
+        raise ValueError(f"{folder} holds no run: {EXPERIMENT} is missing. {use}")
     return load(folder / EXPERIMENT)

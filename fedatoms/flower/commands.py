@@ -100,7 +100,7 @@ def program(name: str, env: Mapping[str, str]) -> str:
     """Finds a program of Flower, next to this Python first."""
     found = shutil.which(name, path=env["PATH"])
     if found is None:
-        raise FileNotFoundError(f"{name} is not installed. Type: pip install 'fedatoms[flower]'")
+        raise FileNotFoundError(f"{name} is not installed. Type in a clone: pip install '.[flower]'")
     return found
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import gettempdir
 
+from fedatoms.core.lookup import counted
 from fedatoms.core.options import check_range
 from fedatoms.flower.commands import Value
 from fedatoms.flower.deploy import DeploymentError, deployed, new_token, quote
@@ -33,7 +34,7 @@ def demo(nodes: int, rounds: int, *, tls: bool, say: Callable[[str], None], done
         ]
         say(f"starting a SuperLink and {nodes} SuperNodes{' with TLS and keys' if tls else ''}")
         with deployed(folder / "deployment", configs, tls=tls, token=token) as deployment:
-            say(f"all {nodes} nodes are online; running {rounds} rounds")
+            say(f"all {nodes} nodes are online; running {counted(rounds, 'round')}")
 
             def each_line(line: str) -> None:
                 if found := ROUND.search(line):

@@ -7,14 +7,15 @@ import copy
 import functools
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedatoms.core import lookup
-from fedatoms.core.methods import from_outside
+from fedatoms.core.outside import check_is_no_file, from_outside, naming
 from fedatoms.core.randomness import address
 
 Norm = Callable[[int], nn.Module]
@@ -104,8 +105,10 @@ def build(name: str, *, classes: int, channels: int = 3, seed: int = 0) -> nn.Mo
     if ":" in name:
         make = _own(name, classes)
     else:
+        if name not in MODELS:
+            check_is_no_file(name, "model")
         make = functools.partial(lookup.find(name, MODELS, "model"), classes=classes, channels=channels)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), naming({"model": name}):
         torch.default_generator.manual_seed(
             address(seed, "model")
         )  # torch.manual_seed would also reset the GPU's stream
@@ -126,15 +129,8 @@ def check_input(model: nn.Module, image_shape: tuple[int, ...], classes: int) ->
     """
     like = next(model.parameters(), torch.zeros(()))
     images = torch.zeros(2, *image_shape, dtype=like.dtype, device=like.device)
-    try:
-        with torch.no_grad():
-            logits = copy.deepcopy(model).eval()(images)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise ValueError(
-            f"images of shape {image_shape} do not fit the model ({lookup.one_line(error)}). Build it with the "
-            f"channels of the images, and use digits-cnn for 8x8, lenet, fedrep-cnn or fedpac-cnn for 32x32, "
-            f"resnet18-small for any size"
-        ) from error
+    with fitting(image_shape), torch.no_grad():
+        logits = copy.deepcopy(model).eval()(images)
     if not isinstance(logits, Tensor):
         raise ValueError(
             f"the model returns {type(logits).__name__}: return the logits alone, a (batch, classes) tensor"
@@ -144,6 +140,30 @@ def check_input(model: nn.Module, image_shape: tuple[int, ...], classes: int) ->
             f"two images of shape {image_shape} give outputs of shape {tuple(logits.shape)} where (2, {classes}) is "
             f"needed: build the model with classes={classes}"
         )
+
+
+@contextmanager
+def fitting(image_shape: tuple[int, ...]) -> Iterator[None]:
+    """Says that images of a shape do not fit the model, if what is done within fails.
+
+    >>> with fitting((1, 8)):
+    ...     _ = nn.Linear(9, 2)(torch.zeros(2, 1, 8))
+    Traceback (most recent call last):
+    ...
+    ValueError: images of shape (1, 8) do not fit the model (mat1 and mat2 shapes cannot be multiplied (2x8 and 9x2)).
+    Build it with the channels of the images, and use digits-cnn for 8x8, lenet, fedrep-cnn or fedpac-cnn for 32x32,
+    resnet18-small for any size
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"images of shape {image_shape} do not fit the model ({lookup.one_line(error)}). Build it with the "
+            f"channels of the images, and use digits-cnn for 8x8, lenet, fedrep-cnn or fedpac-cnn for 32x32, "
+            f"resnet18-small for any size"
+        ) from error
 
 
 class CNN(nn.Sequential):

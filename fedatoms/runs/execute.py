@@ -4,13 +4,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import NamedTuple
 
+from fedatoms.core.lookup import counted
+from fedatoms.core.outside import naming
 from fedatoms.engine.loop import Progress, Watch, begin, rounds
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
-from fedatoms.experiment.build import configure, simulation
+from fedatoms.experiment.build import configure, simulation, yours
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
 from fedatoms.experiment.files import EXPERIMENT, load_run, sealed_fields
@@ -65,6 +68,7 @@ def run(
 
     ``known`` is asked once nobody else writes the folder: a result that it returns is the run's, and nothing is run.
     """
+    _check_experiment(experiment)
     folder, engine = run_folder(experiment), engine or Engine()
     check_tensorboard(experiment)
     sim = engine.simulation(experiment, folder / "checkpoint" / "clients")  # bad input fails here: nothing is written
@@ -74,8 +78,9 @@ def run(
         if has_begun(folder):
             raise ValueError(f"{folder} already holds a run. {engine.if_exists.format(folder=folder)}")
         configure(experiment)
-        runtime = prepare(sim)
-        fresh = Loaded(begin(runtime), 0.0, [])  # an experiment that cannot be run fails here: it leaves no folder
+        with naming(yours(experiment)):  # an experiment that cannot be run fails here: it leaves no folder
+            runtime = prepare(sim)
+            fresh = Loaded(begin(runtime), 0.0, [])
         write_json(folder / EXPERIMENT, sealed_fields(experiment))
         return _finish(_Run(experiment, runtime, folder, engine, watch), fresh, keep_rounds(folder, []))
 
@@ -103,6 +108,12 @@ def resume(
         return _finish(_Run(new, runtime, folder, engine, watch), *_last_checkpoint(new, runtime, folder, say))
 
 
+def _check_experiment(experiment: object) -> None:
+    if not isinstance(experiment, Experiment):
+        use = f"fedatoms.preset({experiment!r})" if isinstance(experiment, str) else "fedatoms.Experiment(rounds=40)"
+        raise ValueError(f"experiment={shorten(repr(experiment), 60)} is not an experiment. Use {use}.")
+
+
 def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
     """Returns the experiment of a resumed run; what shapes its parameters may not change."""
     old = load_run(folder)
@@ -123,7 +134,7 @@ def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) 
     _check_rounds(new, folder, done, has_result)
     rows = _rows_until(folder, done, say)
     if done == new.rounds and has_result:
-        say(f"{folder} is complete after {done} rounds. Ask for more with `rounds`.")
+        say(f"{folder} is complete after {counted(done, 'round')}. Ask for more with rounds=N.")
     write_json(folder / EXPERIMENT, sealed_fields(new))
     return loaded, keep_rounds(folder, rows)
 
@@ -132,7 +143,7 @@ def _check_rounds(new: Experiment, folder: Path, done: int, has_result: bool) ->
     if done == 0 and has_result:
         raise ValueError(f"{folder} has a result but no checkpoint to continue from. Start again with a new `name`.")
     if done > new.rounds:
-        raise ValueError(f"rounds={new.rounds}: {folder} has run {done} rounds already. Use {done} or more.")
+        raise ValueError(f"rounds={new.rounds}: {folder} has run {counted(done, 'round')} already. Use {done} or more.")
 
 
 def _rows_until(folder: Path, done: int, say: Say) -> list[Row]:
@@ -164,7 +175,7 @@ def _finish(run: _Run, loaded: Loaded, seal: int) -> Result:
     """Runs the rounds that are left, then writes the model and the result."""
     began, source = time.perf_counter() - loaded.seconds, provenance_of(run.runtime.sim.device)
     experiment, runtime, folder, engine, _ = run
-    with noting_failure(folder):
+    with noting_failure(folder), naming(yours(experiment)):
         state = _train(run, loaded.state, began, seal)
         personal = engine.personal(experiment, runtime, state, folder) if experiment.personal != "none" else None
         result = result_of(

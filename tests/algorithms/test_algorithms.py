@@ -18,6 +18,7 @@ from fedatoms.engine.loop import begin
 from fedatoms.engine.round import select
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation, batches_of
+from fedatoms.personal import ditto
 from fedatoms.personal.base import Personal, Phase
 
 TRAINING = Training(epochs=2, batch_size=5, lr=0.05, lr_decay=0.9, weight_decay=1e-2)
@@ -222,6 +223,16 @@ def test_controls_measure_from_where_the_client_began(name: str) -> None:
         ({"fraction": 0.0}, "fraction=0.0"),
         ({"fraction": 2.0}, "fraction=2.0"),
         ({"training": {"lr": 0.1}}, "is not a training. Use fedatoms.Training"),
+        ({"algorithm": "scaffold"}, r"='scaffold' is not an algorithm. Use fedatoms\.algorithms\.scaffold\(\)\.$"),
+        ({"algorithm": scaffold}, r"is not an algorithm. Use fedatoms\.algorithms\.scaffold\(\)\.$"),
+        ({"algorithm": None}, r"=None is not an algorithm. Use fedatoms\.algorithms\.fedavg\(\)\.$"),
+        ({"personal": "local-atoms"}, r"is not a personalised method. Use fedatoms\.personal\.local_atoms\(\)\.$"),
+        ({"personal": ditto}, r"is not a personalised method. Use fedatoms\.personal\.ditto\(\)\.$"),
+        ({"exchange": "1/5"}, r"exchange='1/5' is not an exchange. Use fedatoms\.engine\.Exchange"),
+        (
+            {"data": [(torch.ones(2, 1), torch.ones(2))]},
+            r"^data=.* is not a federation. Use fedatoms\.data\.federation\(",
+        ),
         ({"device": torch.device("cpu")}, "device=.* is not a text. Use for example device='cpu'"),
         ({"block": -1}, "block=-1 is less than 0. Use 0 for as many clients as fit"),
         ({"seed": 0.5}, "seed=0.5 is not a whole number"),
@@ -230,7 +241,7 @@ def test_controls_measure_from_where_the_client_began(name: str) -> None:
 )
 def test_a_simulation_refuses_what_it_cannot_do(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Simulation(small_net(), clients_of(), **changes)
+        Simulation(**{"model": small_net(), "data": clients_of(), **changes})
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,9 @@ class Evil:
         (["--model", "lennet"], ["'lennet'", "'lenet'"]),
         (["--model", "lenet"], ["(1, 8, 8)"]),
         (["--model", "nowhere:net"], ["nowhere"]),
+        (["--personal", "fedprox"], ["--personal fedprox is an algorithm. Use --algorithm fedprox."]),
+        (["--algorithm", "ditto"], ["--algorithm ditto is a personalised method. Use --personal ditto."]),
+        (["--parametrization", "atoms"], ["--parametrization", "Did you mean --parametrisation?"]),
         (["--partition", "shard"], ["'shard'", "'shards'"]),
         (["--parametrisation", "atom"], ["'atom'", "'atoms'"]),
         (["--init", "orthogonal", "--parametrisation", "atoms"], ["'orthogonal'", "'orthonormal'"]),
@@ -295,6 +298,8 @@ def test_another_runtime_error_is_no_mistake_of_the_user(monkeypatch: pytest.Mon
         (["run", "--failures", "0.999999999"], "no client reports in 40 rounds, so nothing would be learnt."),
         (["run", "--epochs", "999999999"], "most of it for batches, but "),
         (["run", "--strength", "1e308", "--algorithm", "fedprox"], "--strength 1e+308 is more than 1e6."),
+        (["compare", "--seeds", "0-2"], "'0-2' is not a whole number. Put commas between values: 0,1,2."),
+        (["compare", "--seeds", "0..99"], "'0..99' is not a whole number. Put commas between values: 0,1,...,99."),
         (["compare", "--plot", "/no/such/folder/x.png"], "there is no folder /no/such/folder."),
         (["compare", "--seeds", "0,99999999999999999999"], "seed 99999999999999999999 is more than 9.22337e18"),
         (["report", ".", "-o", "/no/such/folder/x.html"], "there is no folder /no/such/folder."),
@@ -312,6 +317,16 @@ def test_a_number_or_a_place_that_cannot_be_meant_costs_one_line(
     words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert expected in mistake(words, capsys)
+
+
+def test_a_command_may_be_spelt_as_the_english_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["personalise", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: fedatoms personalize")
+
+
+def test_the_help_says_how_to_get_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "`fedatoms --version`" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [["bogus"], ["rum"]])
@@ -360,8 +375,12 @@ def test_run_resume_and_saved_experiments(capsys: pytest.CaptureFixture[str]) ->
     assert main(["run", "--resume", "runs/first", "--rounds", "3"]) == 0
     assert len(Path("runs/first/rounds.jsonl").read_text().splitlines()) == 3
     assert main(["run", "runs/first/experiment.json", "--name", "second", "--rounds=1"]) == 0
-    assert main(["run", "--resume", "runs/first", "--name", "other"]) == 0  # a run keeps its folder
     capsys.readouterr()
+    assert main(["run", "--resume", "runs/first", "--name", "other"]) == 0  # a run keeps its folder
+    assert "runs/first is complete after 3 rounds. Ask for more with --rounds N.\n" in capsys.readouterr().err
+    assert "first holds no run: experiment.json is missing. Did you mean runs/first?" in mistake(
+        ["run", "--resume", "first"], capsys
+    )
     assert "--resume runs/first" in mistake(["run", "runs/first"], capsys)
     assert "`--epochs` cannot change" in mistake(["run", "--resume", "runs/first", "--epochs", "2"], capsys)
     assert "already holds a run" in mistake(["run", *QUICK, "--name", "first"], capsys)
@@ -492,7 +511,10 @@ def test_a_command_ends_with_the_next_one(capsys: pytest.CaptureFixture[str]) ->
         assert main(words) == 0
         assert "next:  fedatoms report runs " in capsys.readouterr().out
     assert main(["report", "runs"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"open: {Path('report.html').resolve().as_uri()}"
+    opened = f"open: {Path('report.html').resolve().as_uri()}"
+    assert capsys.readouterr().out.splitlines()[-1] == opened
+    assert main(["report", "runs/x"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{opened} (replaces an older page)"
     assert main(["explain", "--bounds"]) == 0 and "next:  fedatoms explain RUN" in capsys.readouterr().out
 
 
@@ -506,6 +528,34 @@ def test_compare_prints_one_table_and_runs_nothing_twice(capsys: pytest.CaptureF
     second = capsys.readouterr().out
     assert "[1/4]" not in second and "Measured" not in second
     assert len(list(Path("runs").iterdir())) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "caption"),
+    [
+        (["--rounds", "1"], "test accuracy: after 1 round, in %; 1 seed"),
+        (
+            ["--rounds", "2", "--seeds", "0,1"],
+            "test accuracy: mean over all 2 rounds, in %; ± standard deviation; 2 seeds",
+        ),
+        (["--rounds", "1,2"], "mean over each run's last 100 rounds, or all if there are fewer, in %; 1 seed"),
+    ],
+    ids=str,
+)
+def test_the_caption_of_a_table_says_what_its_numbers_are(
+    words: list[str], caption: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *QUICK, *words]) == 0
+    assert caption in " ".join(capsys.readouterr().out.split())
+
+
+def test_one_is_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *QUICK, "--rounds", "1", "--personal", "fedper", "--last-epochs", "1", "--name", "x"]) == 0
+    assert main(["run", "--resume", "runs/x"]) == 0
+    assert main(["demo", *QUICK, "--rounds", "1", "--seeds", "0"]) == 0
+    said = capsys.readouterr()
+    assert "x: 1 round" in said.out and "last pass: 1 epoch" in said.out and "complete after 1 round." in said.err
+    assert not re.search(r"\b1 (rounds|epochs|seeds)", said.out + said.err)
 
 
 def test_clients_own_models_have_a_table_next_to_the_servers(
@@ -602,7 +652,10 @@ def test_the_demo_measures_and_says_so_plainly(capsys: pytest.CaptureFixture[str
     assert main(["demo", "--rounds", "2", "--seeds", "0", "--epochs", "1"]) == 0
     said = capsys.readouterr().out
     assert "Measured, atoms against plain" in said and "bytes" in said
+    assert "more because 9 atoms are no fewer than the weights of a small filter" in " ".join(said.split())
     assert Path("runs/demo/demo.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["demo", "--rounds", "2", "--seeds", "0", "--epochs", "1", "--atoms", "6"]) == 0
+    assert "more because" not in capsys.readouterr().out
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
@@ -671,7 +724,7 @@ def test_a_mistake_with_flower_costs_one_line(
 
 def test_flower_says_how_to_install_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert 'pip install "fedatoms[flower]"' in mistake(["flower", "demo"], capsys)
+    assert 'pip install ".[flower]"' in mistake(["flower", "demo"], capsys)
     assert main(["flower"]) == 0 and "docs/federation.md" in capsys.readouterr().out
 
 

@@ -23,6 +23,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
 from fedatoms.experiment.identity import run_name
 from fedatoms.runs.execute import resume, run
+from fedatoms.runs.states import state_of
 
 TABLES = {table.package: table for table in (algorithms.TABLE, personal.TABLE)}
 LINES = [(table, name) for table in TABLES.values() for name in table.methods]
@@ -44,6 +45,18 @@ def number():
     return 7
 
 constant = 7
+
+def boom():
+    return 1 / 0
+
+def no_part():
+    return Personal(own=lambda model, labels: labels.nothing)
+
+def fails_later():
+    def correct(gradient, *_):
+        raise KeyError("no such thing")
+
+    return Algorithm(correct=correct)
 """
 
 
@@ -182,12 +195,39 @@ def test_a_method_of_your_own_runs_and_resumes_and_its_name_is_kept_as_it_is() -
         ),
         ({"algorithm": "fedavg", "strength": 1.0}, "strength=1.0, but fedavg has none.*mu of fedprox"),
         ({"algorithm": ":"}, "algorithm=':'"),
+        (
+            {"algorithm": "tested.py:slower"},
+            r"^algorithm='tested\.py:slower' names a file\. Use algorithm=tested:slower\.$",
+        ),
+        (
+            {"algorithm": "tested"},
+            r"^algorithm='tested' names no factory\. Use algorithm=tested:FACTORY, of tested\.py\.$",
+        ),
+        ({"personal": "tested.py"}, r"^personal='tested\.py' names no factory\. Use personal=tested:FACTORY"),
+        ({"model": "tested"}, r"^model='tested' names no factory\. Use model=tested:FACTORY"),
+        (
+            {"algorithm": "tested:boom"},
+            r"^your algorithm tested:boom failed in line \d+: ZeroDivisionError: division by",
+        ),
+        (
+            {"personal": "tested:no_part"},
+            r"^your personalised method tested:no_part failed in line \d+: AttributeError:",
+        ),
+        ({"model": "tested:boom"}, r"^your model tested:boom failed in line \d+: ZeroDivisionError: division by zero$"),
     ],
 )
 def test_a_method_that_cannot_be_built_gets_a_line(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         run(dataclasses.replace(QUICK, **changes))
     assert not Path("runs").exists()
+
+
+def test_a_method_of_your_own_that_fails_in_a_round_is_named_there_and_in_the_folder() -> None:
+    line = MINE[: MINE.index("raise KeyError")].count("\n") + 1
+    with pytest.raises(ValueError, match=f"your algorithm tested:fails_later failed in line {line}: KeyError") as error:
+        run(dataclasses.replace(QUICK, algorithm="tested:fails_later", name="x"))
+    assert isinstance(error.value.__cause__, KeyError)
+    assert state_of(Path("runs/x")).why == str(error.value)
 
 
 @pytest.mark.parametrize(("example", "name"), [("own_algorithm", "fedexp"), ("own_personal", "own_biases")])

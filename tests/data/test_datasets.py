@@ -424,7 +424,7 @@ def test_wrong_tiny_imagenet_files_are_named(tmp_path: Path) -> None:
 def test_without_pillow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tiny(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ValueError, match=r'pip install "fedatoms\[images\]"'):
+    with pytest.raises(ValueError, match=r'pip install "\.\[images\]"'):
         load("tiny-imagenet", tmp_path)
 
 

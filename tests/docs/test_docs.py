@@ -197,10 +197,26 @@ def test_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"plain +accuracy", said) and re.search(r"decomposed +accuracy", said)
 
 
+def test_the_example_of_fedavg_by_hand_says_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "fedavg_by_hand.py"), run_name="__main__")
+    apart = re.search(r"^FedAvg by hand and by the engine, .*: at most (\S+) apart\n$", capsys.readouterr().out)
+    assert apart is not None and float(apart[1]) < 1e-6
+
+
 def test_the_example_of_personal_atoms_gains_by_them(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / "personal_atoms.py"), run_name="__main__")
     before, after = (float(number) for number in re.findall(r"accuracy ([\d.]+) %", capsys.readouterr().out))
     assert after > before + 10
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "fedatoms").rglob("*.py"))], ids=named)
+def test_nothing_is_installed_from_an_index_that_does_not_have_it(page: Path) -> None:
+    assert not re.search(r"pip install [\"']?fedatoms", page.read_text())
+
+
+def test_the_readme_installs_what_is_tested() -> None:
+    (install,) = [command for command in commands(ROOT / "README.md") if command.startswith("pip")]
+    assert "--constraint constraints.txt" in install and (ROOT / "constraints.txt").exists()
 
 
 def test_the_surface_is_twenty_names_each_once() -> None:

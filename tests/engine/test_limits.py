@@ -28,12 +28,18 @@ def small(**changes: object) -> Simulation:
     return Simulation(small_net(), clients_of((5, 7, 9)), **changes)
 
 
-@pytest.mark.parametrize("until", [1.5, math.nan, 0, -1, math.inf, True, "3", 10**10])
-def test_rounds_are_a_count(until: int) -> None:
-    with pytest.raises(ValueError, match=r"^until=\S+ is (not a whole number|less than 1|more than 1e9)\. Use a whole"):
-        train(small(), until)
+def test_rounds_may_be_named() -> None:
+    assert len(train(small(), rounds=2).history) == 2
+
+
+@pytest.mark.parametrize("rounds", [1.5, math.nan, 0, -1, math.inf, True, "3", 10**10])
+def test_rounds_are_a_count(rounds: int) -> None:
+    with pytest.raises(
+        ValueError, match=r"^rounds=\S+ is (not a whole number|less than 1|more than 1e9)\. Use a whole"
+    ):
+        train(small(), rounds)
     with pytest.raises(ValueError, match=r"^eval_every="):
-        train(small(), 1, eval_every=until if until != 10**10 else 0)
+        train(small(), 1, eval_every=rounds if rounds != 10**10 else 0)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -154,3 +160,10 @@ def test_on_a_gpu_its_own_memory_counts_but_batches_are_on_the_host(monkeypatch:
     monkeypatch.setattr(limits, "available", lambda: needs["batches"] - 1)
     with pytest.raises(ValueError, match="most of it for batches"):
         check_memory(sim)
+
+
+def test_images_that_do_not_fit_the_model_are_refused_in_one_line() -> None:
+    with pytest.raises(
+        ValueError, match=r"^images of shape \(1, 6, 6\) do not fit the model \(mat1 and mat2 .*\)\. Build"
+    ):
+        train(Simulation(nn.Sequential(nn.Flatten(), nn.Linear(9, 3)), clients_of()), 1)

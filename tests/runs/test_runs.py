@@ -386,3 +386,13 @@ def test_ten_thousand_clients_keep_their_states_on_disk(tmp_path: Path) -> None:
     assert 30 <= len(state.clients.rows) <= 60
     assert all(isinstance(row, Stored) and row.path.exists() for row in state.clients.rows.values())
     assert torch.is_tensor(state.clients.read(next(iter(state.clients.rows))).memory["control"]["conv1.weight"])
+
+
+@pytest.mark.parametrize(
+    ("given", "use"),
+    [("fedavg-atoms", "fedatoms.preset('fedavg-atoms')"), ({"rounds": 2}, "fedatoms.Experiment(rounds=40)")],
+)
+def test_what_is_no_experiment_is_answered_with_how_to_make_one(given: Experiment, use: str) -> None:
+    with pytest.raises(ValueError) as error:
+        run(given)
+    assert str(error.value) == f"experiment={given!r} is not an experiment. Use {use}."

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from fedatoms.core.lookup import counted
 from fedatoms.core.options import check_numbers
 from fedatoms.evidence.explain.aggregates import compare_aggregates
 from fedatoms.evidence.explain.factors import Layer, layers_of
@@ -121,7 +122,7 @@ def _measured(opened: Opened, layers: Sequence[Layer], settings: Explain, tell: 
         if done.clients:  # else all of them failed, and nothing moved
             found.append(_measure(opened, done, layers, settings, partial(tell, f"{name}: scoring latent clients")))
     if not found:
-        raise ValueError(f"no client reported in {settings.rounds} rounds. Replay more with --rounds.")
+        raise ValueError(f"no client reported in {counted(settings.rounds, 'round')}. Replay more with --rounds.")
     return found
 
 

@@ -68,7 +68,7 @@ def here(jobs: Sequence[Job], tell: Tell, limit: Limit = NO_LIMIT) -> Iterator[D
 def on_ray(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
     """Runs jobs on a Ray cluster and yields them as they end; all nodes must see the same folders."""
     if importlib.util.find_spec("ray") is None:
-        raise ValueError('Ray is not installed. Use pip install "fedatoms[ray]", or leave --on ray out.')
+        raise ValueError('Ray is not installed. In a clone, type pip install ".[ray]", or leave --on ray out.')
     import ray
 
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default, without its warning
