@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
 from fedatoms.cli.console import line, say, terminal
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.lookup import counted
+
+if TYPE_CHECKING:
+    from fedatoms.evidence.results.find import Run
 
 FOLDERS = arg(metavar="FOLDER ...", help="Folders with runs and measures, at any depth.", help_behavior_hint="")
 PAGE = arg(metavar="FILE", aliases=("-o",), help="The page; a CSV file is written beside it.")
@@ -40,15 +43,19 @@ def _report(folders: Sequence[Path], out: Path, data_dir: Path | None) -> int:
         raise ValueError("a folder with runs is missing. Use for example `fedatoms report runs -o report.html`.")
     from fedatoms.evidence.page.assemble import report
 
-    older = out.exists()
+    replaces = out.exists()
     done, console = report(folders, out, data_dir), terminal()
     for note in (*done.found.left_out, *done.found.notes):
         say(f"{note.path}: {note.reason}")
-    if older := sum(not run.result.files for run in done.found.runs):
-        line(console, f"{older} of {len(done.found.runs)} runs not checked: of an older version, without checksums")
+    _say_unchecked(done.found.runs)
     counts = {"run": len(done.found.runs), "measure": len(done.found.measures)}
     found = ", ".join(counted(number, what) for what, number in counts.items() if number)
     line(console, f"page: {done.page}, {found}, {done.page.stat().st_size / 1e6:.1f} MB")
     line(console, f"data: {done.csv}")
-    line(console, f"open: {done.page.resolve().as_uri()}{' (replaces an older page)' * older}")
+    line(console, f"open: {done.page.resolve().as_uri()}{' (replaces an older page)' * replaces}")
     return 0
+
+
+def _say_unchecked(runs: Sequence["Run"]) -> None:
+    if older := sum(not run.result.files for run in runs):
+        line(terminal(), f"{older} of {len(runs)} runs not checked: of an older version, without checksums")

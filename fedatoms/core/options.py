@@ -254,9 +254,7 @@ def listed(valid: Sequence[Choice], text: str, argument: str, kind: str) -> tupl
     ValueError: fast=atoms,hed: unknown group 'hed'. Did you mean 'head'? Valid: atoms, coefficients, head, rest,
     statistics.
     """
-    if not isinstance(text, str):
-        raise ValueError(f"{argument}={text!r} is not a text with commas between names. Use of {', '.join(valid)}.")
     try:
-        return tuple(one_of(valid, part.strip(), kind) for part in text.split(","))
+        return tuple(one_of(valid, part.strip(), kind) for part in str(text).split(","))
     except ValueError as error:
         raise ValueError(f"{argument}={text}: {error}") from None

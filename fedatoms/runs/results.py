@@ -81,9 +81,7 @@ def result_of(
     experiment: Experiment, folder: Path, *, seconds: float, parameters: int, provenance: dict[str, object]
 ) -> Result:
     """Summarises the rounds of a run."""
-    rows = read_rounds(folder)
-    if not rows:
-        raise ValueError(f"{folder / ROUNDS} has no rounds any more: something else wrote it. Start the run again.")
+    rows = _some_rounds(folder)
     return Result(
         experiment=experiment,
         accuracy=summarise(rows),
@@ -152,6 +150,12 @@ def check_sealed(folder: Path, path: Path, remedy: str) -> None:
 def write_json(path: Path, values: Mapping[str, object]) -> None:
     """Writes values as an indented JSON file."""
     replace_file(path, (json.dumps(values, indent=2) + "\n").encode())
+
+
+def _some_rounds(folder: Path) -> list[Row]:
+    if not (rows := read_rounds(folder)):
+        raise ValueError(f"{folder / ROUNDS} has no rounds any more: something else wrote it. Start the run again.")
+    return rows
 
 
 def _has_more_rounds(result: Result) -> bool:

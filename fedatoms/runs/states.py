@@ -80,10 +80,15 @@ def state_of(folder: Path, *, check: bool = False) -> RunState:
         return state._replace(state="running", why=f"{by}{_age(folder)}")
     if damage or lines.damage:
         return state._replace(state="damaged", why=damage or lines.damage)
-    if (folder / FAILURE).exists():
-        return state._replace(state="failed", why=_failure(folder))
-    if result is not None and result.experiment.rounds >= rounds:
-        return state._replace(state="finished", done=result.experiment.rounds)
+    return _over(state, rounds)
+
+
+def _over(state: RunState, rounds: int) -> RunState:
+    """Returns the state of a run that is whole and that nobody writes."""
+    if (state.folder / FAILURE).exists():
+        return state._replace(state="failed", why=_failure(state.folder))
+    if state.result is not None and state.result.experiment.rounds >= rounds:
+        return state._replace(state="finished", done=state.result.experiment.rounds)
     return state
 
 

@@ -21,7 +21,7 @@ from fedatoms.experiment.files import EXPERIMENT
 from fedatoms.experiment.identity import identity
 from fedatoms.runs.loading import how_to_resume
 from fedatoms.runs.lock import writer
-from fedatoms.runs.results import Result, read_result, summarise
+from fedatoms.runs.results import Result, Summary, read_result, summarise
 from fedatoms.runs.rounds import RESULT, ROUNDS, Row, read_lines
 from fedatoms.runs.states import state_of
 
@@ -157,15 +157,14 @@ def _rounds(result: Result) -> tuple[list[Row], list[Note]]:
         by = writer(result.folder)
         more = f": more are running ({by})" if by else ""
         return rows, [Note(path, f"has {len(rows)} of {result.experiment.rounds} rounds{more}")]
-    summaries = summarise(rows)
-    same_models = summaries.keys() == result.accuracy.keys()
-    if not same_models or any(not _agree(summaries[name], result.accuracy[name]) for name in summaries):
+    if not _agree(summarise(rows), result.accuracy):
         return rows, [Note(path, "does not give the accuracies of result.json beside it")]
     return rows, []
 
 
-def _agree(ours: Iterable[float], theirs: Iterable[float]) -> bool:
-    return all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) for a, b in zip(ours, theirs, strict=True))
+def _agree(ours: Mapping[str, Summary], theirs: Mapping[str, Summary]) -> bool:
+    pairs = [pair for name in ours.keys() & theirs.keys() for pair in zip(ours[name], theirs[name], strict=True)]
+    return ours.keys() == theirs.keys() and all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) for a, b in pairs)
 
 
 class _Origin(NamedTuple):
