@@ -38,6 +38,8 @@ REWORDED = {  # tyro's messages, and ours
     r"Missing value for argument '(\S+)'.*": r"\1 needs a value",
     r"Missing from .*?: (\S+) (.*?)\.? \(required\).*": r"\1 is missing: \2",
     r"Error parsing (\S+): (.*)": r"\1 \2",
+    r"invalid literal for int\(\) with base 10: (.*)": r"\1 is not a whole number",
+    r"could not convert string to float: (.*)": r"\1 is not a number",
 }
 
 

@@ -75,7 +75,7 @@ def read_rounds(folder: Path) -> list[Row]:
     found, finished = read_lines(folder), _rounds_of_result(folder)
     if found.damage:
         raise ValueError(f"{found.damage}. {RESTORE}")
-    if found.rows and len(found.rows) < finished:
+    if len(found.rows) < finished:
         path = folder / ROUNDS
         raise ValueError(f"{path} has {len(found.rows)} rounds, but {RESULT} is of {finished}. {RESTORE}")
     return found.rows

@@ -96,13 +96,17 @@ def _read(folder: Path, *, check: bool) -> tuple[int, Result | None, str]:
     """Returns the rounds that a run was asked for, its result if there is one, and what contradicts that."""
     result = read_result(folder) if (folder / RESULT).exists() else None
     rounds = load_run(folder).rounds if result is None or (folder / EXPERIMENT).exists() else result.experiment.rounds
-    if result is None:
-        return rounds, None, ""
-    lines = len(read_lines(folder).rows)
-    if (folder / ROUNDS).exists() and lines < result.experiment.rounds:
-        return rounds, result, f"{folder / ROUNDS} has {lines} of the {result.experiment.rounds} rounds of its result"
-    changed = changed_files(result) if check else []
+    lines, known = len(read_lines(folder).rows), _rounds_known(folder, result)
+    if lines < known and ((folder / ROUNDS).exists() or result is None):
+        return rounds, result, f"{folder / ROUNDS} has {lines} of the {known} rounds that are done"
+    changed = changed_files(result) if check and result else []
     return rounds, result, f"{', '.join(changed)} changed since the run ended" if changed else ""
+
+
+def _rounds_known(folder: Path, result: Result | None) -> int:
+    """Returns the rounds that the result or the last checkpoint is of: their lines were written before."""
+    checkpoints = [int(path.stem) for path in (folder / "checkpoint").glob("*.json") if path.stem.isdecimal()]
+    return max(result.experiment.rounds if result else 0, *checkpoints, 0)
 
 
 def _age(folder: Path) -> str:

@@ -289,6 +289,8 @@ def test_another_runtime_error_is_no_mistake_of_the_user(monkeypatch: pytest.Mon
         (["run", "--weight-decay", "1e308"], "--weight-decay 1e+308 is more than 1e6."),
         (["run", "--atoms-lr", "1e308"], "--atoms-lr 1e+308 is more than 1e6."),
         (["run", "--batch-size", "1000000000000"], "--batch-size 1000000000000 is more than 1e9."),
+        (["flower", "demo", "--rounds", ""], "--rounds '' is not a whole number."),
+        (["flower", "demo", "--rounds", "x"], "--rounds 'x' is not a whole number."),
         (["run", "--personal", "dito", "--dataset", "cifar10"], "Did you mean 'ditto'?"),
         (["run", "--batch-size", "100000000"], "--batch-size 100000000 is more than the 1,437 training images."),
         (["run", "--atoms", "1000000", "--parametrisation", "atoms"], "--atoms 1000000 is more than 1000."),

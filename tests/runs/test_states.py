@@ -11,8 +11,10 @@ from support.sealed import as_older, rewrite
 from fedatoms.cli import main
 from fedatoms.engine.loop import Progress
 from fedatoms.experiment.fields import Experiment
+from fedatoms.runs.compare import compare
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.lock import locked
+from fedatoms.runs.results import read_result
 from fedatoms.runs.states import FAILURE, find_runs, state_of
 
 TINY = Experiment(clients=4, classes_per_client=5, fraction=0.5, epochs=1, batch_size=64, rounds=3, checkpoint_every=1)
@@ -118,3 +120,21 @@ def test_a_report_says_how_many_runs_are_not_checked(finished: Path, capsys: pyt
     assert main(words) == 0 and "not checked" not in capsys.readouterr().out
     as_older(finished)
     assert main(words) == 0 and "1 of 1 runs not checked: of an older version" in capsys.readouterr().out
+
+
+def test_rounds_that_a_checkpoint_knows_and_the_file_lacks_are_damage(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(replace(TINY, out=str(tmp_path), name="run"), watch=stop)
+    path = tmp_path / "run" / "rounds.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    found = state_of(tmp_path / "run")
+    assert found.state == "damaged" and "rounds.jsonl has 1 of the 2 rounds that are done" in found.why
+    path.unlink()
+    assert "rounds.jsonl has 0 of the 2 rounds" in state_of(tmp_path / "run").why
+
+
+def test_a_comparison_of_a_run_that_lost_its_rounds_names_the_file(finished: Path) -> None:
+    (finished / "rounds.jsonl").unlink()
+    result = read_result(finished)
+    with pytest.raises(ValueError, match=r"rounds.jsonl has 0 rounds, but result.json is of 3"):
+        compare([result])
