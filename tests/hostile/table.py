@@ -65,9 +65,13 @@ def failures(found: Sequence[Found]) -> list[Found]:
 
 
 def write(path: Path, found: Sequence[Found], about: Mapping[str, object]) -> None:
-    """Writes the table and the cases that failed."""
+    """Writes the table and the cases that failed; kinds that were not run keep what an earlier campaign wrote."""
+    known = json.loads(path.read_text()) if path.exists() else {"rows": {}, "failed": []}
+    minutes = {kind: sum(one.seconds for one in found if one.kind == kind) / 60 for kind in rows_of(found)}
+    rows = known["rows"] | {kind: {**row, "minutes": minutes[kind], **about} for kind, row in rows_of(found).items()}
     failed = [{"kind": one.kind, "name": one.name, "verdict": one.word, "why": one.why} for one in failures(found)]
-    path.write_text(json.dumps({**about, "rows": rows_of(found), "failed": failed}, indent=1) + "\n")
+    kept = [one for one in known["failed"] if one["kind"] not in minutes]
+    path.write_text(json.dumps({"rows": rows, "failed": kept + failed}, indent=1) + "\n")
 
 
 def to_page(path: Path, page: Path) -> None:
@@ -78,8 +82,11 @@ def to_page(path: Path, page: Path) -> None:
 
 def markdown(path: Path) -> str:
     """Returns the table of a file that ``write`` wrote, as it stands on the page."""
-    about = json.loads(path.read_text())
-    lines = [f"| kind | {' | '.join(COLUMNS)} |", f"|---|{'---:|' * len(COLUMNS)}"]
-    lines += [f"| {kind} | {' | '.join(str(row[name]) for name in COLUMNS)} |" for kind, row in about["rows"].items()]
-    where = f"seed {about['seed']}, {about['minutes']:.0f} minutes on {about['cores']} cores"
-    return "\n".join([*lines, "", f"fedatoms {about['version']} at {about['commit']}, {where}, {about['date']}."])
+    rows = json.loads(path.read_text())["rows"]
+    lines = [f"| kind | {' | '.join(COLUMNS)} | minutes | commit |", f"|---|{'---:|' * (len(COLUMNS) + 1)}---|"]
+    for kind, row in rows.items():
+        numbers = [str(row[name]) for name in COLUMNS]
+        lines.append(f"| {kind} | {' | '.join(numbers)} | {row['minutes']:.1f} | {row['commit']} |")
+    last = list(rows.values())[-1]
+    where = f"fedatoms {last['version']}, seed {last['seed']}, {last['date']}; minutes are of one core"
+    return "\n".join([*lines, "", f"{where}, and {last['cores']} worked at once."])
