@@ -65,8 +65,8 @@ def _show(states: Sequence["RunState"]) -> None:
     if older := sum(not state.checked for state in states):
         line(console, f"{older} not checked: of an older version, whose files have no checksums")
     for state in states:
-        if state.state in ("stopped", "failed"):
-            return suggest(console, (how_to_resume(state.folder).strip("`"), "goes on where it stopped"))
+        if state.state in ("stopped", "failed", "damaged"):
+            return suggest(console, (how_to_resume(state.folder).replace("`", ""), "goes on where it stopped"))
     suggest(console, (f"fedatoms report {states[0].folder.parent}", "all its runs on one page"))
 
 

@@ -8,6 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+
+class TooLarge(ValueError):
+    """What is read is larger than the limit, or the limit makes no sense: nothing is wrong with the file itself."""
+
+
 MAX_GB = "FEDATOMS_MAX_GB"  # the variable that raises the limit on what is read into memory at once
 DEFAULT_MAX_GB = 8.0
 
@@ -63,7 +68,7 @@ def limit() -> int:
     except ValueError:
         size = 0.0
     if not 0 < size < 1e6:
-        raise ValueError(f"{MAX_GB}={given} is not a number of gigabytes. Use for example {MAX_GB}=16.")
+        raise TooLarge(f"{MAX_GB}={given} is not a number of gigabytes. Use for example {MAX_GB}=16.")
     return int(size * 1e9)
 
 
@@ -79,7 +84,7 @@ def check_size(size: int, what: str, most: int | None = None) -> None:
     if most is not None and size > most:
         raise ValueError(f"{what} takes {size:,} bytes, but such a file has at most {most:,}. Restore the file.")
     if size > limit():
-        raise ValueError(
+        raise TooLarge(
             f"{what} takes {size:,} bytes, more than the {limit():,} that are read at once. "
             f"If that is right, set {MAX_GB}={math.ceil(size / 1e9 + 0.5)}."
         )

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from fedatoms.core.border import check_size, open_regular, read_bytes
+from fedatoms.core.border import TooLarge, check_size, open_regular, read_bytes
 from fedatoms.core.lookup import one_line
 from fedatoms.core.trees import Params
 
@@ -60,6 +60,8 @@ def read_tensors(path: Path, remedy: str, most: int | None = None) -> Written:
         data = read_bytes(path, most)
         tree, size = load(data), int.from_bytes(data[:8], "little")
         about = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+    except TooLarge:
+        raise
     except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{path} is not a safetensors file, or is cut off ({one_line(error)}). {remedy}") from None
     return Written(tree, about, hashlib.sha256(data).hexdigest())
@@ -78,6 +80,12 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def remove_partials(folder: Path) -> None:
+    """Removes what a process that was killed in ``replace_file`` left, at any depth; only for the one writer."""
+    for path in folder.rglob("*.partial"):
+        path.unlink(missing_ok=True)
 
 
 def _check_promise(path: Path, most: int | None) -> None:

@@ -29,7 +29,7 @@ from fedatoms.nn.models import build, check_input
 from fedatoms.personal import personal
 
 THREADS = torch.get_num_threads()  # torch's choice, or the program's own from before the import
-SMALL_BATCH = 1000  # images that a batch may have in any data
+SMALL_BATCH = 100_000  # images that a batch may have in any data
 
 
 def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation:

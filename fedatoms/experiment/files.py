@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedatoms.core.border import TooLarge
 from fedatoms.core.lookup import one_line, some, unknown
 from fedatoms.core.records import FORMAT, fit, read_record, sealed
 from fedatoms.experiment.fields import PATH_FIELDS, Experiment
@@ -64,6 +65,8 @@ def load(path: Path) -> Experiment:
     try:
         fields = read_record(path, "it")
         return from_json({name: value for name, value in fields.items() if name != FORMAT})
+    except TooLarge:
+        raise
     except (ValueError, OSError) as error:
         reason = one_line(error).rstrip(".")
         mine = " If you changed it, remove its format and seal." if "checksum" in reason else ""

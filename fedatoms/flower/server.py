@@ -31,7 +31,7 @@ from fedatoms.runs.execute import RESUMABLE, Engine, resume, run
 from fedatoms.runs.loading import write_model
 from fedatoms.runs.personal_models import accuracy_after, accuracy_before
 from fedatoms.runs.results import Result
-from fedatoms.runs.rounds import Row, read_rounds
+from fedatoms.runs.rounds import Row, read_lines
 
 log = logging.getLogger("flwr")
 CONTINUE = "Continue it with --run-config 'resume=true', or use another name."
@@ -116,7 +116,7 @@ class _Nodes:
                 )
             raise type(error)(f"{error}. The model so far is {self.folder / 'model.safetensors'}. {way}") from None
         finally:
-            _log_refused(read_rounds(self.folder))
+            _log_refused(read_lines(self.folder).rows)
 
     def personal(self, experiment: Experiment, runtime: Runtime, state: State, folder: Path) -> dict[str, float]:
         assert self.strategy is not None, "rounds come first"

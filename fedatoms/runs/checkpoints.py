@@ -1,5 +1,6 @@
 """Checkpoints that survive a kill at any moment: new files first, then the manifest that names them."""
 
+import errno
 import json
 import zlib
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from msgspec import Meta
 from safetensors.torch import load, save
 
 from fedatoms.algorithms.base import Server
-from fedatoms.core.border import read_bytes
+from fedatoms.core.border import TooLarge, read_bytes
 from fedatoms.core.files import Stored, read_file, replace_file, write_file
 from fedatoms.core.options import Group
 from fedatoms.core.records import FORMAT, fit, read_record, sealed
@@ -52,11 +53,11 @@ def load_checkpoint(folder: Path, runtime: Runtime, *, trajectory: str, set_asid
     if not [*folder.glob("*.json"), *folder.glob("*.damaged")]:
         return Loaded(begin(runtime), 0.0, notes)  # the run stopped before its first checkpoint
     damaged: list[Path] = []
-    for path in sorted(folder.glob("*.json"), reverse=True):
+    for path in reversed(_manifests(folder)):
         try:
             loaded = _load(path, runtime, trajectory, notes)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, _OtherExperiment):
+            if isinstance(error, _OtherExperiment | TooLarge) or not _is_damage(error):
                 raise
             notes.append(f"checkpoint {path.stem} is damaged ({error})")
             damaged.append(path)
@@ -69,6 +70,11 @@ def load_checkpoint(folder: Path, runtime: Runtime, *, trajectory: str, set_asid
     tried = "; ".join(notes)
     again = f"Start again: delete {folder.parent}, or use another `name`."
     raise ValueError(f"{folder} holds no checkpoint that can be read: {tried}. {again}")
+
+
+def _is_damage(error: Exception) -> bool:
+    """Returns whether an error is lasting: that of a disk or a network that does not answer may be gone tomorrow."""
+    return not isinstance(error, OSError) or error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
 
 
 def _save(folder: Path, state: State, trajectory: str, seconds: float) -> None:
@@ -186,7 +192,7 @@ def _check_fit(wrong: str, what: str) -> None:
 
 
 def _tidy(folder: Path, live: set[str]) -> None:
-    manifests = sorted(folder.glob("*.json"))
+    manifests = _manifests(folder)
     kept = manifests[-KEPT:]
     needed = live | set(_client_files(kept))
     for old in manifests[:-KEPT]:
@@ -198,6 +204,10 @@ def _tidy(folder: Path, live: set[str]) -> None:
     for path in (folder / "clients").glob("*"):
         if path.name not in needed:
             path.unlink()
+
+
+def _manifests(folder: Path) -> list[Path]:
+    return sorted((path for path in folder.glob("*.json") if path.stem.isdecimal()), key=lambda path: int(path.stem))
 
 
 def _client_files(manifests: list[Path]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import NamedTuple
 
+from fedatoms.core.files import remove_partials
 from fedatoms.core.lookup import counted
 from fedatoms.core.outside import naming
 from fedatoms.engine.loop import Progress, Watch, begin, rounds
@@ -35,6 +36,7 @@ from fedatoms.runs.rounds import (
     read_lines,
     read_rounds,
     read_segments,
+    rounds_of_result,
     row_of,
 )
 from fedatoms.runs.states import has_begun, noting_failure
@@ -75,8 +77,11 @@ def run(
     with locked(folder, engine.if_locked):
         if (found := known()) is not None:
             return found
+        remove_partials(folder)
         if has_begun(folder):
-            raise ValueError(f"{folder} already holds a run. {engine.if_exists.format(folder=folder)}")
+            lost = f"Its {EXPERIMENT} is missing: restore that file, or use another `name`."
+            way_out = engine.if_exists.format(folder=folder) if (folder / EXPERIMENT).exists() else lost
+            raise ValueError(f"{folder} already holds a run. {way_out}")
         configure(experiment)
         with naming(yours(experiment)):  # an experiment that cannot be run fails here: it leaves no folder
             runtime = prepare(sim)
@@ -103,6 +108,7 @@ def resume(
     with locked(folder, engine.if_locked):
         if (found := known()) is not None:
             return found
+        remove_partials(folder)
         configure(new)
         runtime = prepare(sim)
         return _finish(_Run(new, runtime, folder, engine, watch), *_last_checkpoint(new, runtime, folder, say))
@@ -135,8 +141,11 @@ def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) 
     rows = _rows_until(folder, done, say)
     if done == new.rounds and has_result:
         say(f"{folder} is complete after {counted(done, 'round')}. Ask for more with rounds=N.")
+    if done < rounds_of_result(folder):  # an older checkpoint had to do: the result comes anew
+        (folder / RESULT).unlink()
+    seal = keep_rounds(folder, rows)  # first: lines of an older version must not lie beside a sealed experiment
     write_json(folder / EXPERIMENT, sealed_fields(new))
-    return loaded, keep_rounds(folder, rows)
+    return loaded, seal
 
 
 def _check_rounds(new: Experiment, folder: Path, done: int, has_result: bool) -> None:

@@ -127,15 +127,14 @@ def read_result(folder: Path | str) -> Result:
 def changed_files(result: Result) -> list[str]:
     """Names the files of a run that are not what its result sealed; one that is not there was not copied.
 
-    A run that was asked for more rounds has another experiment file and more lines than its result: these are sealed
-    by themselves.
+    A run that was asked for more rounds is being written anew.
     """
+    if _has_more_rounds(result):
+        return []
     folder, changed = result.folder, []
     for name, expected in {**result.files, MODEL: result.model_sha256}.items():
         if expected is not None and (folder / name).exists() and digest(folder / name) != expected:
             changed.append(name)
-    if {EXPERIMENT, ROUNDS} & set(changed) and _has_more_rounds(result):
-        changed = [name for name in changed if name not in (EXPERIMENT, ROUNDS)]
     return changed
 
 

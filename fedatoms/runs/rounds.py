@@ -13,12 +13,13 @@ from msgspec import Meta
 
 from fedatoms.core.border import open_regular, read_bytes
 from fedatoms.core.files import replace_file
-from fedatoms.core.records import MOST, SEAL, fit, parse, read_record, sealed, unsealed
+from fedatoms.core.records import FORMAT, MOST, SEAL, fit, parse, read_record, sealed, unsealed
 from fedatoms.engine.loop import Progress
 from fedatoms.experiment.files import EXPERIMENT, from_json, load_run
 from fedatoms.experiment.identity import trajectory
 
 ROUNDS, RESULT = "rounds.jsonl", "result.json"
+MANY = 100  # segments, which a resumed run makes one of
 LONGEST = 10**7  # bytes of a line, at most
 RESTORE = "Restore the file, or rebuild it from the last checkpoint with `fedatoms run --resume`."
 SEGMENTS = Path("checkpoint", "rounds")  # a file for each checkpoint, with the lines since the one before it
@@ -72,7 +73,7 @@ def row_of(progress: Progress) -> Row:
 
 def read_rounds(folder: Path) -> list[Row]:
     """Reads the rounds of a run; a last line that a stop cut off is left out, any other damage is an error."""
-    found, finished = read_lines(folder), _rounds_of_result(folder)
+    found, finished = read_lines(folder), rounds_of_result(folder)
     if found.damage:
         raise ValueError(f"{found.damage}. {RESTORE}")
     if len(found.rows) < finished:
@@ -106,8 +107,9 @@ def read_segments(folder: Path, count: int) -> Lines:
 def is_sealed(folder: Path) -> bool:
     """Returns whether a run's files have checksums; those of older versions have none."""
     for name in (EXPERIMENT, RESULT):
-        with suppress(OSError, ValueError):
-            if f'"{SEAL}"'.encode() in read_bytes(folder / name, MOST):
+        with suppress(OSError, ValueError, RecursionError):
+            record = json.loads(read_bytes(folder / name, MOST))
+            if isinstance(record, dict) and (SEAL in record or FORMAT in record):
                 return True
     return False
 
@@ -135,11 +137,11 @@ def keep_rounds(folder: Path, rows: Iterable[Row]) -> int:
     for path in _segments(folder):
         if _last(path) > len(lines):
             path.unlink()
-    if (known := read_segments(folder, len(lines))).damage or known.seal != seal:
-        for path in _segments(folder):
+    known = read_segments(folder, len(lines))
+    if known.damage or known.seal != seal or len(_segments(folder)) > MANY:
+        write_segment(folder, lines, len(lines))
+        for path in _segments(folder)[:-1]:
             path.unlink()
-        known = Lines([], seal)
-    write_segment(folder, lines[len(known.rows) :], len(lines))
     return seal
 
 
@@ -180,14 +182,14 @@ def write_segment(folder: Path, lines: list[str], count: int) -> None:
 
 
 def _segments(folder: Path) -> list[Path]:
-    return sorted(path for path in (folder / SEGMENTS).glob("*.jsonl") if path.stem.isdecimal())
+    return sorted((path for path in (folder / SEGMENTS).glob("*.jsonl") if path.stem.isdecimal()), key=_last)
 
 
 def _last(path: Path) -> int:
     return int(path.stem)
 
 
-def _rounds_of_result(folder: Path) -> int:
+def rounds_of_result(folder: Path) -> int:
     """Returns how many rounds the result of a run is of; 0 if there is none, or none that can be read."""
     with suppress(OSError, ValueError):
         rounds = _experiment_of_result(folder).get("rounds")
@@ -200,7 +202,7 @@ def _experiment_of_result(folder: Path) -> dict[str, object]:
 
 
 def _lines(path: Path, before: Lines, *, must_be_sealed: bool) -> Lines:
-    rows, seal = list(before.rows), before.seal
+    rows, seal = before.rows, before.seal  # one list for all segments
     try:
         for number, line in enumerate(_text(path), 1):
             try:

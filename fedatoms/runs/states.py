@@ -55,16 +55,22 @@ def noting_failure(folder: Path) -> Iterator[None]:
 
 def has_begun(folder: Path) -> bool:
     """Returns whether a folder holds a run that finished a round: without one there is nothing to lose."""
-    if not (folder / EXPERIMENT).exists():
-        return False
-    lines = read_lines(folder)
-    return bool(lines.rows or lines.damage or (folder / RESULT).exists() or any((folder / "checkpoint").glob("*.json")))
+    has_lines = (folder / ROUNDS).exists() and (folder / ROUNDS).stat().st_size > 0
+    return has_lines or (folder / RESULT).exists() or any((folder / "checkpoint").glob("*.json"))
 
 
 def find_runs(folder: Path) -> list[Path]:
     """Returns the folders of runs at or below a folder."""
-    names = (EXPERIMENT, RESULT)
-    found = {Path(place) for place, _, files in os.walk(folder) if any(name in files for name in names)}
+    seen: set[Path] = set()
+    found = []
+    for place, folders, files in os.walk(folder, followlinks=True):
+        here = Path(place).resolve()
+        is_run = EXPERIMENT in files or RESULT in files
+        if is_run and here not in seen:
+            found.append(Path(place))
+        if is_run or here in seen:
+            folders.clear()  # what belongs to the run, or a link back
+        seen.add(here)
     return sorted(found)
 
 

@@ -1,9 +1,11 @@
 """A run's rounds are sealed line by line and kept twice: what is damaged is named, and rebuilt when the run goes on."""
 
+import errno
 import json
 import os
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +15,11 @@ from support.sealed import as_older
 from fedatoms.core.records import SEAL
 from fedatoms.evidence.results.find import find
 from fedatoms.experiment.fields import Experiment
+from fedatoms.runs.checkpoints import _tidy
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.results import changed_files, read_result, result_of
 from fedatoms.runs.rounds import ROUNDS, read_rounds
+from fedatoms.runs.states import find_runs, state_of
 
 Lines = Sequence[str]
 TINY = Experiment(clients=4, classes_per_client=5, fraction=0.5, epochs=1, batch_size=64, eval_every=2)
@@ -152,3 +156,91 @@ def test_rounds_that_something_else_emptied_are_a_line(folder: Path) -> None:
     (folder / ROUNDS).write_text("")
     with pytest.raises(ValueError, match=r"has no rounds any more: something else wrote it"):
         result_of(TINY, folder, seconds=1.0, parameters=1, provenance={})
+
+
+class Killed(BaseException):
+    """What a process that is killed would feel."""
+
+
+@pytest.mark.parametrize("kind", ["older", "for more rounds", "from the checkpoint before"])
+def test_a_resumed_run_may_be_killed_at_any_write(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"rounds": 6} if kind == "for more rounds" else {}
+    if kind == "older":
+        as_older(folder)
+    if kind == "from the checkpoint before":
+        (folder / "checkpoint" / "000005.safetensors").write_bytes(b"")
+    real, model = Path.replace, (folder / "model.safetensors").read_bytes()
+    writes, number = 0, 0
+
+    def replaced(path: Path, target: Path) -> Path:
+        nonlocal number
+        number += 1
+        if number == writes:
+            raise Killed
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    while number >= writes:  # until one comes to its end
+        writes, number = writes + 1, 0
+        with suppress(Killed):
+            resume(folder, changes)
+    assert writes > 5 and state_of(folder, check=True).state == "finished"
+    assert len(read_rounds(folder)) == (6 if changes else 5)
+    assert changes or (folder / "model.safetensors").read_bytes() == model
+    assert list(folder.rglob("*.partial")) == []
+
+
+def test_a_folder_that_lost_its_experiment_is_not_overwritten(folder: Path) -> None:
+    (folder / "experiment.json").unlink()
+    with pytest.raises(ValueError, match=r"already holds a run. Its experiment.json is missing: restore that file"):
+        run(replace(TINY, out=str(folder.parent), name="run", rounds=2))
+
+
+def test_a_limit_on_what_is_read_is_no_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDATOMS_MAX_GB", "0.00001")
+    with pytest.raises(ValueError, match=r"more than the 10,000 that are read at once. .* FEDATOMS_MAX_GB=1"):
+        resume(folder, {})
+    assert list((folder / "checkpoint").glob("*.damaged")) == []
+    monkeypatch.setenv("FEDATOMS_MAX_GB", "x")
+    with pytest.raises(ValueError, match=r"^FEDATOMS_MAX_GB=x is not a number of gigabytes"):
+        resume(folder, {})
+
+
+def test_a_disk_that_does_not_answer_is_no_damage_either(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale(path: Path, most: int | None = None) -> bytes:
+        raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+    monkeypatch.setattr("fedatoms.runs.checkpoints.read_bytes", stale)
+    with pytest.raises(OSError, match="Stale"):
+        resume(folder, {})
+    assert list((folder / "checkpoint").glob("*.damaged")) == []
+
+
+def test_a_run_named_seal_of_an_older_version_is_not_taken_for_a_sealed_one(folder: Path) -> None:
+    as_older(folder)
+    fields = json.loads((folder / "experiment.json").read_text())
+    (folder / "experiment.json").write_text(json.dumps({**fields, "name": "seal"}))
+    assert len(read_rounds(folder)) == 5
+
+
+def test_checkpoints_are_kept_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number in ("999998", "999999", "1000000"):
+        (tmp_path / f"{number}.json").write_text("{}")
+    _tidy(tmp_path, set())
+    assert sorted(path.stem for path in tmp_path.glob("*.json")) == ["1000000", "999999"]
+
+
+def test_many_segments_become_one_when_a_run_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedatoms.runs.rounds.MANY", 2)
+    resume(folder, {})
+    assert [path.name for path in (folder / "checkpoint" / "rounds").iterdir()] == ["000005.jsonl"]
+    (folder / ROUNDS).unlink()
+    resume(folder, {})
+    assert len(read_rounds(folder)) == 5
+
+
+def test_linked_folders_of_runs_are_found_once(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "a").symlink_to(folder)
+    (tmp_path / "links" / "back").symlink_to(tmp_path / "links")
+    assert find_runs(tmp_path / "links") == [tmp_path / "links" / "a"]
