@@ -152,3 +152,8 @@ def test_rounds_that_something_else_emptied_are_a_line(folder: Path) -> None:
     (folder / ROUNDS).write_text("")
     with pytest.raises(ValueError, match=r"has no rounds any more: something else wrote it"):
         result_of(TINY, folder, seconds=1.0, parameters=1, provenance={})
+
+
+def test_a_result_is_read_from_a_path_that_can_be() -> None:
+    with pytest.raises(ValueError, match=r"^folder='a\\x00b' has a null byte in it, which no path can have\. Leave it"):
+        read_result("a\0b")
