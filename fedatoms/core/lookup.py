@@ -62,6 +62,18 @@ def counted(numbers: int | Iterable[int], word: str) -> str:
     return f"{'/'.join(f'{number:,}' for number in sorted(found))} {word}{'' if found == {1} else 's'}"
 
 
+def shown(value: object, most: int = 60) -> str:
+    """Shows a value in an error: the beginning of what Python writes, or its type where that takes several lines.
+
+    >>> shown(None), shown("a" * 9, most=8), shown(type("Net", (), {"__repr__": lambda self: "a\\nb"})())
+    ('None', "'aaa ...", '<Net>')
+    """
+    text = repr(value)
+    if "\n" in text:
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
 def one_line(error: BaseException) -> str:
     """Returns the message of an error on one line; its type if it has none.
 

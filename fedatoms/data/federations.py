@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedatoms.core.lookup import one_line
+from fedatoms.core.lookup import counted, one_line
 from fedatoms.core.options import check_range
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Images, Recipe
@@ -148,6 +148,20 @@ def test_by_classes(data: Federation) -> Federation:
     True
     """
     return data._replace(test_parts=_seen([data.y[part] for part in data.parts], data.test_y))
+
+
+def check_rows(data: Federation) -> None:
+    """Refuses a federation without clients, or with a part that names samples which are not there."""
+    if not len(data.parts):
+        raise ValueError("data.parts is empty: a federation needs at least one client. Use data.federation([(x, y)]).")
+    for name, parts, samples in (("parts", data.parts, data.x), ("test_parts", data.test_parts, data.test_x)):
+        rows = torch.cat([torch.as_tensor(part, device="cpu") for part in parts] or [torch.zeros(0)])
+        wrong = rows[(rows < 0) | (rows >= len(samples))]
+        if len(wrong):
+            raise ValueError(
+                f"data.{name} names sample {int(wrong[0])}, but there are {counted(len(samples), 'sample')}, from 0 to "
+                f"{len(samples) - 1}. Make the parts of these samples, for example with fedatoms.data.iid."
+            )
 
 
 def check_own_tests(data: Federation) -> None:

@@ -1,6 +1,5 @@
 """Groups that are never trained: they become constants of the network, which no algorithm, server or message sees."""
 
-import copy
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ from torch import nn
 from fedatoms.core.options import TRAINED_GROUPS, Group, one_of
 from fedatoms.engine.runtime import Layout, layout_of
 from fedatoms.engine.spec import Simulation
+from fedatoms.nn.layers import copied
 
 
 def hold_fixed(sim: Simulation, fixed: Collection[Group]) -> Simulation:
@@ -51,7 +51,7 @@ def _listed(groups: Collection[Group]) -> str:
 
 
 def _frozen(model: nn.Module, layout: Layout, wanted: Collection[Group]) -> nn.Module:
-    model = copy.deepcopy(model)
+    model = copied(model)
     for name, parameter in model.named_parameters():
         if layout.labels.get(name) in wanted:
             parameter.requires_grad_(False)

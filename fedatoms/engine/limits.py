@@ -10,7 +10,7 @@ from fedatoms.core.memory import available, check_fits
 from fedatoms.engine.execution.blocks import UNMEASURED
 from fedatoms.engine.server import sample_size
 from fedatoms.engine.spec import Simulation
-from fedatoms.nn.layers import require_weights
+from fedatoms.nn.layers import require_values, require_weights
 from fedatoms.personal.base import Personal
 
 PLAN = 26  # bytes of a sample in a plan of batches: row, real, flip, shift
@@ -40,6 +40,12 @@ def check_device(name: str) -> str:
     return name
 
 
+def check_machine(sim: Simulation, until: int = 0) -> None:
+    """Refuses a device that cannot be used here, and ``until`` rounds that cannot fit into memory."""
+    check_device(sim.device)
+    check_memory(sim, until)
+
+
 def check_memory(sim: Simulation, until: int = 0, epochs: int = 0) -> None:
     """Refuses ``until`` rounds, and a pass of ``epochs`` at the end, that cannot fit into memory.
 
@@ -59,6 +65,7 @@ def check_memory(sim: Simulation, until: int = 0, epochs: int = 0) -> None:
 def needs_of(sim: Simulation, until: int = 0, epochs: int = 0) -> dict[str, int]:
     """Returns the least bytes that each part of a run takes beside what is there already."""
     require_weights(sim.model)
+    require_values(sim.model)
     sizes = sorted(len(part) for part in sim.data.parts) or [0]
     model = _bytes(dict(sim.model.named_parameters()).values())
     at_once = min(sample_size(len(sizes), sim.fraction), _block(sim))

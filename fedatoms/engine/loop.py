@@ -14,10 +14,10 @@ from fedatoms.data.batches import normalise
 from fedatoms.engine import feature_exchange, server
 from fedatoms.engine.client_states import Clients
 from fedatoms.engine.evaluate import Score, evaluate
-from fedatoms.engine.limits import check_memory
+from fedatoms.engine.limits import check_machine
 from fedatoms.engine.round import advance, check_reports
 from fedatoms.engine.runtime import Runtime, prepare
-from fedatoms.engine.spec import Simulation
+from fedatoms.engine.spec import Simulation, check_simulation
 from fedatoms.engine.state import Record, State
 from fedatoms.nn.models import fitting
 from fedatoms.nn.pure import with_params
@@ -54,10 +54,11 @@ def train(sim: Simulation, rounds: int, *, eval_every: int = 1, watch: Watch | N
     >>> len(done.history), sorted(done.scores)
     (3, ['selected', 'server'])
     """
+    check_simulation(sim)
     check_range("rounds", rounds)
     check_range("eval_every", eval_every)
     check_reports(sim, rounds)
-    check_memory(sim, rounds)
+    check_machine(sim, rounds)
     return _trained(prepare(sim), rounds, eval_every, watch)
 
 

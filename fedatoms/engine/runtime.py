@@ -1,6 +1,5 @@
 """What is built once from a simulation and passed along: network and data on the device, the map over clients."""
 
-import copy
 from collections.abc import Callable
 from dataclasses import fields
 from typing import NamedTuple
@@ -20,9 +19,10 @@ from fedatoms.engine.execution.cuda_graph import compiled, start_compiler
 from fedatoms.engine.execution.loop import MapClients, one_by_one
 from fedatoms.engine.execution.vmap import NotVectorisable, refusing, vectorised
 from fedatoms.engine.gpu.rewrite import BatchedKernels, traced
-from fedatoms.engine.limits import AHEAD, check_device, check_memory
+from fedatoms.engine.limits import AHEAD, check_machine
 from fedatoms.engine.server import sample_size
 from fedatoms.engine.spec import Simulation
+from fedatoms.nn.layers import copied
 from fedatoms.nn.parameter_groups import groups
 from fedatoms.nn.pure import Network, network, tensor_names, why_not_vectorised
 
@@ -57,10 +57,9 @@ def prepare(sim: Simulation, like: Runtime | None = None) -> Runtime:
     batches, and compiles nothing again.
     """
     if like is None:
-        check_device(sim.device)
-        check_memory(sim)
+        check_machine(sim)
     same = _same_fields(sim, like.sim) if like else set()
-    net = like.network if like and {"model", "device"} <= same else network(copy.deepcopy(sim.model).to(sim.device))
+    net = like.network if like and {"model", "device"} <= same else network(copied(sim.model).to(sim.device))
     data = like.data if like and {"data", "device"} <= same else on_device(sim.data, sim.device)
     predict = like.predict if like and {"model", "device", "precision"} <= same else _predictor(sim, net)
     mapped = {"model", "data", "device", "map", "block", "precision", "fraction"}  # a compiled step reads the data

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from textwrap import shorten
 
 from torch import nn
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.algorithms.base import Algorithm, nothing
+from fedatoms.core.lookup import shown
 from fedatoms.core.options import (
     CHOICES,
     MODELS_SCORED,
@@ -20,7 +20,7 @@ from fedatoms.core.options import (
     one_of,
 )
 from fedatoms.data.batches import Plan, planner
-from fedatoms.data.federations import Federation
+from fedatoms.data.federations import Federation, check_rows
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round
 from fedatoms.nn.layers import require_unwrapped
@@ -61,6 +61,7 @@ class Simulation:
             raise ValueError(f"device={self.device!r} is not a text. Use for example device='cpu'.")
         check_numbers(self)
         require_unwrapped(self.model)
+        check_rows(self.data)
         if self.client_state == "disk" and self.folder is None:
             raise ValueError("client_state='disk' needs a folder for the files. Add folder=Path(...).")
         if self.personal.collaboration is not None:
@@ -68,6 +69,12 @@ class Simulation:
         _check_personal(self.personal, self.exchange)
         for phase in self.personal.phases:
             _check_phase(phase)
+
+
+def check_simulation(sim: object) -> None:
+    """Refuses what is no simulation."""
+    if not isinstance(sim, Simulation):
+        raise ValueError(f"sim={shown(sim)} is not a simulation. Use fedatoms.Simulation(model, data).")
 
 
 def shared_phase(sim: Simulation) -> Phase | None:
@@ -101,7 +108,7 @@ def _check_parts(sim: Simulation) -> None:
     for name, (kind, what, use) in parts.items():
         if not isinstance(value := getattr(sim, name), kind):
             article = "an" if what[0] in "ae" else "a"
-            raise ValueError(f"{name}={shorten(repr(value), 60)} is not {article} {what}. Use {use}.")
+            raise ValueError(f"{name}={shown(value)} is not {article} {what}. Use {use}.")
 
 
 def _check_phase(phase: Phase) -> None:

@@ -97,7 +97,7 @@ def preset(name: str) -> Experiment:
     """
     if name in PRESETS:
         return PRESETS[name]
-    *near, last = difflib.get_close_matches(name.lower(), PRESETS, n=NEAREST, cutoff=0)
+    *near, last = difflib.get_close_matches(str(name).lower(), PRESETS, n=NEAREST, cutoff=0)
     raise ValueError(
         f"unknown preset '{name}'. Did you mean {', '.join(near)} or {last}? `fedatoms presets` lists all."
     )

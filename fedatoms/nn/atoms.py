@@ -3,7 +3,6 @@
 theta[o, i] = sum over q of coefficients[o, i, q] * atoms[q], with coefficients (O, I / groups, M) and atoms (M, K, K).
 """
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Collection
@@ -22,6 +21,7 @@ from fedatoms.nn.layers import (
     Factored,
     MadeWeight,
     convolve,
+    copied,
     describe,
     plain_convolution,
     precisely,
@@ -172,7 +172,7 @@ def decompose(
     pairs = sum(len(weight := model.get_parameter(_weight_of(name))) * weight.shape[1] for name in chosen)
     check_fits({"coefficients": 8 * atoms * pairs}, available(), "Lower atoms, or leave layers out with where.")
     generator = generator or randomness.generator(0, "decompose")
-    result = copy.deepcopy(model)
+    result = copied(model)
     factors: dict[Tensor, tuple[nn.Parameter, nn.Parameter]] = {}  # by weight, so that tied weights stay tied
     layers: dict[nn.Module, nn.Module] = {}
     for name in chosen:
@@ -193,7 +193,7 @@ def fuse(model: nn.Module) -> nn.Module:
     >>> fuse(decompose(nn.Conv2d(3, 8, 3)))
     Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
     """
-    result, layers = copy.deepcopy(model), dict[nn.Module, nn.Module]()
+    result, layers = copied(model), dict[nn.Module, nn.Module]()
     weights: dict[tuple[nn.Parameter, ...], nn.Parameter] = {}  # by factors, so that tied weights stay tied
     for layer in result.modules():
         if isinstance(layer, Factored):

@@ -7,7 +7,6 @@ pFedPara: W = W1 * (W2 + 1), where the factors of W1 are shared and those of W2 
 Hyeon-Woo, Ye-Bin, Oh, "FedPara: Low-Rank Hadamard Product for Communication-Efficient Federated Learning", ICLR 2022.
 """
 
-import copy
 import math
 from collections.abc import Collection
 from typing import get_args
@@ -23,6 +22,7 @@ from fedatoms.nn.layers import (
     Conv,
     MadeWeight,
     convolve,
+    copied,
     describe,
     plain_convolution,
     precisely,
@@ -167,7 +167,7 @@ def factorise(
     require_weights(model, (nn.Linear, *get_args(Conv)))
     chosen = _chosen(model, gamma, where, head)
     generator = generator or randomness.generator(0, "factorise")
-    result = copy.deepcopy(model)
+    result = copied(model)
     halves: dict[Tensor, tuple[LowRank, LowRank]] = {}  # by weight, so that tied weights stay tied
     layers: dict[nn.Module, nn.Module] = {}
     for name in chosen:

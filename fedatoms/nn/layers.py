@@ -1,5 +1,6 @@
 """Layers of a network: replacing them, and what factored layers share."""
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, runtime_checkable
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
+
+from fedatoms.core.lookup import shown
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -156,6 +159,36 @@ def precisely(like: Tensor) -> AbstractContextManager[object]:
     return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
 
+def copied(model: nn.Module) -> nn.Module:
+    """Returns a copy of a network; layers that torch cannot copy are refused by their names.
+
+    >>> copied(nn.Linear(2, 2))
+    Linear(in_features=2, out_features=2, bias=True)
+    """
+    require_network(model)
+    for name, module in model.named_modules():
+        leaves = {**vars(module), **dict(module.named_buffers(recurse=False))}
+        made = [leaf for leaf, value in leaves.items() if isinstance(value, Tensor) and not value.is_leaf]
+        if made:
+            raise ValueError(
+                f"{_called(name)} computes its {made[0]} (weight_norm, spectral_norm or prune), so torch cannot copy "
+                f"it. Use torch.nn.utils.parametrizations instead, or make it plain first ({_MAKE_PLAIN})."
+            )
+    return copy.deepcopy(model)
+
+
+def require_network(model: object) -> None:
+    """Refuses what is no network.
+
+    >>> require_network(nn.Linear)
+    Traceback (most recent call last):
+    ...
+    ValueError: model=<class 'torch.nn.modules.linear.Linear'> is not a network. Pass an nn.Module.
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model={shown(model)} is not a network. Pass an nn.Module.")
+
+
 def require_unwrapped(model: nn.Module) -> None:
     """Refuses what is no network, or a wrapper around one.
 
@@ -164,30 +197,45 @@ def require_unwrapped(model: nn.Module) -> None:
     ...
     ValueError: the model is wrapped in DataParallel, which spreads a batch over devices. Pass its module instead.
     """
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model={model!r} is not a network. Pass an nn.Module.")
+    require_network(model)
     for name, module in model.named_modules():
         if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
             raise ValueError(
-                f"{f'layer {name!r}' if name else 'the model'} is wrapped in {type(module).__name__}, which spreads a "
+                f"{_called(name)} is wrapped in {type(module).__name__}, which spreads a "
                 f"batch over devices. Pass its module instead."
             )
 
 
 def require_weights(model: nn.Module, kinds: tuple[type[nn.Module], ...] = (nn.Module,)) -> None:
-    """Refuses layers of some kinds whose weights have no shape yet.
+    """Refuses what is no network, or has layers of some kinds whose weights have no shape yet.
 
     >>> require_weights(nn.Sequential(nn.LazyLinear(2)))
     Traceback (most recent call last):
     ...
     ValueError: layer '0' (LazyLinear) is lazy and has no weights yet. Run a batch through the model first.
     """
+    require_network(model)
     for name, module in model.named_modules():
         leaves = (*module.parameters(recurse=False), *module.buffers(recurse=False))
         if isinstance(module, kinds) and any(map(is_lazy, leaves)):
             raise ValueError(
                 f"layer '{name}' ({type(module).__name__}) is lazy and has no weights yet. Run a batch through the "
                 f"model first."
+            )
+
+
+def require_values(model: nn.Module) -> None:
+    """Refuses tensors that have a shape and no values: such a network computes nothing.
+
+    >>> require_values(nn.Linear(2, 2, device="meta"))
+    Traceback (most recent call last):
+    ...
+    ValueError: 'weight' of the model is on the device meta and has no values. Load its weights, or build it on cpu.
+    """
+    for name, leaf in (*model.named_parameters(), *model.named_buffers()):
+        if leaf.is_meta:
+            raise ValueError(
+                f"'{name}' of the model is on the device meta and has no values. Load its weights, or build it on cpu."
             )
 
 
@@ -200,17 +248,21 @@ def require_own_weights(model: nn.Module, layers: Iterable[str]) -> None:
         if "weight" not in dict(model.get_submodule(name).named_parameters(recurse=False)):
             raise ValueError(
                 f"layer '{name}' computes its weight (weight_norm, spectral_norm or prune) and would lose that. Make "
-                f"it plain first (torch.nn.utils.remove_weight_norm, remove_spectral_norm, prune.remove), or leave it "
-                f"out with where=..."
+                f"it plain first ({_MAKE_PLAIN}), or leave it out with where=..."
             )
 
 
+_MAKE_PLAIN = "torch.nn.utils.remove_weight_norm, remove_spectral_norm, prune.remove"
 _HOOKS = (  # on a layer's inputs, outputs and their gradients; those on its state dict know its old names
     *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
     *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
     *("_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook"),
 )
 _CONVOLVE: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+
+
+def _called(name: str) -> str:
+    return f"layer '{name}'" if name else "the model"
 
 
 def _sides(layer: Settings) -> list[tuple[int, int]]:

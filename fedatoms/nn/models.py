@@ -3,7 +3,6 @@
 All return logits, for images of 32x32 pixels unless stated otherwise.
 """
 
-import copy
 import functools
 import inspect
 from collections import OrderedDict
@@ -17,6 +16,7 @@ from torch.nn import functional
 from fedatoms.core import lookup
 from fedatoms.core.outside import check_is_no_file, from_outside, naming
 from fedatoms.core.randomness import address
+from fedatoms.nn.layers import copied
 
 Norm = Callable[[int], nn.Module]
 
@@ -130,7 +130,7 @@ def check_input(model: nn.Module, image_shape: tuple[int, ...], classes: int) ->
     like = next(model.parameters(), torch.zeros(()))
     images = torch.zeros(2, *image_shape, dtype=like.dtype, device=like.device)
     with fitting(image_shape), torch.no_grad():
-        logits = copy.deepcopy(model).eval()(images)
+        logits = copied(model).eval()(images)
     if not isinstance(logits, Tensor):
         raise ValueError(
             f"the model returns {type(logits).__name__}: return the logits alone, a (batch, classes) tensor"

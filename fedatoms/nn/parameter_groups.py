@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from fedatoms.core.lookup import unknown
 from fedatoms.core.options import Group
 from fedatoms.nn.atoms import AtomConv
+from fedatoms.nn.layers import require_network
 
 
 def groups(model: nn.Module, head: str | Collection[str] | None = None) -> dict[str, Group]:
@@ -35,6 +36,7 @@ def heads(model: nn.Module, head: str | Collection[str] | None = None) -> list[s
     >>> heads(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)))
     ['2']
     """
+    require_network(model)
     modules = dict(model.named_modules(remove_duplicate=False))
     if head is None:
         return [name for name, module in modules.items() if isinstance(module, nn.Linear)][-1:]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedatoms.core.trees import Params, misfit, restrict
-from fedatoms.nn.layers import swap
+from fedatoms.nn.layers import copied, swap
 
 _GOLDEN = -7046029254386353131  # 2^64 / golden ratio as a signed integer, the increment of splitmix64
 
@@ -108,7 +108,7 @@ def with_params(model: nn.Module, params: Params, names: Collection[str] | None 
     >>> with_params(nn.Linear(1, 1), {"bias": zeros(1)}, names={"bias"}).bias.item()
     0.0
     """
-    new = copy.deepcopy(model)
+    new = copied(model)
     saved, parameters, buffers = new.state_dict().keys(), dict(new.named_parameters()), dict(new.named_buffers())
     unsaved = buffers.keys() - saved
     held = {name: leaf for name, leaf in {**parameters, **buffers}.items() if name not in unsaved}

@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple, Never, NotRequired, TypedDict, cast
 from msgspec import Meta
 
 from fedatoms.core import ledger
+from fedatoms.core.border import as_path
 from fedatoms.core.files import replace_file
 from fedatoms.core.records import FORMAT, digest, fit, read_record, sealed
 from fedatoms.experiment.fields import Experiment
@@ -110,7 +111,7 @@ def write_result(result: Result) -> Result:
 
 def read_result(folder: Path | str) -> Result:
     """Reads a finished run; a result that does not match its checksum, or has other types, is an error."""
-    path = Path(folder) / RESULT
+    path = as_path(folder, "folder") / RESULT
     found = read_record(path)
     found.pop(FORMAT, None)
     known = fit(found, _File, str(path))

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from fedatoms.data.federations import federation
+from fedatoms.data.federations import check_rows, federation
+from fedatoms.engine.spec import Simulation
 
 LABELS = torch.tensor([0, 1])
 PIXELS = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
@@ -45,3 +47,25 @@ def test_labels_of_every_width_are_whole_numbers() -> None:
         assert federation([(PIXELS, LABELS.to(dtype))], (PIXELS, LABELS)).y.tolist() == [0, 1]
     with pytest.raises(ValueError, match="is negative"):
         federation([(PIXELS, np.array([0, 2**64 - 1], dtype=np.uint64))], (PIXELS, LABELS))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"parts": []}, r"^data\.parts is empty: a federation needs at least one client\. Use data\.federation"),
+        (
+            {"parts": [torch.tensor([0, 2])]},
+            r"^data\.parts names sample 2, but there are 2 samples, from 0 to 1\. Make",
+        ),
+        ({"parts": [torch.tensor([-1])]}, r"^data\.parts names sample -1"),
+        ({"test_parts": [torch.tensor([9])]}, r"^data\.test_parts names sample 9"),
+    ],
+)
+def test_parts_name_samples_that_are_there(changes: dict[str, list[torch.Tensor]], words: str) -> None:
+    ours = federation([(PIXELS, LABELS)], test=(PIXELS, LABELS))
+    with pytest.raises(ValueError, match=words):
+        Simulation(nn.Flatten(), ours._replace(**changes))
+
+
+def test_clients_without_samples_are_no_mistake_in_the_parts() -> None:
+    check_rows(federation([(PIXELS, LABELS)], test=(PIXELS, LABELS))._replace(parts=[LABELS[:0]] * 2, test_parts=[]))

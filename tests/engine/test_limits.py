@@ -55,6 +55,7 @@ def test_a_device_that_cannot_compute_costs_one_line(device: str) -> None:
         check_device,
         lambda name: device_of(Experiment(device=name)),
         lambda name: prepare(small(device=name)),
+        lambda name: train(small(device=name), 1),
     ):
         with pytest.raises(
             ValueError, match=rf"^device={device} cannot be used here \(.+\)\. Use device=cpu\.$"
@@ -76,6 +77,7 @@ def test_a_run_in_which_nobody_ever_reports_is_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 @pytest.mark.parametrize(
     ("model", "words"),
     [
@@ -87,12 +89,24 @@ def test_a_run_in_which_nobody_ever_reports_is_refused() -> None:
         (lambda: nn.DataParallel(small_net()), "the model is wrapped in DataParallel.* Pass its module instead"),
         (lambda: nn.Sequential(nn.DataParallel(small_net())), "layer '0' is wrapped in DataParallel"),
         (lambda: 3, "model=3 is not a network. Pass an nn.Module"),
+        (lambda: small_net().cuda, "^model=<method> is not a network. Pass an nn.Module.$"),
+        (lambda: small_net().to("meta"), "^'\\w+\\.\\w+' of the model is on the device meta and has no values"),
+        (
+            lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(2, 3))),
+            "^layer '0' computes its weight .*cannot copy",
+        ),
     ],
-    ids=["lazy", "lazy norm", "parallel", "inside", "number"],
+    ids=["lazy", "lazy norm", "parallel", "inside", "number", "method", "meta", "weight norm"],
 )
 def test_what_is_no_network_yet_costs_one_line(model: Callable[[], nn.Module], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         train(Simulation(model(), clients_of((5, 7))), 1)
+
+
+@pytest.mark.parametrize("sim", [None, Simulation, "small"])
+def test_only_a_simulation_is_trained(sim: object) -> None:
+    with pytest.raises(ValueError, match=r"^sim=.* is not a simulation\. Use fedatoms\.Simulation\(model, data\)\.$"):
+        train(sim, 1)
 
 
 def test_what_a_run_needs_grows_with_what_it_keeps() -> None:

@@ -10,7 +10,7 @@ from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import from_json, to_json
 from fedatoms.experiment.identity import identity, run_name
-from fedatoms.experiment.presets import PRESETS
+from fedatoms.experiment.presets import PRESETS, preset
 from fedatoms.nn.models import MODELS
 from fedatoms.personal import METHODS
 
@@ -39,3 +39,9 @@ def test_a_preset_names_what_there_is(name: str) -> None:
     check(experiment)
     assert experiment.personal in METHODS and experiment.algorithm in ALGORITHMS and experiment.model in MODELS
     assert ("-personal-" in name) == (experiment.personal != "none")
+
+
+@pytest.mark.parametrize("name", [None, 3, ""])
+def test_a_preset_of_no_name_is_answered_with_names(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^unknown preset '{name}'\. Did you mean .*`fedatoms presets` lists all\.$"):
+        preset(name)

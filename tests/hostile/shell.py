@@ -87,10 +87,13 @@ def digest(value: object) -> str:
     "{'a': [1.0, None]}"
     """
     import torch
+    from torch.nn.parameter import is_lazy
 
     if isinstance(value, torch.nn.Module):
         return digest(value.state_dict())
     if isinstance(value, torch.Tensor):
+        if is_lazy(value) or value.is_meta:  # no values to compare
+            return f"{value.dtype} on {value.device}"
         data = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
         return f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(data).hexdigest()}"
     if isinstance(value, Mapping):

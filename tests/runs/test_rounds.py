@@ -244,3 +244,8 @@ def test_linked_folders_of_runs_are_found_once(folder: Path, tmp_path: Path) -> 
     (tmp_path / "links" / "a").symlink_to(folder)
     (tmp_path / "links" / "back").symlink_to(tmp_path / "links")
     assert find_runs(tmp_path / "links") == [tmp_path / "links" / "a"]
+
+
+def test_a_result_is_read_from_a_path_that_can_be() -> None:
+    with pytest.raises(ValueError, match=r"^folder='a\\x00b' has a null byte in it, which no path can have\. Leave it"):
+        read_result("a\0b")
