@@ -144,7 +144,7 @@ def test_a_batch_beyond_the_training_images_is_refused_with_their_number() -> No
     with pytest.raises(
         ValueError, match=r"^batch_size=100001 is more than the 1,437 training images\. Use 1437 or fewer\.$"
     ):
-        simulation(Experiment(batch_size=1438))
+        simulation(Experiment(batch_size=100001))
     simulation(Experiment(batch_size=1437, clients=10))
 
 

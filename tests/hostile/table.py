@@ -86,7 +86,8 @@ def markdown(path: Path) -> str:
     lines = [f"| kind | {' | '.join(COLUMNS)} | minutes | commit |", f"|---|{'---:|' * (len(COLUMNS) + 1)}---|"]
     for kind, row in rows.items():
         numbers = [str(row[name]) for name in COLUMNS]
-        lines.append(f"| {kind} | {' | '.join(numbers)} | {row['minutes']:.1f} | {row['commit']} |")
+        minutes = "" if row["minutes"] is None else f"{row['minutes']:.1f}"
+        lines.append(f"| {kind} | {' | '.join(numbers)} | {minutes} | {row['commit']} |")
     last = list(rows.values())[-1]
     where = f"fedatoms {last['version']}, seed {last['seed']}, {last['date']}; minutes are of one core"
     return "\n".join([*lines, "", f"{where}, and {last['cores']} worked at once."])
