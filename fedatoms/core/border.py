@@ -78,8 +78,8 @@ def check_size(size: int, what: str, most: int | None = None) -> None:
     >>> check_size(9 * 10**9, "x of images.npz")
     Traceback (most recent call last):
     ...
-    fedatoms.core.border.TooLarge: x of images.npz takes 9,000,000,000 bytes, more than the 8,000,000,000 that are read at once. If that is
-    right, set FEDATOMS_MAX_GB=10.
+    fedatoms.core.border.TooLarge: x of images.npz takes 9,000,000,000 bytes, more than the 8,000,000,000 that are read
+    at once. If that is right, set FEDATOMS_MAX_GB=10.
     """
     if most is not None and size > most:
         raise ValueError(f"{what} takes {size:,} bytes, but such a file has at most {most:,}. Restore the file.")

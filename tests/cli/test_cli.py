@@ -1,5 +1,6 @@
 """The command line: what a user types and sees, and what a mistake costs: one line, exit status 2, nothing written."""
 
+import importlib
 import io
 import json
 import os
@@ -268,6 +269,7 @@ def test_memory_that_runs_out_costs_one_line_that_says_what_to_lower(
     def fail(*words: object, **more: object) -> None:
         raise error
 
+    importlib.import_module("fedatoms.runs.compare")  # first: it would keep what is patched for ever
     monkeypatch.setattr("fedatoms.runs.execute.run", fail)
     line = mistake(["run"], capsys)
     assert said in line and "block, clients or atoms, or close other programs." in line
@@ -277,6 +279,7 @@ def test_another_runtime_error_is_no_mistake_of_the_user(monkeypatch: pytest.Mon
     def fail(*words: object, **more: object) -> None:
         raise RuntimeError("a bug")
 
+    importlib.import_module("fedatoms.runs.compare")  # first: it would keep what is patched for ever
     monkeypatch.setattr("fedatoms.runs.execute.run", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["run"])
