@@ -55,7 +55,7 @@ SMALLER = {  # flags for commands that take a GPU, or minutes
     "cifar": "--rounds 1 --clients 10 --epochs 1 --batch-size 10 --threads 1",
     "flower demo": "--nodes 1 --rounds 1",
     "fedatoms demo": "--rounds 2 --epochs 1 --seeds 0",
-    "fedatoms run": "--epochs 1",
+    "fedatoms run ": "--epochs 1",
 }
 
 
