@@ -1,16 +1,25 @@
-"""The page on reliability shows what the campaign wrote, and every kind and word of it is explained there."""
+"""The page on reliability shows what the campaign wrote: as many cases as it promises, and none that failed."""
+
+import json
 
 from support import ROOT
 
 from hostile.__main__ import KINDS, RESULTS
 from hostile.table import markdown
-from hostile.verdicts import WORDS
+from hostile.verdicts import GOOD, WORDS
 
 PAGE = ROOT / "docs" / "reliability.md"
+LEAST = {"kills": 200, "writers": 50, "damage": 1000, "flags": 1000, "files": 200, "misuse": 150, "disks": 20}
 
 
 def test_the_table_is_that_of_the_last_campaign() -> None:
     assert markdown(RESULTS) in PAGE.read_text()
+
+
+def test_the_campaign_had_enough_cases_and_none_failed() -> None:
+    rows = json.loads(RESULTS.read_text())["rows"]
+    assert {kind: row["cases"] >= LEAST[kind] for kind, row in rows.items()} == dict.fromkeys(KINDS, True)
+    assert [(kind, word) for kind, row in rows.items() for word in WORDS if word not in GOOD and row[word]] == []
 
 
 def test_every_kind_and_every_verdict_is_explained() -> None:
