@@ -121,7 +121,7 @@ def _union(commands: Mapping[str, Command], path: Sequence[str], rest: Sequence[
             made = command.options(rest) if command.options else _union(command.commands, path[1:], rest)
             about = filled(inspect.getdoc(made) or "" if command.options else command.about)
         parts.append(Annotated[object, subcommand(name, constructor=cast(Options, made), description=about)])
-    return Union[tuple(parts)]  # noqa: UP007
+    return Union[tuple(parts)]  # noqa: UP007 (a union of what is only known now)
 
 
 def _nothing() -> None:

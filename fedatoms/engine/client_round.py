@@ -47,7 +47,7 @@ class Training:
 
     def _replace(self, **changes: float | str) -> "Training":
         """Returns another optimiser, as a named tuple does."""
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return replace(self, **changes)  # type: ignore[arg-type] # checked when it is made
 
     def rate(self, round: int) -> float:
         """Returns the learning rate of a round.

@@ -76,11 +76,11 @@ def find_runs(folder: Path) -> list[Path]:
 
 def state_of(folder: Path, *, check: bool = False) -> RunState:
     """Returns the state of a run; with ``check`` all its files are compared with their checksums."""
-    try:
-        rounds, result, damage = _read(folder, check=check)
-    except (ValueError, OSError) as error:
-        return RunState(folder, "damaged", len(read_lines(folder).rows), None, one_line(error))
     lines = read_lines(folder)
+    try:
+        rounds, result, damage = _read(folder, len(lines.rows), check=check)
+    except (ValueError, OSError) as error:
+        return RunState(folder, "damaged", len(lines.rows), None, one_line(error))
     state = RunState(folder, "stopped", len(lines.rows), rounds, "", result, checked=is_sealed(folder))
     if by := writer(folder):
         return state._replace(state="running", why=f"{by}{_age(folder)}")
@@ -98,11 +98,11 @@ def _over(state: RunState, rounds: int) -> RunState:
     return state
 
 
-def _read(folder: Path, *, check: bool) -> tuple[int, Result | None, str]:
+def _read(folder: Path, lines: int, *, check: bool) -> tuple[int, Result | None, str]:
     """Returns the rounds that a run was asked for, its result if there is one, and what contradicts that."""
     result = read_result(folder) if (folder / RESULT).exists() else None
     rounds = load_run(folder).rounds if result is None or (folder / EXPERIMENT).exists() else result.experiment.rounds
-    lines, known = len(read_lines(folder).rows), _rounds_known(folder, result)
+    known = _rounds_known(folder, result)
     if lines < known and ((folder / ROUNDS).exists() or result is None):
         return rounds, result, f"{folder / ROUNDS} has {lines} of the {known} rounds that are done"
     changed = changed_files(result) if check and result else []

@@ -51,7 +51,7 @@ def open_run(run: Path, changes: Mapping[str, object], scratch: Path) -> Opened:
 
     ``scratch`` receives client states that are kept on disk.
     """
-    experiment = replace(load_run(run), **changes)  # type: ignore[arg-type]
+    experiment = replace(load_run(run), **changes)  # type: ignore[arg-type] # fields by name
     _check(run, experiment)
     configure(experiment)
     scored = replace(experiment, score="server")  # others cost memory and change no parameter
