@@ -85,7 +85,7 @@ def state_of(folder: Path, *, check: bool = False) -> RunState:
     if by := writer(folder):
         return state._replace(state="running", why=f"{by}{_age(folder)}")
     if damage or lines.damage:
-        return state._replace(state="damaged", why=damage or lines.damage)
+        return state._replace(state="damaged", why=lines.damage or damage)
     return _over(state, rounds)
 
 
