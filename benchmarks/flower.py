@@ -17,12 +17,12 @@ from fedatoms import Experiment
 from fedatoms.engine.loop import begin
 from fedatoms.engine.remote import take_part
 from fedatoms.engine.runtime import prepare
-from fedatoms.experiment.identity import trajectory
+from fedatoms.experiment.identities import trajectory
 from fedatoms.flower import Own, Task, wire
 from fedatoms.flower.checks import check_answer
 from fedatoms.flower.commands import Value
 from fedatoms.flower.deploy import deployed
-from fedatoms.flower.new import new
+from fedatoms.flower.new_app import new
 from fedatoms.flower.node import Kept, keep, kept_at
 from fedatoms.flower.server_state import ServerState, order_for, take_in
 from fedatoms.flower.task import server_simulation

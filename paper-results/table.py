@@ -9,14 +9,14 @@ from fedatoms.bench.report import fill, table
 from fedatoms.evidence.claims import Claim
 from fedatoms.evidence.claims import claims as all_claims
 from fedatoms.evidence.paper import tables
-from fedatoms.evidence.paper.studies import BETAS, PAIR, SAMPLED
+from fedatoms.evidence.paper.study_list import BETAS, PAIR, SAMPLED
 from fedatoms.evidence.paper.tables import CIFAR, Cell, Column, Pair
 from fedatoms.evidence.results.cells import gain_of, match, place
-from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import group, key_of, on_common_seeds
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1
-from fedatoms.runs.compare import compare
+from fedatoms.runs.comparison import compare
 from fedatoms.runs.plots import accuracy_plot
 from fedatoms.runs.results import Result, accuracy_curves, read_result
 from fedatoms.runs.rounds import read_rounds

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedatoms.bench.report import fill, table
-from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.finding import find
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import PRESETS
 
 ROOT, MAKER = Path(__file__).parent, "paper-results/tuned.py"

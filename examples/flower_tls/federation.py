@@ -10,7 +10,7 @@ from pathlib import Path
 from fedatoms.flower.commands import Value
 from fedatoms.flower.deploy import deployed
 from fedatoms.flower.keys import node_key
-from fedatoms.flower.new import new
+from fedatoms.flower.new_app import new
 
 NODES = 3
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from fedatoms.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedatoms.adapt.fit import inputs_of, load_personal, personal_model, personalise, save_personal
+    from fedatoms.adapt.fitting import inputs_of, load_personal, personal_model, personalise, save_personal
 
 __all__ = ["inputs_of", "load_personal", "personal_model", "personalise", "save_personal"]
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, dict.fromkeys(__all__, "fit"))
+    __getattr__ = lazily(__name__, dict.fromkeys(__all__, "fitting"))

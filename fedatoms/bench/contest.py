@@ -4,8 +4,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from fedatoms.bench.contestants import Contestant, Round
-from fedatoms.bench.limits import timed, watch_memory
+from fedatoms.bench.line_up import Contestant, Round
+from fedatoms.bench.machine_limits import timed, watch_memory
 from fedatoms.bench.results import Gap
 
 WHILE = 0.5  # seconds per turn

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from fedatoms.bench.contestants import eager_round, lenet_clients
+from fedatoms.bench.line_up import eager_round, lenet_clients
 from fedatoms.bench.results import Bench, Ratio, paired
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance

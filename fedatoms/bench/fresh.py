@@ -46,8 +46,8 @@ def deterministic_rounds(settings: Bench) -> list[float]:
 
 def main(name: str, settings: Bench) -> dict[str, object]:
     """Measures one of the two in this process."""
-    from fedatoms.bench.contestants import Cell, cell_clients, ours
-    from fedatoms.bench.limits import timed
+    from fedatoms.bench.line_up import Cell, cell_clients, ours
+    from fedatoms.bench.machine_limits import timed
     from fedatoms.bench.results import numbers
     from fedatoms.experiment.build import configure
     from fedatoms.experiment.fields import Experiment

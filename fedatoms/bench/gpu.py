@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fedatoms.algorithms import algorithm
-from fedatoms.bench import contestants as who
 from fedatoms.bench import fresh
+from fedatoms.bench import line_up as who
 from fedatoms.bench.contest import Timing, compete, reason_of
-from fedatoms.bench.contestants import Cell, Contestant, cell_clients, contestants, ours, training_of
 from fedatoms.bench.jax_twin import Task
-from fedatoms.bench.limits import Limits, clean, limits, need, timed
+from fedatoms.bench.line_up import Cell, Contestant, cell_clients, contestants, ours, training_of
+from fedatoms.bench.machine_limits import Limits, clean, limits, need, timed
 from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, find_row, numbers, paired, parts_of
 from fedatoms.core.options import GLOBAL_MODELS, Precision
 from fedatoms.engine.loop import begin, rounds

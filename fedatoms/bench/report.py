@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from fedatoms.bench.contestants import OURS
+from fedatoms.bench.line_up import OURS
 from fedatoms.bench.results import Bench, Ratio, Results, Row, find_row, numbers
 
 MAKER = "benchmarks/report.py"

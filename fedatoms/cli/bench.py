@@ -31,7 +31,7 @@ def _bench(settings: "Bench") -> int:
 
     from fedatoms.bench import cpu, gpu
     from fedatoms.bench.results import Event, check, collect, machine, write
-    from fedatoms.cli.tables import benchmarks, contest, news
+    from fedatoms.cli.result_tables import benchmarks, contest, news
     from fedatoms.experiment.build import device_of
 
     check(settings)  # before a file is written

@@ -55,8 +55,8 @@ def options(words: Sequence[str]) -> Options:
 
 def compared(experiments: list[Experiment], title: str, plot: Path | None, *, verdict: bool = False) -> None:
     """Runs what is missing of a comparison and shows its table, and if asked for its plot and a sentence."""
-    from fedatoms.cli.tables import judgement, tables, why_more_bytes
-    from fedatoms.runs.compare import compare, run_missing
+    from fedatoms.cli.result_tables import judgement, tables, why_more_bytes
+    from fedatoms.runs.comparison import compare, run_missing
     from fedatoms.runs.plots import accuracy_plot
 
     console = terminal()
@@ -76,7 +76,7 @@ def compared(experiments: list[Experiment], title: str, plot: Path | None, *, ve
 def _check(experiments: list[Experiment], plot: Path | None) -> None:
     """Refuses a mistake in the last experiment before the first takes its time."""
     from fedatoms.experiment.build import simulation
-    from fedatoms.experiment.identity import run_folder
+    from fedatoms.experiment.identities import run_folder
 
     if plot is not None and plot.suffix not in FORMATS:
         raise ValueError(f"--plot {plot} does not end in {', '.join(FORMATS)}. Use for example --plot plot.png.")

@@ -56,7 +56,7 @@ def _bounds_options() -> Options:
 
 
 def _explain(run: Path, settings: "Explain") -> int:
-    from fedatoms.cli.tables import layers_table, rounds_table
+    from fedatoms.cli.result_tables import layers_table, rounds_table
     from fedatoms.evidence.explain.files import write
     from fedatoms.evidence.explain.study import check, explain, out_of
     from fedatoms.evidence.explain.words import findings
@@ -77,7 +77,7 @@ def _explain(run: Path, settings: "Explain") -> int:
 
 
 def _bounds(asked: "Bounds") -> int:
-    from fedatoms.cli.tables import bounds_table
+    from fedatoms.cli.result_tables import bounds_table
     from fedatoms.evidence.explain.bounds import ASSUMED, fast_and_slow, rate, with_and_without
 
     console = terminal()

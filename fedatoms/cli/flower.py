@@ -70,7 +70,7 @@ def demo_options(words: Sequence[str]) -> Options:
 
 def _new(folder: Path) -> int:
     _check_flower()
-    from fedatoms.flower.new import new
+    from fedatoms.flower.new_app import new
 
     console = terminal()
     for path in new(folder):
@@ -101,8 +101,8 @@ def _demo(nodes: int, rounds: int, *, tls: bool) -> int:
     check_range("nodes", nodes, command="flower")
     check_range("rounds", rounds)
     _check_flower()
-    from fedatoms.cli.tables import tables
-    from fedatoms.flower.demo import demo
+    from fedatoms.cli.result_tables import tables
+    from fedatoms.flower.demonstration import demo
     from fedatoms.flower.deploy import DeploymentError
 
     console = terminal()

@@ -12,14 +12,14 @@ from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.lookup import counted
 
 if TYPE_CHECKING:
-    from fedatoms.adapt.join import Newcomer
+    from fedatoms.adapt.joining import Newcomer
 
 RUN = arg(metavar="RUN", help="The folder of a run, for example runs/mine.")
 
 
 def options(words: Sequence[str]) -> Options:
     """Returns the options: a run, and the newcomer's settings."""
-    from fedatoms.adapt.join import Newcomer
+    from fedatoms.adapt.joining import Newcomer
 
     def personalize(run: Annotated[Path, RUN], /, *, given: Annotated[object, flags(Newcomer())]) -> Job:
         """Fits a new client's own atoms to its images, with all else of the run's model as it is.
@@ -33,8 +33,8 @@ def options(words: Sequence[str]) -> Options:
 
 
 def _personalize(run: Path, newcomer: "Newcomer") -> int:
-    from fedatoms.adapt.join import join, prepare
-    from fedatoms.cli.tables import joining
+    from fedatoms.adapt.joining import join, prepare
+    from fedatoms.cli.result_tables import joining
 
     console, ready = terminal(), prepare(run, newcomer)
     what = f"fitting {ready.numbers:,} numbers to {len(ready.sim.data.y):,} images, {counted(newcomer.epochs, 'epoch')}"

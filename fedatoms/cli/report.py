@@ -11,7 +11,7 @@ from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.lookup import counted
 
 if TYPE_CHECKING:
-    from fedatoms.evidence.results.find import Run
+    from fedatoms.evidence.results.finding import Run
 
 FOLDERS = arg(metavar="FOLDER ...", help="Folders with runs and measures, at any depth.", help_behavior_hint="")
 PAGE = arg(metavar="FILE", aliases=("-o",), help="The page; a CSV file is written beside it.")

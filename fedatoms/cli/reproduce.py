@@ -11,7 +11,7 @@ from tyro.conf import arg
 from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, overall, repeatable, say, terminal
 from fedatoms.cli.parsing import Job, Options, as_typed
-from fedatoms.evidence.paper.studies import Study, studies
+from fedatoms.evidence.paper.study_list import Study, studies
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedatoms.evidence.reproduce import plan
     from fedatoms.evidence.reproduce.budget import Limit
     from fedatoms.evidence.reproduce.plan import Reproduce
-    from fedatoms.evidence.results.find import Found
+    from fedatoms.evidence.results.finding import Found
     from fedatoms.runs.results import Result
 
 STUDIES = arg(metavar="STUDY ...", help="Tables and figures, by the names above.", help_behavior_hint="")
@@ -81,7 +81,7 @@ def _reproduce(names: Sequence[str], settings: "Reproduce", began: float, clock:
 
 
 def _find(out: Path) -> "Found":
-    from fedatoms.evidence.results.find import find
+    from fedatoms.evidence.results.finding import find
 
     return find([out] if out.exists() else [])
 
@@ -111,10 +111,10 @@ def _do(
 
 def _show(wanted: Sequence[Study], asked: Sequence["plan.Job"], settings: "Reproduce", console: "Console") -> None:
     """Prints what there is now of the studies, and writes the page of all results."""
-    from fedatoms.cli.tables import result_table
+    from fedatoms.cli.result_tables import result_table
     from fedatoms.evidence.page.assemble import report
     from fedatoms.evidence.reproduce.plan import out_of
-    from fedatoms.evidence.reproduce.terminal_tables import terminal_tables
+    from fedatoms.evidence.reproduce.tables import terminal_tables
 
     out, data_dir = Path(out_of(settings)), Path(settings.data_dir)
     found = _find(out)

@@ -13,7 +13,7 @@ from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.core.lookup import counted
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load, load_run
-from fedatoms.experiment.identity import run_name
+from fedatoms.experiment.identities import run_name
 from fedatoms.experiment.presets import preset
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def starting_point(name: str) -> Experiment:
 
 
 def _run(experiment: Experiment) -> int:
-    from fedatoms.runs.compare import existing
+    from fedatoms.runs.comparison import existing
     from fedatoms.runs.execute import run
 
     home = Path(experiment.out) / run_name(experiment)
@@ -89,8 +89,8 @@ def _resume(home: Path, before: Experiment, after: Experiment) -> int:
 
 
 def _show(result: "Result", home: Path) -> int:
-    from fedatoms.cli.tables import tables
-    from fedatoms.runs.compare import compare
+    from fedatoms.cli.result_tables import tables
+    from fedatoms.runs.comparison import compare
 
     console, rounds = terminal(), result.experiment.rounds
     for table in tables(compare([result]), f"{home.name}: {counted(rounds, 'round')}"):

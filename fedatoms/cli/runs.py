@@ -54,7 +54,7 @@ def _runs(folders: Sequence[Path], *, as_json: bool, check: bool) -> int:
 
 
 def _show(states: Sequence["RunState"]) -> None:
-    from fedatoms.cli.tables import states_table
+    from fedatoms.cli.result_tables import states_table
     from fedatoms.runs.loading import how_to_resume
 
     console = terminal()

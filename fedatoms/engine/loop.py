@@ -13,7 +13,7 @@ from fedatoms.core.trees import Params
 from fedatoms.data.batches import normalise
 from fedatoms.engine import feature_exchange, server
 from fedatoms.engine.client_states import Clients
-from fedatoms.engine.evaluate import Score, evaluate
+from fedatoms.engine.evaluation import Score, evaluate
 from fedatoms.engine.limits import check_machine
 from fedatoms.engine.round import advance, check_reports
 from fedatoms.engine.runtime import Runtime, prepare

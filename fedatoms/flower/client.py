@@ -16,16 +16,16 @@ from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
 from fedatoms.core.files import write_file
 from fedatoms.engine.client_states import Clients
-from fedatoms.engine.evaluate import Score, personal_score
+from fedatoms.engine.evaluation import Score, personal_score
 from fedatoms.engine.finetune import last_pass
 from fedatoms.engine.remote import take_part
 from fedatoms.engine.runtime import Layout, Runtime, prepare
 from fedatoms.engine.state import State
 from fedatoms.experiment.build import configure
-from fedatoms.experiment.identity import run_name, trajectory
+from fedatoms.experiment.identities import run_name, trajectory
 from fedatoms.flower import wire
 from fedatoms.flower.node import Kept, fits, keep, kept_at
-from fedatoms.flower.private import private, shut, shut_door
+from fedatoms.flower.private_files import private, shut, shut_door
 from fedatoms.flower.task import Task, configured, node_simulation, own_data
 from fedatoms.flower.wire import Answer, Missing, NodeInfo, Order, Tested
 

@@ -25,7 +25,7 @@ from fedatoms.flower.commands import (
     program,
 )
 from fedatoms.flower.keys import NodeKey, certificates, node_key
-from fedatoms.flower.private import FILE, FOLDER, private, shut
+from fedatoms.flower.private_files import FILE, FOLDER, private, shut
 from fedatoms.flower.processes import PAUSE, end, kill, start
 from fedatoms.flower.watcher import watched
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedatoms.flower.private import FILE, UMASK
+from fedatoms.flower.private_files import FILE, UMASK
 
 MARK = "FEDATOMS_STARTED_AS"
 PROC = Path("/proc")

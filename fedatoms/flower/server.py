@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedatoms.core import ledger
 from fedatoms.core.lookup import find
 from fedatoms.core.options import Scored
-from fedatoms.engine.evaluate import Score, evaluate
+from fedatoms.engine.evaluation import Score, evaluate
 from fedatoms.engine.loop import Progress, diverged
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.server import sample_size
@@ -21,9 +21,9 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import Record, State
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run, to_json
-from fedatoms.experiment.identity import run_name, trajectory
+from fedatoms.experiment.identities import run_name, trajectory
 from fedatoms.flower.membership import NODE_KEYS, ask, describe_ownership
-from fedatoms.flower.private import private, shut
+from fedatoms.flower.private_files import private, shut
 from fedatoms.flower.server_state import ServerState, load_holders, load_state, save_holders, save_state
 from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, NotFinite, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation

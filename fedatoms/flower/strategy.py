@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Strategy
 
 from fedatoms.core.lookup import find
 from fedatoms.core.trees import Memory
-from fedatoms.engine.evaluate import over_clients
+from fedatoms.engine.evaluation import over_clients
 from fedatoms.engine.round import select
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.server import not_finite, trace_of

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedatoms.adapt.fit import with_own
+from fedatoms.adapt.fitting import with_own
 from fedatoms.core.lookup import unknown
 from fedatoms.data.datasets import Images, Recipe, load
 from fedatoms.data.federations import Federation, hold_out, pair_up

@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedatoms.core.options import GROUPS, Group
 from fedatoms.core.trees import Memory
-from fedatoms.engine.evaluate import Score
+from fedatoms.engine.evaluation import Score
 
 Words = dict[str, int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]]
 Numbers = dict[str, int | float | list[int] | list[float]]

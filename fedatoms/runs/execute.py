@@ -18,7 +18,7 @@ from fedatoms.experiment.build import configure, simulation, yours
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
 from fedatoms.experiment.files import EXPERIMENT, load_run, sealed_fields
-from fedatoms.experiment.identity import run_folder, trajectory
+from fedatoms.experiment.identities import run_folder, trajectory
 from fedatoms.runs.checkpoints import Loaded, load_checkpoint, save_checkpoint
 from fedatoms.runs.loading import write_model
 from fedatoms.runs.lock import WAY_OUT, locked
@@ -40,7 +40,7 @@ from fedatoms.runs.rounds import (
     row_of,
 )
 from fedatoms.runs.states import has_begun, noting_failure
-from fedatoms.runs.tensorboard import check_tensorboard, tensorboard
+from fedatoms.runs.tensorboard_log import check_tensorboard, tensorboard
 
 Say = Callable[[str], None]
 Known = Callable[[], Result | None]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fedatoms.core.files import write_file
 from fedatoms.core.trees import restrict
-from fedatoms.engine.evaluate import Score, personal_score
+from fedatoms.engine.evaluation import Score, personal_score
 from fedatoms.engine.finetune import last_pass
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedatoms.runs.compare import Line, curve, scored_on
+from fedatoms.runs.comparison import Line, curve, scored_on
 from fedatoms.runs.results import accuracy_curves
 from fedatoms.runs.rounds import read_rounds
 

@@ -16,7 +16,7 @@ from fedatoms.core.files import replace_file
 from fedatoms.core.records import FORMAT, MOST, SEAL, fit, parse, read_record, sealed, unsealed
 from fedatoms.engine.loop import Progress
 from fedatoms.experiment.files import EXPERIMENT, from_json, load_run
-from fedatoms.experiment.identity import trajectory
+from fedatoms.experiment.identities import trajectory
 
 ROUNDS, RESULT = "rounds.jsonl", "result.json"
 MANY = 100  # segments, which a resumed run makes one of

@@ -20,8 +20,8 @@ from support.small import difference, identical, small_net
 from torch import Tensor, nn
 
 import fedatoms
-from fedatoms.adapt.fit import fingerprint, inputs_of, load_personal, personal_model, personalise, save_personal
-from fedatoms.adapt.join import Newcomer, join, prepare
+from fedatoms.adapt.fitting import fingerprint, inputs_of, load_personal, personal_model, personalise, save_personal
+from fedatoms.adapt.joining import Newcomer, join, prepare
 from fedatoms.cli import main
 from fedatoms.data import load
 from fedatoms.data.image_files import FORMATS, Wanted, read_images

@@ -12,15 +12,15 @@ from support import ROOT
 from support.small import difference
 
 from fedatoms.bench import contest as turns
-from fedatoms.bench import contestants as who
+from fedatoms.bench import line_up as who
 from fedatoms.bench.contest import Timing, compete
-from fedatoms.bench.contestants import Cell, Contestant, by_hand, cell_clients, eager_round
 from fedatoms.bench.gpu import measure
-from fedatoms.bench.limits import need
+from fedatoms.bench.line_up import Cell, Contestant, by_hand, cell_clients, eager_round
+from fedatoms.bench.machine_limits import need
 from fedatoms.bench.report import block, content
 from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, collect, machine, read, write
 from fedatoms.cli import main
-from fedatoms.cli.tables import benchmarks, contest, news
+from fedatoms.cli.result_tables import benchmarks, contest, news
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance

@@ -24,7 +24,7 @@ from fedatoms.cli.args import GROUPS, WHOLE, axes, docs_of, grid
 from fedatoms.cli.parsing import as_typed, message_of, parse
 from fedatoms.data.datasets import DATASETS, Images
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.nn.models import MODELS
 from fedatoms.personal import METHODS
@@ -269,7 +269,7 @@ def test_memory_that_runs_out_costs_one_line_that_says_what_to_lower(
     def fail(*words: object, **more: object) -> None:
         raise error
 
-    importlib.import_module("fedatoms.runs.compare")  # first: it would keep what is patched for ever
+    importlib.import_module("fedatoms.runs.comparison")  # first: it would keep what is patched for ever
     monkeypatch.setattr("fedatoms.runs.execute.run", fail)
     line = mistake(["run"], capsys)
     assert said in line and "block, clients or atoms, or close other programs." in line
@@ -279,7 +279,7 @@ def test_another_runtime_error_is_no_mistake_of_the_user(monkeypatch: pytest.Mon
     def fail(*words: object, **more: object) -> None:
         raise RuntimeError("a bug")
 
-    importlib.import_module("fedatoms.runs.compare")  # first: it would keep what is patched for ever
+    importlib.import_module("fedatoms.runs.comparison")  # first: it would keep what is patched for ever
     monkeypatch.setattr("fedatoms.runs.execute.run", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["run"])

@@ -21,7 +21,7 @@ from fedatoms.core.methods import Method, Table
 from fedatoms.evidence.results.names import labels
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
-from fedatoms.experiment.identity import run_name
+from fedatoms.experiment.identities import run_name
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.states import state_of
 
@@ -135,7 +135,7 @@ NAMING = {  # why these files may name methods
     "bench/gpu.py": "what is measured",
     "evidence/measures/__init__.py": "what is measured",
     "evidence/paper/readings.py": "the paper",
-    "evidence/paper/studies.py": "the paper",
+    "evidence/paper/study_list.py": "the paper",
     "evidence/paper/tables.py": "the paper",
     "experiment/fields.py": "the default",
     "experiment/presets.py": "the paper",

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.small import clients_of, small_net
 
-from fedatoms.adapt.join import Newcomer
+from fedatoms.adapt.joining import Newcomer
 from fedatoms.bench.results import Bench
 from fedatoms.cli.flower import demo_options, keys_options
 from fedatoms.core.options import CHOICES, INITS, RANGES, Range, check_numbers, numbers_of, range_of
@@ -31,7 +31,7 @@ from fedatoms.experiment.fields import (
     Experiment,
 )
 from fedatoms.experiment.files import ABSENT_IN_OLDER_FILES
-from fedatoms.experiment.identity import ADDED_LATER
+from fedatoms.experiment.identities import ADDED_LATER
 from fedatoms.nn.initialise import STARTS
 
 FIELDS = {field.name: field for field in dataclasses.fields(Experiment)}

@@ -20,7 +20,7 @@ from support import ROOT
 
 import fedatoms
 from fedatoms import algorithms, personal
-from fedatoms.bench.contestants import JAX, OURS
+from fedatoms.bench.line_up import JAX, OURS
 from fedatoms.bench.report import content
 from fedatoms.bench.results import Row, find_row, read
 from fedatoms.cli import main
@@ -30,9 +30,9 @@ from fedatoms.evidence.claims.base import CLEAR
 from fedatoms.evidence.paper.tables import Cell, Pair, pairs
 from fedatoms.evidence.paper.tables import cells as paper_cells
 from fedatoms.evidence.results.cells import Ours, gain_of, match, ours_of
-from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import group
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import ALGORITHMS as TABLE1_ALGORITHMS
 from fedatoms.experiment.presets import PRESETS, TABLE2_ROWS
 from fedatoms.runs.results import Result, read_result, summarise

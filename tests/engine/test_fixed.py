@@ -23,13 +23,13 @@ from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.evidence.explain.aggregates import mean_of_filters
 from fedatoms.evidence.explain.factors import factors_of, filters, layers_of
-from fedatoms.evidence.explain.replay import replay
+from fedatoms.evidence.explain.replayed_round import replay
 from fedatoms.evidence.explain.study import explain
 from fedatoms.evidence.explain.values import Explain
 from fedatoms.experiment.build import simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import from_json, to_json
-from fedatoms.experiment.identity import identity, trajectory
+from fedatoms.experiment.identities import identity, trajectory
 from fedatoms.experiment.parse import fixed_groups
 from fedatoms.personal import METHODS, personal
 from fedatoms.runs.execute import resume, run

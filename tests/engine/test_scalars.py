@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from support.small import clients_of, difference, identical, play, small_net
 from torch import Tensor, nn
 
-from fedatoms.adapt.fit import load_personal, personalise, save_personal
+from fedatoms.adapt.fitting import load_personal, personalise, save_personal
 from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow

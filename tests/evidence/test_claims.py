@@ -9,9 +9,9 @@ from support import ROOT
 from support.results import a_run, changed, page_of, the_claim
 
 from fedatoms.evidence.claims import claims
-from fedatoms.evidence.paper.studies import SAMPLED, quick, study
+from fedatoms.evidence.paper.study_list import SAMPLED, quick, study
 from fedatoms.evidence.results.communication import cost_to_reach, headline_by_seed, relative_cost
-from fedatoms.evidence.results.find import Found, find
+from fedatoms.evidence.results.finding import Found, find
 from fedatoms.evidence.results.groups import Group, group
 from fedatoms.evidence.results.run_figures import figures
 from fedatoms.experiment.files import to_json

@@ -8,7 +8,7 @@ from support.results import VALUES, a_full_measure, a_measure, an_explanation, c
 
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.files import FILE
-from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.finding import find
 
 
 def variances(*ratios: float) -> dict[str, object]:

@@ -17,7 +17,7 @@ from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.cli import main
 from fedatoms.core.randomness import generator
 from fedatoms.engine.client_round import Training
-from fedatoms.engine.evaluate import score
+from fedatoms.engine.evaluation import score
 from fedatoms.engine.exchange import Exchange, fast_slow
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import layout_of, prepare
@@ -26,9 +26,9 @@ from fedatoms.evidence.explain import study
 from fedatoms.evidence.explain.aggregates import Apart, compare_aggregates, mean_model, mean_of_filters
 from fedatoms.evidence.explain.factors import Factors, factors_of, filters, layers_of
 from fedatoms.evidence.explain.files import read, write
-from fedatoms.evidence.explain.fork import Forked, check_fork, fork, refactor
+from fedatoms.evidence.explain.forks import Forked, check_fork, fork, refactor
 from fedatoms.evidence.explain.latent import product_of, score_latent
-from fedatoms.evidence.explain.replay import Replay, open_run, replay
+from fedatoms.evidence.explain.replayed_round import Replay, open_run, replay
 from fedatoms.evidence.explain.scores import Scores, judge_of, of_plain_network, scores_of
 from fedatoms.evidence.explain.study import explain
 from fedatoms.evidence.explain.twin import check_twin, plain_accuracies

@@ -23,9 +23,7 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.evidence.measures import FULL, MEASURES
 from fedatoms.evidence.measures.base import Settings, Watch, size_of
 from fedatoms.evidence.measures.files import FILE, Measure, read_measure, write_measure
-from fedatoms.evidence.measures.landscape import Grid, from_one_point, loss_at, plane_of, some_rows, trajectory
-from fedatoms.evidence.measures.networks import filters, loss, prepared, reconstructed, scored_on_training
-from fedatoms.evidence.measures.synthetic import (
+from fedatoms.evidence.measures.gaussians import (
     OPTIMUM,
     Gaussians,
     clients,
@@ -35,13 +33,15 @@ from fedatoms.evidence.measures.synthetic import (
     synthetic,
     variances,
 )
-from fedatoms.evidence.measures.training_loss import Rounds, lower_from
+from fedatoms.evidence.measures.loss_curves import Rounds, lower_from
+from fedatoms.evidence.measures.loss_landscape import Grid, from_one_point, loss_at, plane_of, some_rows, trajectory
+from fedatoms.evidence.measures.networks import filters, loss, prepared, reconstructed, scored_on_training
+from fedatoms.evidence.measures.update_variance import Repeats, Variance, along, other_draws, repeated, spread
 from fedatoms.evidence.measures.values import checked
-from fedatoms.evidence.measures.variance import Repeats, Variance, along, other_draws, repeated, spread
 from fedatoms.evidence.page.measures import draw
 from fedatoms.evidence.results.measures import summarise
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 from fedatoms.nn.atoms import fuse
 
 SMALL = Experiment(clients=10, fraction=0.2, epochs=1, batch_size=50, beta="1/1")  # as files write it

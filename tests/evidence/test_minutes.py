@@ -21,13 +21,13 @@ from support.sealed import rewrite
 from fedatoms.cli import main
 from fedatoms.cli.parsing import parse
 from fedatoms.cli.reproduce import options
-from fedatoms.evidence.paper.studies import quick
+from fedatoms.evidence.paper.study_list import quick
 from fedatoms.evidence.reproduce import work
 from fedatoms.evidence.reproduce.budget import Limit, Took, begun, by_worth, estimate, next_of, took
 from fedatoms.evidence.reproduce.plan import Job, Reproduce, chosen, jobs
-from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.finding import find
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.identity import run_name
+from fedatoms.experiment.identities import run_name
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.runs.provenance import provenance_of
 from fedatoms.runs.rounds import read_rounds
@@ -280,7 +280,7 @@ def test_a_kill_loses_nothing_that_was_finished_and_the_same_command_goes_on(
 import os, signal, sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
 from evidence.test_minutes import least
-from fedatoms.runs import compare
+from fedatoms.runs import comparison
 from fedatoms.cli import main
 from fedatoms.evidence.reproduce import plan, work
 

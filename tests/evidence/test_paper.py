@@ -28,7 +28,7 @@ from fedatoms.evidence.paper.readings import READINGS, Reading, reading
 from fedatoms.evidence.paper.tables import CIFAR, COLUMNS, Cell, cells, cells_of, pairs
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 from fedatoms.experiment.parse import scored_models
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.nn.atoms import decompose

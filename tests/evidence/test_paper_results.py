@@ -8,7 +8,7 @@ import pytest
 from support import ROOT
 
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.runs.results import read_result
 

@@ -16,7 +16,7 @@ from fedatoms.evidence.measures.files import FILE, Measure, write_measure
 from fedatoms.evidence.page.assemble import PLOTLY, report
 from fedatoms.evidence.page.figures import curves, sent, splits
 from fedatoms.evidence.paper.tables import pairs
-from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import group
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json

@@ -20,26 +20,26 @@ from support.results import SOURCE, VALUES, a_run, stand_ins
 from fedatoms.cli import main
 from fedatoms.cli.args import GROUPS, flags, updated
 from fedatoms.cli.parsing import parse
-from fedatoms.cli.tables import result_table
+from fedatoms.cli.result_tables import result_table
 from fedatoms.engine.loop import Watch
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
 from fedatoms.evidence.measures.files import Measure, write_measure
 from fedatoms.evidence.page.run_figures import section
-from fedatoms.evidence.paper.studies import Study, distinct, quick, studies
+from fedatoms.evidence.paper.study_list import Study, distinct, quick, studies
 from fedatoms.evidence.paper.tables import cells
 from fedatoms.evidence.reproduce import work
 from fedatoms.evidence.reproduce.plan import Job, Reproduce, chosen, jobs, missing
-from fedatoms.evidence.reproduce.terminal_tables import TerminalTable, terminal_tables
+from fedatoms.evidence.reproduce.tables import TerminalTable, terminal_tables
 from fedatoms.evidence.results.communication import cost_to_reach
-from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import group, groups_of
 from fedatoms.evidence.results.run_figures import figures
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import preset
-from fedatoms.runs import compare
+from fedatoms.runs import comparison
 from fedatoms.runs.execute import Known
 from fedatoms.runs.results import Result
 
@@ -229,7 +229,7 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
             if experiment.parametrisation == "atoms":
                 raise KeyboardInterrupt
 
-        return compare.finish(experiment, stop, known)
+        return comparison.finish(experiment, stop, known)
 
     with monkeypatch.context() as patch:
         patch.setattr(work, "finish", stopped)
@@ -246,7 +246,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_done(
     def fails(experiment: Experiment, watch: Watch, known: Known) -> Result:
         if experiment.parametrisation == "plain":
             raise FloatingPointError("loss is nan")
-        return compare.finish(experiment, watch, known)
+        return comparison.finish(experiment, watch, known)
 
     monkeypatch.setattr(work, "finish", fails)
     assert main(["reproduce", "iid", *TINY]) == 1

@@ -9,7 +9,7 @@ from fedatoms.algorithms import ALGORITHMS
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import from_json, to_json
-from fedatoms.experiment.identity import identity, run_name
+from fedatoms.experiment.identities import identity, run_name
 from fedatoms.experiment.presets import PRESETS, preset
 from fedatoms.nn.models import MODELS
 from fedatoms.personal import METHODS

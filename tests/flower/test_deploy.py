@@ -24,7 +24,7 @@ from support.faults import kill_part
 
 from fedatoms.flower import processes
 from fedatoms.flower.commands import PORTS, Value, config_words, free_ports
-from fedatoms.flower.demo import demo
+from fedatoms.flower.demonstration import demo
 from fedatoms.flower.deploy import Deployment, DeploymentError, deployed
 from fedatoms.flower.keys import certificates, node_key
 
@@ -158,7 +158,7 @@ def test_a_folder_holds_one_deployment(tmp_path: Path) -> None:
 
 def test_a_demo_whose_nodes_do_not_answer_is_an_error_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = SimpleNamespace(run=lambda *words, **more: ["stopped in round 1"])
-    monkeypatch.setattr("fedatoms.flower.demo.deployed", lambda *words, **more: nullcontext(silent))
+    monkeypatch.setattr("fedatoms.flower.demonstration.deployed", lambda *words, **more: nullcontext(silent))
     with pytest.raises(DeploymentError, match=r"(?s)nodes did not answer.*stopped in round 1"):
         demo(1, 1, tls=False, say=lambda line: None, done=lambda rounds: None)
 
@@ -172,7 +172,9 @@ def test_a_demo_counts_the_rounds_that_the_server_logs(monkeypatch: pytest.Monke
             each_line(logged.format(number))
         return []
 
-    monkeypatch.setattr("fedatoms.flower.demo.deployed", lambda *words, **more: nullcontext(SimpleNamespace(run=run)))
+    monkeypatch.setattr(
+        "fedatoms.flower.demonstration.deployed", lambda *words, **more: nullcontext(SimpleNamespace(run=run))
+    )
     with pytest.raises(DeploymentError):
         demo(1, 2, tls=False, say=lambda line: None, done=done.append)
     assert done == [1, 2]

@@ -18,7 +18,7 @@ from support.flower_grid import OWN_ATOMS, App, OneProcess, all_of, in_a_test, o
 
 from fedatoms.flower import client_app, processes, server_app
 from fedatoms.flower.deploy import Deployment
-from fedatoms.flower.private import private, shut
+from fedatoms.flower.private_files import private, shut
 from fedatoms.runs.lock import locked
 
 UMASKS = pytest.mark.parametrize("umask", [0o000, 0o022], ids=["000", "022"])

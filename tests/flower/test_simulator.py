@@ -34,7 +34,7 @@ from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import prepare
 from fedatoms.experiment.build import simulation
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.identity import trajectory
+from fedatoms.experiment.identities import trajectory
 from fedatoms.flower import FedAtoms, Own, Task, built_in, client_app, server_app, wire
 from fedatoms.flower.server_state import ServerState
 from fedatoms.flower.task import Settings, server_simulation

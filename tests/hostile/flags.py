@@ -64,7 +64,7 @@ class Command(NamedTuple):
 
 def commands() -> dict[str, Command]:
     """Lists the commands; the flags of settings come from their fields, with the ends of their ranges."""
-    from fedatoms.adapt.join import Newcomer
+    from fedatoms.adapt.joining import Newcomer
     from fedatoms.bench.results import Bench
     from fedatoms.cli import COMMANDS
     from fedatoms.evidence.explain.bounds import Bounds

@@ -1,6 +1,8 @@
 """A name that is not there is answered with where it is, by attribute and by import alike."""
 
+import ast
 import importlib
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +38,10 @@ def test_a_name_like_no_other_gets_no_suggestion() -> None:
 
 def test_a_folder_that_is_not_on_the_surface_is_imported_all_the_same() -> None:
     exec("from fedatoms import core, runs; from fedatoms.algorithms import base")
+
+
+def test_no_module_has_the_name_of_a_function_in_it() -> None:
+    """``from package import name`` would mean one of the two, by what was imported before."""
+    for path in Path(fedatoms.__file__).parent.rglob("*.py"):
+        functions = {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+        assert path.stem not in functions, path

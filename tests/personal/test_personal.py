@@ -16,10 +16,10 @@ from fedatoms.core import trees
 from fedatoms.core.options import Group
 from fedatoms.data.batches import fetch
 from fedatoms.data.federations import Federation
-from fedatoms.engine import evaluate
+from fedatoms.engine import evaluation
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.client_states import Client, Clients
-from fedatoms.engine.evaluate import personal_score, score
+from fedatoms.engine.evaluation import personal_score, score
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.finetune import last_pass
@@ -276,7 +276,7 @@ def test_clients_scored_together_score_as_one_by_one(name: str, monkeypatch: pyt
     assert {bool(state.clients.read(client)) for client in range(4)} == {True, False}
     alone = personal_score(prepare(sim), state)
     for at_once in (2, 3):
-        monkeypatch.setattr(evaluate, "_clients_at_once", lambda _, many=at_once: many)
+        monkeypatch.setattr(evaluation, "_clients_at_once", lambda _, many=at_once: many)
         assert personal_score(prepare(sim), state) == pytest.approx(alone, rel=1e-12)
 
 
@@ -290,7 +290,7 @@ def test_a_model_that_cannot_be_vectorised_is_scored_client_by_client(monkeypatc
     sim.model(data.x[:1])
     state = play(sim, 1)
     alone = personal_score(prepare(sim), state)
-    monkeypatch.setattr(evaluate, "_clients_at_once", lambda _: 2)
+    monkeypatch.setattr(evaluation, "_clients_at_once", lambda _: 2)
     assert personal_score(prepare(sim), state) == alone
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import fedatoms
 from fedatoms.cli import main
 from fedatoms.core.files import write_file
-from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.finding import find
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import ABSENT_IN_OLDER_FILES, from_json, load_run, to_json
 from fedatoms.nn.pure import with_params

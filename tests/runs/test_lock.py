@@ -21,14 +21,14 @@ from fedatoms.core.files import replace_file
 from fedatoms.engine.loop import Progress
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.files import Measure
-from fedatoms.evidence.paper.studies import quick
+from fedatoms.evidence.paper.study_list import quick
 from fedatoms.evidence.reproduce import work
 from fedatoms.evidence.reproduce.plan import Job, Reproduce, chosen, jobs
-from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.finding import find
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run, to_json
-from fedatoms.experiment.identity import run_folder
-from fedatoms.runs import compare, execute, lock
+from fedatoms.experiment.identities import run_folder
+from fedatoms.runs import comparison, execute, lock
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.loading import load_model
 from fedatoms.runs.lock import check_free, locked, writer
@@ -205,8 +205,8 @@ def test_what_another_process_has_finished_meanwhile_is_not_run_again(
     with pytest.raises(KeyboardInterrupt):
         run(experiment, watch=stop)
     before, seen = dict[str, tuple[int, bytes]](), list[Progress]()
-    monkeypatch.setattr(compare, "load_run", load_late)
-    result = compare.finish(experiment, seen.append)
+    monkeypatch.setattr(comparison, "load_run", load_late)
+    result = comparison.finish(experiment, seen.append)
     assert files_in(result.folder) == before and not seen
 
 

@@ -13,7 +13,7 @@ import pytest
 from support.sealed import as_older
 
 from fedatoms.core.records import SEAL
-from fedatoms.evidence.results.find import find
+from fedatoms.evidence.results.finding import find
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.checkpoints import _tidy
 from fedatoms.runs.execute import resume, run

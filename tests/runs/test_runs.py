@@ -20,8 +20,8 @@ from fedatoms.algorithms import ALGORITHMS
 from fedatoms.engine.loop import Progress
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json
-from fedatoms.experiment.identity import identity, run_name
-from fedatoms.runs.compare import compare, existing, run_missing
+from fedatoms.experiment.identities import identity, run_name
+from fedatoms.runs.comparison import compare, existing, run_missing
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.results import read_result
 from fedatoms.runs.rounds import read_rounds

@@ -11,7 +11,7 @@ from support.sealed import as_older, rewrite
 from fedatoms.cli import main
 from fedatoms.engine.loop import Progress
 from fedatoms.experiment.fields import Experiment
-from fedatoms.runs.compare import compare
+from fedatoms.runs.comparison import compare
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.lock import locked
 from fedatoms.runs.results import read_result

@@ -14,7 +14,7 @@ from fedatoms.engine.runtime import prepare
 from fedatoms.experiment.build import configure, simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.flower.commands import Value
-from fedatoms.flower.new import new
+from fedatoms.flower.new_app import new
 from fedatoms.runs.rounds import read_rounds
 
 SMALL = Experiment(

@@ -12,7 +12,7 @@ import pytest
 from fedatoms.evidence.claims import Claim, claims
 from fedatoms.evidence.explain import files as explanations
 from fedatoms.evidence.explain.aggregates import Aggregates, Apart
-from fedatoms.evidence.explain.fork import Forked
+from fedatoms.evidence.explain.forks import Forked
 from fedatoms.evidence.explain.latent import Product
 from fedatoms.evidence.explain.latent import summary as summed
 from fedatoms.evidence.explain.scores import Scores
@@ -23,8 +23,8 @@ from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
 from fedatoms.evidence.measures.files import FILE, Measure, write_measure
 from fedatoms.evidence.page.assemble import report
-from fedatoms.evidence.paper.studies import quick
-from fedatoms.evidence.results.find import find
+from fedatoms.evidence.paper.study_list import quick
+from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import _stand_ins
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json

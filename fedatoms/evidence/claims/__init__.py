@@ -3,7 +3,7 @@
 from fedatoms.evidence.claims import measures, runs, tables
 from fedatoms.evidence.claims.base import Claim
 from fedatoms.evidence.results.cells import match
-from fedatoms.evidence.results.find import Found
+from fedatoms.evidence.results.finding import Found
 from fedatoms.evidence.results.groups import group
 
 __all__ = ["Claim", "claims"]

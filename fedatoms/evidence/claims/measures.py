@@ -19,7 +19,7 @@ from fedatoms.evidence.measures.values import (
     TrainingLossValues,
     VarianceValues,
 )
-from fedatoms.evidence.results.find import FoundMeasure
+from fedatoms.evidence.results.finding import FoundMeasure
 
 LOWER_FROM = 20  # the round from which on the paper's training loss is lower with decomposition
 V = TypeVar("V", bound=Checked)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from fedatoms.evidence.claims.base import CLEAR, Claim, Evidence, Unit, conditions, coverage, judge, least, mean
-from fedatoms.evidence.paper.studies import BETAS, SAMPLED
+from fedatoms.evidence.paper.study_list import BETAS, SAMPLED
 from fedatoms.evidence.results.cells import Ours
 from fedatoms.evidence.results.communication import factors, headline_by_seed, never_reached, relative_cost
 from fedatoms.evidence.results.groups import (

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedatoms.core.trees import Params
 from fedatoms.evidence.explain.factors import Layer, factors_of, filters
-from fedatoms.evidence.explain.replay import Replay
+from fedatoms.evidence.explain.replayed_round import Replay
 from fedatoms.evidence.explain.scores import Judge, Scores, of_plain_network, scores_of
 
 

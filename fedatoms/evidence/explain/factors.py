@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatoms.core.trees import Params
-from fedatoms.evidence.explain.replay import Replay
+from fedatoms.evidence.explain.replayed_round import Replay
 from fedatoms.nn.atoms import AtomConv
 
 

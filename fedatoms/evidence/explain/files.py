@@ -15,7 +15,7 @@ from fedatoms.evidence.explain.values import Explanation
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import PATH_FIELDS
 from fedatoms.experiment.files import from_json, to_json
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 
 FILE = "explain.json"  # in the run's folder, unless another is asked for
 

@@ -10,7 +10,7 @@ from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Params
 from fedatoms.evidence.explain.aggregates import mean_model
 from fedatoms.evidence.explain.factors import Layer
-from fedatoms.evidence.explain.replay import Replay, Tick
+from fedatoms.evidence.explain.replayed_round import Replay, Tick
 from fedatoms.evidence.explain.scores import Judge, Scores, scores_of
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from fedatoms.core.trees import Params
-from fedatoms.engine.evaluate import score
+from fedatoms.engine.evaluation import score
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.evidence.measures.networks import scored_on_training
 from fedatoms.nn.atoms import fuse

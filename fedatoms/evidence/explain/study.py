@@ -10,9 +10,9 @@ from fedatoms.core.options import check_numbers
 from fedatoms.evidence.explain.aggregates import compare_aggregates
 from fedatoms.evidence.explain.factors import Layer, layers_of
 from fedatoms.evidence.explain.files import FILE
-from fedatoms.evidence.explain.fork import check_fork, fork
+from fedatoms.evidence.explain.forks import check_fork, fork
 from fedatoms.evidence.explain.latent import score_latent
-from fedatoms.evidence.explain.replay import Opened, Replay, Tick, open_run, replay
+from fedatoms.evidence.explain.replayed_round import Opened, Replay, Tick, open_run, replay
 from fedatoms.evidence.explain.scores import judge_of
 from fedatoms.evidence.explain.twin import check_twin, plain_accuracies
 from fedatoms.evidence.explain.values import Explain, Explanation, Round

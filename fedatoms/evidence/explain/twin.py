@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from fedatoms.engine.evaluate import score, scored_model
+from fedatoms.engine.evaluation import score, scored_model
 from fedatoms.engine.round import advance
-from fedatoms.evidence.explain.replay import Opened, Tick
+from fedatoms.evidence.explain.replayed_round import Opened, Tick
 from fedatoms.experiment.fields import ATOM_FIELDS, EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
 from fedatoms.experiment.files import to_json
 from fedatoms.experiment.parse import fixed_groups

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fedatoms.evidence.explain.aggregates import Aggregates
-from fedatoms.evidence.explain.fork import Forked
+from fedatoms.evidence.explain.forks import Forked
 from fedatoms.evidence.explain.latent import Latent
 from fedatoms.evidence.explain.variance import Variance
 from fedatoms.experiment.fields import Experiment

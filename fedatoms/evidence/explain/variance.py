@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedatoms.core.randomness import generator
 from fedatoms.evidence.explain.factors import Factors, Layer, factors_of
-from fedatoms.evidence.explain.replay import Replay
+from fedatoms.evidence.explain.replayed_round import Replay
 
 DRAWS = 200  # samples of the round's clients, with replacement
 

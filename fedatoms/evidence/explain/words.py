@@ -3,7 +3,7 @@
 from statistics import fmean as mean
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
-from fedatoms.evidence.explain.fork import Forked
+from fedatoms.evidence.explain.forks import Forked
 from fedatoms.evidence.explain.values import Explanation, Round
 
 

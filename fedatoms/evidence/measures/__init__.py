@@ -6,10 +6,10 @@
 from dataclasses import replace
 
 from fedatoms.evidence.measures.base import Experiments, Kind, kind
-from fedatoms.evidence.measures.landscape import Grid, landscape
-from fedatoms.evidence.measures.synthetic import Gaussians, synthetic
-from fedatoms.evidence.measures.training_loss import Rounds, training_loss
-from fedatoms.evidence.measures.variance import Repeats, variance
+from fedatoms.evidence.measures.gaussians import Gaussians, synthetic
+from fedatoms.evidence.measures.loss_curves import Rounds, training_loss
+from fedatoms.evidence.measures.loss_landscape import Grid, landscape
+from fedatoms.evidence.measures.update_variance import Repeats, variance
 from fedatoms.experiment.presets import preset
 
 FULL: Experiments = (preset("fedavg-cifar10-5"), preset("fedavg-atoms25-cifar10-5"))

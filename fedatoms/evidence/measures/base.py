@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeV
 from fedatoms.evidence.measures.files import Measure, Values
 from fedatoms.experiment.build import device_of
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 from fedatoms.runs.provenance import provenance_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def kind(
 def as_json(settings: Settings) -> Values:
     """Returns settings as in a file: tuples become lists.
 
-    >>> from fedatoms.evidence.measures.variance import Repeats
+    >>> from fedatoms.evidence.measures.update_variance import Repeats
     >>> as_json(Repeats((0, 5), repeats=3))
     {'rounds': [0, 5], 'repeats': 3}
     """

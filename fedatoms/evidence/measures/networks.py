@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatoms.core.trees import Params
-from fedatoms.engine.evaluate import score
+from fedatoms.engine.evaluation import score
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import Runtime, prepare

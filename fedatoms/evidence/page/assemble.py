@@ -18,7 +18,7 @@ from fedatoms.evidence.page import explanations, figures, measures, run_figures,
 from fedatoms.evidence.page.export import to_csv
 from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.results.cells import match
-from fedatoms.evidence.results.find import Found, find
+from fedatoms.evidence.results.finding import Found, find
 from fedatoms.evidence.results.groups import Group, group
 from fedatoms.evidence.results.run_figures import RunFigure
 from fedatoms.evidence.results.run_figures import figures as from_runs

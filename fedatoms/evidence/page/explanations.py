@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from fedatoms.evidence.explain.fork import Forked
+from fedatoms.evidence.explain.forks import Forked
 from fedatoms.evidence.explain.latent import Latent
 from fedatoms.evidence.explain.scores import Scores
 from fedatoms.evidence.explain.values import Explanation, Round
 from fedatoms.evidence.explain.words import findings, title
-from fedatoms.evidence.page.article import article, boxed, measured_at
+from fedatoms.evidence.page.articles import article, boxed, measured_at
+from fedatoms.evidence.page.html_table import Cell, number, table, text
 from fedatoms.evidence.page.plotly import LEGEND, Json, Plot, axes, curves
-from fedatoms.evidence.page.table import Cell, number, table, text
-from fedatoms.evidence.results.find import FoundExplanation
+from fedatoms.evidence.results.finding import FoundExplanation
 from fedatoms.evidence.results.names import method_name, setting
 from fedatoms.runs.plots import COLOURS
 

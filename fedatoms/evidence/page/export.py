@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fedatoms.evidence.paper.tables import cells_of
 from fedatoms.evidence.results.cells import column_name, row_name
-from fedatoms.evidence.results.find import Run
+from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import is_stand_in
 from fedatoms.experiment.files import without_paths
 

@@ -10,7 +10,7 @@ from fedatoms.data.datasets import Images, load
 from fedatoms.data.federations import hold_out
 from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.paper.tables import cells_of
-from fedatoms.evidence.results.find import Run
+from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import Group, by_setting, stand_in_mark
 from fedatoms.evidence.results.names import distinct_names, setting
 from fedatoms.experiment.build import split_of

@@ -14,10 +14,10 @@ from fedatoms.evidence.measures.values import (
     TrainingLossValues,
     VarianceValues,
 )
-from fedatoms.evidence.page.article import SIZES, article, boxed, measured_at
+from fedatoms.evidence.page.articles import SIZES, article, boxed, measured_at
+from fedatoms.evidence.page.html_table import number, table
 from fedatoms.evidence.page.plotly import Json, Plot, axes, contour, curves, trace_of
-from fedatoms.evidence.page.table import number, table
-from fedatoms.evidence.results.find import FoundMeasure
+from fedatoms.evidence.results.finding import FoundMeasure
 from fedatoms.evidence.results.measures import (
     AFTER,
     VARIANCES,

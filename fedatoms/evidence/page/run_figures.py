@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from fedatoms.evidence.page.article import SIZES, article, boxed
+from fedatoms.evidence.page.articles import SIZES, article, boxed
+from fedatoms.evidence.page.html_table import number, table, text
 from fedatoms.evidence.page.plotly import Json, Plot, axes, curve
-from fedatoms.evidence.page.table import number, table, text
 from fedatoms.evidence.results.run_figures import RunFigure
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedatoms.core.options import GROUPS
 from fedatoms.evidence.claims.base import Claim
 from fedatoms.evidence.claims.tables import NEAR
-from fedatoms.evidence.page.table import Cell, change, number, spread, table, text
+from fedatoms.evidence.page.html_table import Cell, change, number, spread, table, text
 from fedatoms.evidence.paper.tables import DECOMPOSED, cells, pairs
 from fedatoms.evidence.paper.tables import Cell as Printed
 from fedatoms.evidence.results.cells import (
@@ -21,7 +21,7 @@ from fedatoms.evidence.results.cells import (
     place,
     row_name,
 )
-from fedatoms.evidence.results.find import Found, Note, Run
+from fedatoms.evidence.results.finding import Found, Note, Run
 from fedatoms.evidence.results.groups import STAND_IN, Group, by_setting, headline, is_stand_in, stand_in_mark
 from fedatoms.evidence.results.names import labels, setting
 from fedatoms.runs.results import WINDOW

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import PRESETS
 
 Mark = Literal["", "best", "second"]

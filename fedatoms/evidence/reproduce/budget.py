@@ -10,7 +10,7 @@ from fedatoms.core.options import check_range
 from fedatoms.evidence.reproduce.plan import Job, Reproduce
 from fedatoms.experiment.build import device_of
 from fedatoms.experiment.fields import ATOM_FIELDS, Experiment
-from fedatoms.experiment.identity import identity, run_folder
+from fedatoms.experiment.identities import identity, run_folder
 from fedatoms.runs.provenance import provenance_of
 from fedatoms.runs.results import Result
 

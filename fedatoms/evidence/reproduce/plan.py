@@ -10,12 +10,12 @@ from fedatoms.core.lookup import unknown
 from fedatoms.data.datasets import load
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
-from fedatoms.evidence.paper.studies import Study, distinct, quick, studies
-from fedatoms.evidence.results.find import Found, FoundMeasure
+from fedatoms.evidence.paper.study_list import Study, distinct, quick, studies
+from fedatoms.evidence.results.finding import Found, FoundMeasure
 from fedatoms.experiment.build import device_of
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 
 MEASURED, MEASURED_QUICKLY = 100, 15  # rounds that a measure counts as when time is estimated
 

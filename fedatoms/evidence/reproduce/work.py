@@ -17,9 +17,9 @@ from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.files import write_measure
 from fedatoms.evidence.reproduce.budget import NO_LIMIT, Limit, next_of, took
 from fedatoms.evidence.reproduce.plan import Job, missing
-from fedatoms.evidence.results.find import find
-from fedatoms.experiment.identity import run_folder
-from fedatoms.runs.compare import existing, finish
+from fedatoms.evidence.results.finding import find
+from fedatoms.experiment.identities import run_folder
+from fedatoms.runs.comparison import existing, finish
 from fedatoms.runs.lock import locked
 from fedatoms.runs.results import Result
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedatoms.evidence.paper.tables import ATOMS, Cell, Compared, Pair, cells_of
 from fedatoms.evidence.results.groups import Group, on_common_seeds
 from fedatoms.evidence.results.names import atoms_used
-from fedatoms.runs.compare import Spread, spread_of
+from fedatoms.runs.comparison import Spread, spread_of
 from fedatoms.runs.results import Result
 
 Place = tuple[int, str, object]  # table, row and column of the paper

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from fedatoms.core.ledger import total
-from fedatoms.evidence.results.find import Run
+from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import Group
 from fedatoms.runs.rounds import Row
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cache
 
 from fedatoms.core.ledger import total
-from fedatoms.evidence.paper.studies import quick, studies, study
-from fedatoms.evidence.results.find import Run
+from fedatoms.evidence.paper.study_list import quick, studies, study
+from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.names import setting
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.identity import identity
-from fedatoms.runs.compare import Spread, spread_of
+from fedatoms.experiment.identities import identity
+from fedatoms.runs.comparison import Spread, spread_of
 
 STAND_IN = "quick stand-in"
 

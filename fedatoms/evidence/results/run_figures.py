@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fedatoms.evidence.paper.studies import study
+from fedatoms.evidence.paper.study_list import study
 from fedatoms.evidence.results.communication import (
     Cost,
     cost_to_reach,
@@ -13,7 +13,7 @@ from fedatoms.evidence.results.communication import (
     never_reached,
     relative_cost,
 )
-from fedatoms.evidence.results.find import Run
+from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import Group, by_clients, groups_of, headline, on_common_seeds, server_headline
 from fedatoms.evidence.results.names import labels, seeds, setting
 

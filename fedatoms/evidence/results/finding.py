@@ -18,7 +18,7 @@ from fedatoms.evidence.measures.values import Checked, checked
 from fedatoms.evidence.results.names import natural_order
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.files import EXPERIMENT
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 from fedatoms.runs.loading import how_to_resume
 from fedatoms.runs.lock import writer
 from fedatoms.runs.results import Result, Summary, read_result, summarise

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import torch
 
-from fedatoms.adapt.fit import Base, base_of, fit, part_of, save_personal, simulation_of
+from fedatoms.adapt.fitting import Base, base_of, fit, part_of, save_personal, simulation_of
 from fedatoms.core.border import as_path
 from fedatoms.data.datasets import Images
 from fedatoms.data.federations import hold_out, partition
 from fedatoms.data.image_files import Wanted, read_images
 from fedatoms.data.partitions import Split
-from fedatoms.engine.evaluate import Score, score
+from fedatoms.engine.evaluation import Score, score
 from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import layout_of
 from fedatoms.engine.runtime import prepare as prepare_runtime

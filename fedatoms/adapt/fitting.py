@@ -29,7 +29,7 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import assemble
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 from fedatoms.nn.atoms import fuse
 from fedatoms.nn.pure import with_params
 from fedatoms.personal.base import Part, Personal, Phase, of_groups

@@ -7,7 +7,7 @@ from statistics import fmean
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedatoms.adapt.join import Joined
+from fedatoms.adapt.joining import Joined
 from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
 from fedatoms.core.ledger import total
@@ -15,8 +15,8 @@ from fedatoms.core.lookup import counted
 from fedatoms.evidence.explain.bounds import Bounds
 from fedatoms.evidence.explain.bounds import Row as Bound
 from fedatoms.evidence.explain.values import Explanation, Round
-from fedatoms.evidence.reproduce.terminal_tables import TerminalTable
-from fedatoms.runs.compare import Line, Spread, scored_on
+from fedatoms.evidence.reproduce.tables import TerminalTable
+from fedatoms.runs.comparison import Line, Spread, scored_on
 from fedatoms.runs.results import WINDOW, Result
 from fedatoms.runs.states import RunState
 

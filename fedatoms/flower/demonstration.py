@@ -11,10 +11,10 @@ from fedatoms.core.lookup import counted
 from fedatoms.core.options import check_range
 from fedatoms.flower.commands import Value
 from fedatoms.flower.deploy import DeploymentError, deployed, new_token, quote
-from fedatoms.flower.new import new
-from fedatoms.flower.private import FOLDER
+from fedatoms.flower.new_app import new
+from fedatoms.flower.private_files import FOLDER
 from fedatoms.flower.watcher import watched
-from fedatoms.runs.compare import Line, compare
+from fedatoms.runs.comparison import Line, compare
 from fedatoms.runs.results import read_result
 
 NAME = "demo"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from fedatoms.runs.compare import Spread
+from fedatoms.runs.comparison import Spread
 
 
 class Cell(NamedTuple):

@@ -11,7 +11,7 @@ from fedatoms.core import ledger
 from fedatoms.engine.loop import Watch
 from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
 from fedatoms.experiment.files import load_run, to_json
-from fedatoms.experiment.identity import identity, run_folder, run_name
+from fedatoms.experiment.identities import identity, run_folder, run_name
 from fedatoms.runs.execute import Known, resume, run
 from fedatoms.runs.lock import check_free
 from fedatoms.runs.results import Result, Summary, accuracy_curves, read_result

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from fedatoms.core.lookup import find
 from fedatoms.evidence.paper.tables import cells
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.identity import identity
+from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import PRESETS
 
 Runs = dict[str, Experiment]  # by what one types after `fedatoms run`

@@ -10,14 +10,14 @@ from fedatoms.algorithms import ALGORITHMS
 from fedatoms.algorithms import algorithm as build
 from fedatoms.algorithms.base import replace_params
 from fedatoms.core.trees import Params
-from fedatoms.engine.evaluate import score
+from fedatoms.engine.evaluation import score
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
 from fedatoms.evidence.explain.aggregates import Apart, together
 from fedatoms.evidence.explain.factors import Layer, factors_of
-from fedatoms.evidence.explain.replay import Replay, Tick, replay
+from fedatoms.evidence.explain.replayed_round import Replay, Tick, replay
 
 
 @dataclass(frozen=True)

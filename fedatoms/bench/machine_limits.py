@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedatoms.bench.contestants import Cell
+from fedatoms.bench.line_up import Cell
 from fedatoms.core.options import Precision
 from fedatoms.engine.client_round import Training
 from fedatoms.nn.models import build

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from fedatoms.evidence.claims.measures import LOWER_FROM
-from fedatoms.evidence.paper.studies import Study
+from fedatoms.evidence.paper.study_list import Study
 from fedatoms.evidence.paper.tables import COMPARED, Cell, cells
 from fedatoms.evidence.reproduce.plan import Job, taken
 from fedatoms.evidence.results.cells import (
@@ -18,11 +18,11 @@ from fedatoms.evidence.results.cells import (
     row_name,
     score,
 )
-from fedatoms.evidence.results.find import Found, FoundMeasure
+from fedatoms.evidence.results.finding import Found, FoundMeasure
 from fedatoms.evidence.results.groups import Group, group, groups_of, headline
 from fedatoms.evidence.results.measures import summarise
 from fedatoms.evidence.results.run_figures import RunFigure, figures
-from fedatoms.runs.compare import Spread
+from fedatoms.runs.comparison import Spread
 
 QUICK = "Quick stand-in (digits, few rounds, few repeats): do not compare its numbers with the paper's."
 NOT_RUN = "Not run."

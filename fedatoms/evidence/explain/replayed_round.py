@@ -17,7 +17,7 @@ from fedatoms.engine.state import Record, State
 from fedatoms.experiment.build import configure, simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
-from fedatoms.experiment.identity import trajectory
+from fedatoms.experiment.identities import trajectory
 from fedatoms.experiment.parse import made_by_caller
 from fedatoms.runs.checkpoints import load_checkpoint
 from fedatoms.runs.lock import writer
