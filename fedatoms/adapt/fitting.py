@@ -17,6 +17,7 @@ from fedatoms.core.border import as_path
 from fedatoms.core.files import read_tensors, replace_file
 from fedatoms.core.lookup import one_line, some
 from fedatoms.core.options import Group, check_range, listed
+from fedatoms.core.run_files import MODEL
 from fedatoms.core.trees import Params, misfit, nbytes, restrict
 from fedatoms.data.batches import normalise
 from fedatoms.data.datasets import Recipe, recipe_of
@@ -36,7 +37,7 @@ from fedatoms.personal.base import Part, Personal, Phase, of_groups
 from fedatoms.runs.loading import ImagesOf, fill, how_to_rewrite, images_of, load_model
 from fedatoms.runs.personal_models import FOLDER, personal_file
 from fedatoms.runs.remote import LOAD_PERSONAL, is_remote
-from fedatoms.runs.results import MODEL, check_sealed
+from fedatoms.runs.results import check_sealed
 
 PARTS: tuple[Group, ...] = ("atoms", "head")
 _KEY = "fedatoms"  # one key of metadata, since safetensors writes several in random order

@@ -10,6 +10,7 @@ import torch
 
 from fedatoms.adapt.fitting import Base, base_of, fit, part_of, save_personal, simulation_of
 from fedatoms.core.border import as_path
+from fedatoms.core.run_files import MODEL
 from fedatoms.data.datasets import Images
 from fedatoms.data.federations import hold_out, partition
 from fedatoms.data.image_files import Wanted, read_images
@@ -25,7 +26,6 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
 from fedatoms.nn.parameter_groups import groups
 from fedatoms.runs.loading import images_of
-from fedatoms.runs.results import MODEL
 
 
 @dataclass(frozen=True)

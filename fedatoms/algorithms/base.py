@@ -1,15 +1,13 @@
 """What an algorithm is: a value with three pure functions and the memory it keeps; every default is FedAvg's."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from fedatoms.core import trees
-from fedatoms.core.options import RANGES
+from fedatoms.core.options import RANGES, Weighting
 from fedatoms.core.trees import Memory, Params
-
-Weighting = Literal["samples", "uniform"]
 
 
 class Server(NamedTuple):

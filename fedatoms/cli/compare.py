@@ -10,6 +10,7 @@ from fedatoms.cli.args import axes, before_flags, grid
 from fedatoms.cli.console import line, repeatable, suggest, terminal, watching
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.outputs import check_parent
+from fedatoms.core.run_files import CLIENTS
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import preset
 
@@ -83,4 +84,4 @@ def _check(experiments: list[Experiment], plot: Path | None) -> None:
     if any(experiment.name for experiment in experiments):
         raise ValueError("--name cannot name the runs of a comparison: each has its own folder in --out. Leave it out.")
     for experiment in experiments:
-        simulation(experiment, run_folder(experiment) / "checkpoint" / "clients")  # as a run does; nothing is written
+        simulation(experiment, run_folder(experiment) / CLIENTS)  # as a run does; nothing is written

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedatoms.core.run_files import checkpoints
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
@@ -48,7 +50,7 @@ def resumable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if any((folder / "checkpoint").glob("*.json")):
+        if checkpoints(folder):
             raise KeyboardInterrupt(f"Checkpoint saved. Continue with: fedatoms run --resume {folder}") from None
         raise
 

@@ -17,6 +17,7 @@ Controls = Literal["current", "first"]  # eta_t, or eta_0: smaller gradients in 
 Group = Literal["atoms", "coefficients", "head", "rest", "statistics"]
 Init = Literal["orthonormal", "dct", "fourier-bessel", "kaiming", "svd"]
 Map = Literal["auto", "one_by_one", "vectorised"]
+Moves = Literal["all", "own", "shared"]  # what a phase of a client's round trains
 OwnTest = Literal["split", "classes"]
 Parametrisation = Literal["plain", "atoms", "fedpara", "pfedpara"]
 Partition = Literal["iid", "shards", "dirichlet"]
@@ -24,15 +25,20 @@ Place = Literal["device", "host", "disk"]
 Precision = Literal["float32", "tf32", "bf16"]
 Scored = Literal["server", "selected", "all", "personal"]
 SlowLocal = Literal["discard", "freeze", "keep"]
+View = Literal["personal", "global"]
+Weighting = Literal["samples", "uniform"]
 
 CONTROLS: tuple[Controls, ...] = get_args(Controls)
 GROUPS: tuple[Group, ...] = get_args(Group)
 INITS: tuple[Init, ...] = get_args(Init)
 MAPS: tuple[Map, ...] = get_args(Map)
+MOVES: tuple[Moves, ...] = get_args(Moves)
 MODELS_SCORED: tuple[Scored, ...] = get_args(Scored)
 PLACES: tuple[Place, ...] = get_args(Place)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 SLOW_LOCALS: tuple[SlowLocal, ...] = get_args(SlowLocal)
+VIEWS: tuple[View, ...] = get_args(View)
+WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 TRAINED_GROUPS: tuple[Group, ...] = tuple(group for group in GROUPS if group != "statistics")
 GLOBAL_MODELS: tuple[Scored, ...] = tuple(model for model in MODELS_SCORED if model != "personal")
 

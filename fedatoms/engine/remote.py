@@ -3,13 +3,13 @@
 from typing import NamedTuple
 
 from fedatoms.core import trees
+from fedatoms.core.options import View
 from fedatoms.core.trees import Memory, Params
 from fedatoms.engine.client_round import Reply, Traces, check_finite, traces_of
 from fedatoms.engine.client_states import Client, flatten
 from fedatoms.engine.round import Rows, first_memory, kept_of, row_of, train_phases
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
-from fedatoms.personal.base import View
 
 
 class Contribution(NamedTuple):

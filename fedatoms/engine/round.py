@@ -14,7 +14,7 @@ from fedatoms.core import ledger, trees
 from fedatoms.core.files import Stored
 from fedatoms.core.ledger import Bytes
 from fedatoms.core.lookup import counted
-from fedatoms.core.options import Group
+from fedatoms.core.options import Group, View
 from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Memory, Params
 from fedatoms.engine import feature_exchange, server
@@ -24,7 +24,7 @@ from fedatoms.engine.limits import AHEAD
 from fedatoms.engine.runtime import Layout, Runtime
 from fedatoms.engine.spec import Simulation, head_of, shared_phase
 from fedatoms.engine.state import Record, State
-from fedatoms.personal.base import Phase, View
+from fedatoms.personal.base import Phase
 
 LOOKED_AT = 10_000  # rounds in which someone must report: who does is drawn, so it is known before
 T = TypeVar("T")

@@ -11,6 +11,10 @@ from fedatoms.core.lookup import shown
 from fedatoms.core.options import (
     CHOICES,
     MODELS_SCORED,
+    MOVES,
+    SLOW_LOCALS,
+    VIEWS,
+    WEIGHTINGS,
     Map,
     Place,
     Precision,
@@ -55,6 +59,8 @@ class Simulation:
         _check_parts(self)
         for name in ("map", "client_state", "precision"):
             one_of(CHOICES[name], getattr(self, name), name)
+        one_of(WEIGHTINGS, self.algorithm.weighting, "weighting")
+        one_of(SLOW_LOCALS, self.exchange.slow_local, "slow_local")
         for which in self.score:
             one_of(MODELS_SCORED, which, "model to score")
         if not isinstance(self.device, str):
@@ -112,6 +118,8 @@ def _check_parts(sim: Simulation) -> None:
 
 
 def _check_phase(phase: Phase) -> None:
+    one_of(MOVES, phase.moves, "part that a phase moves")
+    one_of(VIEWS, phase.view, "view of a phase")
     check_range("phase epochs", phase.epochs, "epochs")
     check_range("phase lr", phase.lr, "lr")
     check_range("pull", phase.pull)

@@ -7,10 +7,10 @@ from pathlib import Path
 from fedatoms.core.border import TooLarge
 from fedatoms.core.lookup import one_line, some, unknown
 from fedatoms.core.records import FORMAT, fit, read_record, sealed
+from fedatoms.core.run_files import EXPERIMENT
 from fedatoms.experiment.fields import PATH_FIELDS, Experiment
 from fedatoms.experiment.parse import period_of
 
-EXPERIMENT = "experiment.json"
 ABSENT_IN_OLDER_FILES = frozenset(  # such a file means the default
     {"holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"}
     | {"own_test", "precision", "fixed"}

@@ -9,6 +9,7 @@ from tempfile import gettempdir
 
 from fedatoms.core.lookup import counted
 from fedatoms.core.options import check_range
+from fedatoms.core.run_files import RESULT
 from fedatoms.flower.commands import Value
 from fedatoms.flower.deploy import DeploymentError, deployed, new_token, quote
 from fedatoms.flower.new_app import new
@@ -44,7 +45,7 @@ def demo(nodes: int, rounds: int, *, tls: bool, say: Callable[[str], None], done
             config: dict[str, Value] = {"clients": nodes, "rounds": rounds, "out": str(folder / "runs"), "name": NAME}
             lines = deployment.run(app, config, timeout=LONGEST, each_line=each_line)
             say("stopping all of it")
-        if not (folder / "runs" / NAME / "result.json").exists():
+        if not (folder / "runs" / NAME / RESULT).exists():
             raise DeploymentError(quote("the nodes did not answer", lines))
         return compare([read_result(folder / "runs" / NAME)])
 

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedatoms.core import ledger
 from fedatoms.core.lookup import find
 from fedatoms.core.options import Scored
+from fedatoms.core.run_files import MODEL
 from fedatoms.engine.evaluation import Score, evaluate
 from fedatoms.engine.loop import Progress, diverged
 from fedatoms.engine.runtime import Runtime
@@ -114,7 +115,7 @@ class _Nodes:
                     'aggregation="median". If it stops again, an earlier round did the harm: start again with a lower '
                     "lr."
                 )
-            raise type(error)(f"{error}. The model so far is {self.folder / 'model.safetensors'}. {way}") from None
+            raise type(error)(f"{error}. The model so far is {self.folder / MODEL}. {way}") from None
         finally:
             _log_refused(read_lines(self.folder).rows)
 

@@ -1,17 +1,15 @@
 """What a personalised method is: which parameters are personal, and the phases of a client's round."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from fedatoms.core.options import Group
+from fedatoms.core.options import Group, Moves, View
 from fedatoms.core.trees import Params
 
 Labels = Mapping[str, Group]
 Part = Callable[[nn.Module, Labels], frozenset[str]]  # names in a model's state dict
-Moves = Literal["all", "own", "shared"]
-View = Literal["personal", "global"]
 
 
 class Phase(NamedTuple):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from fedatoms.core import ledger
+from fedatoms.core.run_files import EXPERIMENT, RESULT
 from fedatoms.engine.loop import Watch
 from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
 from fedatoms.experiment.files import load_run, to_json
@@ -80,7 +81,7 @@ def finish(experiment: Experiment, watch: Watch, known: Known | None = None) -> 
     look, folder = known or partial(existing, experiment), run_folder(experiment)
     if (found := look()) is not None:
         return found
-    if not (folder / "experiment.json").exists():
+    if not (folder / EXPERIMENT).exists():
         return run(experiment, watch=watch, known=look)
     if identity(load_run(folder)) != identity(experiment):
         raise ValueError(
@@ -92,7 +93,7 @@ def finish(experiment: Experiment, watch: Watch, known: Known | None = None) -> 
 def existing(experiment: Experiment) -> Result | None:
     """Returns the result of an experiment if there is one in its folder."""
     folder = run_folder(experiment)
-    if not (folder / "result.json").exists():
+    if not (folder / RESULT).exists():
         return None
     found = read_result(folder)
     return found if identity(found.experiment) == identity(experiment) else None

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from fedatoms.core.files import remove_partials
 from fedatoms.core.lookup import counted
 from fedatoms.core.outside import naming
+from fedatoms.core.run_files import CHECKPOINT, CLIENTS, EXPERIMENT, RESULT, ROUNDS
 from fedatoms.engine.loop import Progress, Watch, begin, rounds
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
@@ -17,7 +18,7 @@ from fedatoms.engine.state import State
 from fedatoms.experiment.build import configure, simulation, yours
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
-from fedatoms.experiment.files import EXPERIMENT, load_run, sealed_fields
+from fedatoms.experiment.files import load_run, sealed_fields
 from fedatoms.experiment.identities import run_folder, trajectory
 from fedatoms.runs.checkpoints import Loaded, load_checkpoint, save_checkpoint
 from fedatoms.runs.loading import write_model
@@ -27,8 +28,6 @@ from fedatoms.runs.provenance import provenance_of
 from fedatoms.runs.remote import RESUME, is_remote
 from fedatoms.runs.results import Result, result_of, write_json, write_result
 from fedatoms.runs.rounds import (
-    RESULT,
-    ROUNDS,
     Row,
     Writer,
     is_sealed,
@@ -73,7 +72,7 @@ def run(
     _check_experiment(experiment)
     folder, engine = run_folder(experiment), engine or Engine()
     check_tensorboard(experiment)
-    sim = engine.simulation(experiment, folder / "checkpoint" / "clients")  # bad input fails here: nothing is written
+    sim = engine.simulation(experiment, folder / CLIENTS)  # bad input fails here: nothing is written
     with locked(folder, engine.if_locked):
         if (found := known()) is not None:
             return found
@@ -104,7 +103,7 @@ def resume(
         raise ValueError(f"{folder} is a run on nodes, which hold its clients' states. Continue it with {RESUME}.")
     engine = engine or Engine()
     new = _changed(folder, changes)
-    sim = engine.simulation(new, folder / "checkpoint" / "clients")
+    sim = engine.simulation(new, folder / CLIENTS)
     with locked(folder, engine.if_locked):
         if (found := known()) is not None:
             return found
@@ -133,7 +132,7 @@ def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
 
 def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) -> tuple[Loaded, int]:
     """Loads what a run continues from, and drops the rounds after it; returns the seal of the last one, too."""
-    loaded = load_checkpoint(folder / "checkpoint", runtime, trajectory=trajectory(new))
+    loaded = load_checkpoint(folder / CHECKPOINT, runtime, trajectory=trajectory(new))
     for note in loaded.notes:
         say(note)
     done, has_result = loaded.state.round, (folder / RESULT).exists()
@@ -206,7 +205,7 @@ def _train(run: _Run, state: State, began: float, seal: int) -> State:
     def save_state() -> None:
         lines.save(state.round)
         spent = time.perf_counter() - began
-        save_checkpoint(folder / "checkpoint", state, trajectory=trajectory(experiment), seconds=spent)
+        save_checkpoint(folder / CHECKPOINT, state, trajectory=trajectory(experiment), seconds=spent)
 
     with Writer(folder, state.round, seal) as lines:
         try:

@@ -13,17 +13,17 @@ from torch import nn
 from fedatoms.core.files import read_tensors, replace_file
 from fedatoms.core.lookup import one_line
 from fedatoms.core.records import fit, parse
+from fedatoms.core.run_files import EXPERIMENT, MODEL, RESULT, checkpoints
 from fedatoms.core.trees import Params
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
 from fedatoms.experiment.build import network_of
-from fedatoms.experiment.files import EXPERIMENT, load_run
+from fedatoms.experiment.files import load_run
 from fedatoms.experiment.parse import made_by_caller
 from fedatoms.nn.pure import with_params
 from fedatoms.runs.lock import writer
 from fedatoms.runs.remote import LOAD, RESUME, is_remote
-from fedatoms.runs.results import MODEL, read_result
-from fedatoms.runs.rounds import RESULT
+from fedatoms.runs.results import read_result
 
 
 class ImagesOf(NamedTuple):
@@ -83,8 +83,8 @@ def how_to_rewrite(folder: Path, what: str = "it") -> str:
     """
     if by := writer(folder):
         return f"It is running ({by}): wait for it."
-    how, checkpoints = how_to_resume(folder), (folder / "checkpoint").glob("*.json")
-    if not is_remote(folder) and (folder / RESULT).exists() and not any(checkpoints):
+    how = how_to_resume(folder)
+    if not is_remote(folder) and (folder / RESULT).exists() and not checkpoints(folder):
         how = f"`fedatoms run {folder / EXPERIMENT} --name again`, as there is no checkpoint"
     return f"Write {what} again with {how}."
 

@@ -13,12 +13,12 @@ from fedatoms.core import ledger
 from fedatoms.core.border import as_path
 from fedatoms.core.files import replace_file
 from fedatoms.core.records import FORMAT, digest, fit, read_record, sealed
+from fedatoms.core.run_files import EXPERIMENT, MODEL, RESULT, ROUNDS
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.files import EXPERIMENT, from_json, load_run, without_paths
-from fedatoms.runs.rounds import RESULT, ROUNDS, Count, Percent, Row, Seconds, read_rounds
+from fedatoms.experiment.files import from_json, load_run, without_paths
+from fedatoms.runs.rounds import Count, Percent, Row, Seconds, read_rounds
 
 WINDOW = 100  # the headline is the mean of the evaluations in the last so many rounds
-MODEL = "model.safetensors"
 SHA256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 

@@ -14,15 +14,14 @@ from msgspec import Meta
 from fedatoms.core.border import open_regular, read_bytes
 from fedatoms.core.files import replace_file
 from fedatoms.core.records import FORMAT, MOST, SEAL, fit, parse, read_record, sealed, unsealed
+from fedatoms.core.run_files import EXPERIMENT, RESULT, ROUNDS, SEGMENTS
 from fedatoms.engine.loop import Progress
-from fedatoms.experiment.files import EXPERIMENT, from_json, load_run
+from fedatoms.experiment.files import from_json, load_run
 from fedatoms.experiment.identities import trajectory
 
-ROUNDS, RESULT = "rounds.jsonl", "result.json"
 MANY = 100  # segments, which a resumed run makes one of
 LONGEST = 10**7  # bytes of a line, at most
 RESTORE = "Restore the file, or rebuild it from the last checkpoint with `fedatoms run --resume`."
-SEGMENTS = Path("checkpoint", "rounds")  # a file for each checkpoint, with the lines since the one before it
 
 Count = Annotated[int, Meta(ge=0)]
 Percent = Annotated[float, Meta(ge=0, le=100)]

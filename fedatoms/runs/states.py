@@ -10,12 +10,12 @@ from typing import Literal, NamedTuple, TypedDict
 
 from fedatoms.core.lookup import one_line
 from fedatoms.core.records import FORMAT, fit, read_record, sealed
-from fedatoms.experiment.files import EXPERIMENT, load_run
+from fedatoms.core.run_files import EXPERIMENT, FAILURE, RESULT, ROUNDS, checkpoints
+from fedatoms.experiment.files import load_run
 from fedatoms.runs.lock import writer
 from fedatoms.runs.results import Result, changed_files, read_result, write_json
-from fedatoms.runs.rounds import RESULT, ROUNDS, is_sealed, read_lines
+from fedatoms.runs.rounds import is_sealed, read_lines
 
-FAILURE = "failure.json"
 Kind = Literal["running", "stopped", "finished", "failed", "damaged"]
 
 
@@ -56,7 +56,7 @@ def noting_failure(folder: Path) -> Iterator[None]:
 def has_begun(folder: Path) -> bool:
     """Returns whether a folder holds a run that finished a round: without one there is nothing to lose."""
     has_lines = (folder / ROUNDS).exists() and (folder / ROUNDS).stat().st_size > 0
-    return has_lines or (folder / RESULT).exists() or any((folder / "checkpoint").glob("*.json"))
+    return has_lines or (folder / RESULT).exists() or bool(checkpoints(folder))
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -111,8 +111,7 @@ def _read(folder: Path, lines: int, *, check: bool) -> tuple[int, Result | None,
 
 def _rounds_known(folder: Path, result: Result | None) -> int:
     """Returns the rounds that the result or the last checkpoint is of: their lines were written before."""
-    checkpoints = [int(path.stem) for path in (folder / "checkpoint").glob("*.json") if path.stem.isdecimal()]
-    return max(result.experiment.rounds if result else 0, *checkpoints, 0)
+    return max(result.experiment.rounds if result else 0, *checkpoints(folder), 0)
 
 
 def _age(folder: Path) -> str:

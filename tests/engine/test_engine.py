@@ -370,6 +370,18 @@ def test_batch_norm_takes_a_batch_of_one_in_both_maps() -> None:
     assert difference(*(play(sim, 2).server.params for sim in sims)) < 1e-10
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"exchange": Exchange(every_round(), slow_local="frieze")}, "unknown slow_local 'frieze'"),  # type: ignore[arg-type]
+        ({"algorithm": algorithm("fedavg")._replace(weighting="sample")}, "unknown weighting 'sample'"),
+    ],
+)
+def test_words_that_a_round_does_not_know_are_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        simulation(**changes)
+
+
 def test_frozen_slow_groups_leave_personal_ones_free() -> None:
     exchange = Exchange(fast_slow({"head"}, SLOW, 2), personal=frozenset({"atoms"}), slow_local="freeze")
     sim = simulation(exchange=exchange)

@@ -337,6 +337,8 @@ def test_bad_input_gets_a_line(changes: dict[str, object], words: str) -> None:
         (Personal(phases=(Phase(), Phase("shared"))), None, "2 phases of a round move what is shared"),
         (personal("local-atoms"), "head", "personal groups in the exchange"),
         (Personal(everything, beside=True), None, "trained in the global view"),
+        (Personal(phases=(Phase("mine"),)), None, "unknown part that a phase moves 'mine'"),  # type: ignore[arg-type]
+        (Personal(phases=(Phase(view="locl"),)), None, "unknown view of a phase 'locl'"),  # type: ignore[arg-type]
     ],
 )
 def test_rounds_that_cannot_be_are_refused(method: Personal, group: Group | None, words: str) -> None:

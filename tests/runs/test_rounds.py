@@ -13,12 +13,13 @@ import pytest
 from support.sealed import as_older
 
 from fedatoms.core.records import SEAL
+from fedatoms.core.run_files import ROUNDS
 from fedatoms.evidence.results.finding import find
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.checkpoints import _tidy
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.results import changed_files, read_result, result_of
-from fedatoms.runs.rounds import ROUNDS, read_rounds
+from fedatoms.runs.rounds import read_rounds
 from fedatoms.runs.states import find_runs, state_of
 
 Lines = Sequence[str]

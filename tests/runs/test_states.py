@@ -9,13 +9,14 @@ import pytest
 from support.sealed import as_older, rewrite
 
 from fedatoms.cli import main
+from fedatoms.core.run_files import FAILURE
 from fedatoms.engine.loop import Progress
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.comparison import compare
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.lock import locked
 from fedatoms.runs.results import read_result
-from fedatoms.runs.states import FAILURE, find_runs, state_of
+from fedatoms.runs.states import find_runs, state_of
 
 TINY = Experiment(clients=4, classes_per_client=5, fraction=0.5, epochs=1, batch_size=64, rounds=3, checkpoint_every=1)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
+from fedatoms.core.run_files import CHECKPOINT, EXPERIMENT, RESULT, checkpoints
 from fedatoms.core.trees import Params
 from fedatoms.engine.client_round import Job, Learner, Reply
 from fedatoms.engine.round import advance, select, weights_of
@@ -56,7 +57,7 @@ def open_run(run: Path, changes: Mapping[str, object], scratch: Path) -> Opened:
     configure(experiment)
     scored = replace(experiment, score="server")  # others cost memory and change no parameter
     runtime = prepare(simulation(scored, scratch))
-    loaded = load_checkpoint(run / "checkpoint", runtime, trajectory=trajectory(experiment), set_aside=False)
+    loaded = load_checkpoint(run / CHECKPOINT, runtime, trajectory=trajectory(experiment), set_aside=False)
     return Opened(experiment, runtime, loaded.state, loaded.notes)
 
 
@@ -88,9 +89,9 @@ def _check(run: Path, experiment: Experiment) -> None:
             f"{run} is a run on nodes, which hold its clients' data and states: they cannot be replayed here. Explain "
             f"a run of `fedatoms run`."
         )
-    if not any((run / "checkpoint").glob("*.json")):
-        again = f"Make the run again: `fedatoms run {run / 'experiment.json'} --name again`"
+    if not checkpoints(run):
+        again = f"Make the run again: `fedatoms run {run / EXPERIMENT} --name again`"
         more = f"Go on with `fedatoms run --resume {run}`, which saves one in the end or at Ctrl-C"
         by = writer(run)
-        way = f"It is running ({by}): wait for its first" if by else again if (run / "result.json").exists() else more
+        way = f"It is running ({by}): wait for its first" if by else again if (run / RESULT).exists() else more
         raise ValueError(f"{run} has no checkpoint to replay from. {way}.")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from typing import NamedTuple
 
 from fedatoms.core.options import check_range
+from fedatoms.core.run_files import checkpoints
 from fedatoms.evidence.reproduce.plan import Job, Reproduce
 from fedatoms.experiment.build import device_of
 from fedatoms.experiment.fields import ATOM_FIELDS, Experiment
@@ -169,8 +170,7 @@ def _pair(one: Experiment) -> str:
 
 
 def _rounds_done(one: Experiment) -> int:
-    manifests = (run_folder(one) / "checkpoint").glob("*.json")
-    return max((int(path.stem) for path in manifests if path.stem.isdecimal()), default=0)
+    return max(checkpoints(run_folder(one)), default=0)
 
 
 def _kind(job: Job) -> tuple[str, int, bool, bool]:

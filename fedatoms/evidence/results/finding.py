@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from fedatoms.core.lookup import find as lookup
 from fedatoms.core.lookup import one_line
+from fedatoms.core.run_files import EXPERIMENT, RESULT, ROUNDS
 from fedatoms.data.datasets import DATASETS
 from fedatoms.evidence.explain import files as explain_files
 from fedatoms.evidence.explain.values import Explanation
@@ -17,12 +18,11 @@ from fedatoms.evidence.measures.files import Measure
 from fedatoms.evidence.measures.values import Checked, checked
 from fedatoms.evidence.results.names import natural_order
 from fedatoms.experiment.checks import check
-from fedatoms.experiment.files import EXPERIMENT
 from fedatoms.experiment.identities import identity
 from fedatoms.runs.loading import how_to_resume
 from fedatoms.runs.lock import writer
 from fedatoms.runs.results import Result, Summary, read_result, summarise
-from fedatoms.runs.rounds import RESULT, ROUNDS, Row, read_lines
+from fedatoms.runs.rounds import Row, read_lines
 from fedatoms.runs.states import state_of
 
 T = TypeVar("T")
