@@ -112,8 +112,7 @@ def _images(newcomer: Newcomer, run: Path, base: Base) -> tuple[Images, str]:
     x, y, labels_from = read_images(Path(newcomer.images), Wanted(shape, recipe.scale, classes))
     if share and int(torch.bincount(y).max()) < 2:
         raise ValueError(
-            f"--holdout {share}: no class of {newcomer.images} has two images, so none can be held out. "
-            "Use --holdout 0."
+            f"holdout={share}: no class of {newcomer.images} has two images, so none can be held out. Use holdout=0."
         )
     return hold_out(Images(x, y, x, y, classes, recipe), share, newcomer.seed), labels_from
 
@@ -126,11 +125,11 @@ def _check_files(newcomer: Newcomer) -> Path:
     as_path(newcomer.images, "images")
     out = as_path(newcomer.out, "out")
     if out.suffix != ".safetensors":
-        raise ValueError(f"--out {out} does not end in .safetensors. Use for example {out.stem}.safetensors.")
+        raise ValueError(f"out={out} does not end in .safetensors. Use for example {out.stem}.safetensors.")
     if out.exists():
-        raise ValueError(f"--out {out} exists, and is not replaced. Use another --out, or remove it.")
+        raise ValueError(f"out={out} exists, and is not replaced. Use another `out`, or remove it.")
     if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
-        raise ValueError(f"--out {out}: {out.parent} is not a folder to write to. Make it, or use another --out.")
+        raise ValueError(f"out={out}: {out.parent} is not a folder to write to. Make it, or use another `out`.")
     return out
 
 

@@ -334,7 +334,7 @@ def mistake(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ("runs/mine --out a.safetensors", ["--images is missing"]),
         ("runs/mine --images ann.npz", ["--out is missing"]),
         ("runs/mine --images ann.npz --out ann.npz", ["--out ann.npz", ".safetensors"]),
-        ("runs/mine --images ann.npz --out old.safetensors", ["old.safetensors exists", "another --out"]),
+        ("runs/mine --images ann.npz --out old.safetensors", ["old.safetensors exists", "another `--out`"]),
         ("runs/mine --images ann.npz --out no/a.safetensors", ["no is not a folder", "--out"]),
         ("runs/mine --images gone.npz", ["gone.npz does not exist", "x and y"]),
         ("runs/mine --images text.npz", ["text.npz", "not a zip file", "numpy.savez"]),

@@ -137,8 +137,8 @@ def test_out_of_memory_halves_the_block_for_good_and_changes_no_result(
     assert agree(expected, found)
     assert sizes == [7, 4, 2]  # and not again in each round
     assert [str(each.message) for each in warned] == [
-        "out of memory with 7 clients at once: going on with 4 (say --block 4 to start there)",
-        "out of memory with 4 clients at once: going on with 2 (say --block 2 to start there)",
+        "out of memory with 7 clients at once: going on with 4 (block=4 starts there)",
+        "out of memory with 4 clients at once: going on with 2 (block=2 starts there)",
     ]
 
 
@@ -157,7 +157,7 @@ def test_a_single_client_that_does_not_fit_is_an_error_that_says_what_to_type(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     full_above(0, monkeypatch)
-    with pytest.warns(UserWarning, match="going on with 1"), pytest.raises(MemoryError, match="--client-state host"):
+    with pytest.warns(UserWarning, match="going on with 1"), pytest.raises(MemoryError, match="client_state='host'"):
         play(mapped(simulation(), in_blocks(vectorised, sized(2))), 1)
 
 
@@ -383,7 +383,7 @@ def test_the_command_line_shows_a_warning_as_one_line(
         warnings.simplefilter("default")
         assert main(words) == 0
     said = capsys.readouterr().err
-    assert said == "fedatoms: out of memory with 8 clients at once: going on with 4 (say --block 4 to start there)\n"
+    assert said == "fedatoms: out of memory with 8 clients at once: going on with 4 (--block 4 starts there)\n"
 
 
 def test_the_command_line_shows_what_does_not_fit_as_one_line(

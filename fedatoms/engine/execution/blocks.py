@@ -118,11 +118,11 @@ def _smaller(size: int) -> int:
         torch.cuda.empty_cache()
     if size <= 1:
         raise MemoryError(
-            "out of memory with a single client. Use a smaller --batch-size, --client-state host, or --map one_by_one."
+            "out of memory with a single client. Use a smaller batch_size, client_state='host', or map='one_by_one'."
         )
     half = -(-size // 2)
     warnings.warn(
-        f"out of memory with {size} clients at once: going on with {half} (say --block {half} to start there)",
+        f"out of memory with {size} clients at once: going on with {half} (block={half} starts there)",
         stacklevel=3,
     )
     return half
