@@ -1,5 +1,6 @@
 """The command line: every command with its one-line summary; imports all layers, torch only when it must."""
 
+import importlib
 import inspect
 import itertools
 import os
@@ -11,7 +12,6 @@ from typing import Annotated, NamedTuple, Union, cast
 
 from tyro.conf import Suppress, subcommand
 
-from fedatoms.cli import bench, compare, demo, explain, flower, personalize, presets, report, reproduce, run, runs
 from fedatoms.cli.console import say
 from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, message_of, parse
 from fedatoms.core.lookup import find
@@ -22,10 +22,13 @@ __all__ = ["main"]
 
 
 class Command(NamedTuple):
-    """A command: its line in the help, what makes its options of the words that follow it, or commands of its own."""
+    """A command: its line in the help, and where its options are made, or commands of its own.
+
+    Modules of commands are imported when they are typed, so that the help of one does not wait for the others.
+    """
 
     summary: str
-    options: Callable[[Sequence[str]], Options] | None = None
+    options: str = ""  # module:function in this folder; the function gets the words that follow the command
     commands: Mapping[str, "Command"] = {}
     needs_words: bool = False  # without words it prints its help
     about: str = ""  # in the help of commands that have commands of their own
@@ -35,21 +38,21 @@ FEDERATION = """Runs a real federation, on Flower: here, or on machines that do 
 
 docs/federation.md leads from one to the other."""
 FLOWER = {
-    "new": Command("write an app to fill in: your network and your data", flower.new_options),
-    "keys": Command("make certificates for a server and keys for its nodes", flower.keys_options),
-    "demo": Command("run a SuperLink and SuperNodes on this machine", flower.demo_options),
+    "new": Command("write an app to fill in: your network and your data", "flower:new_options"),
+    "keys": Command("make certificates for a server and keys for its nodes", "flower:keys_options"),
+    "demo": Command("run a SuperLink and SuperNodes on this machine", "flower:demo_options"),
 }
 COMMANDS = {
-    "demo": Command("compare FedAvg with and without atoms, in about a minute", demo.options),
-    "run": Command("train one experiment, or resume one", run.options),
-    "runs": Command("list runs: running, stopped, finished, failed or damaged", runs.options),
-    "compare": Command("train a grid of experiments, and show one table", compare.options, needs_words=True),
-    "reproduce": Command("redo the paper's tables and figures", reproduce.options, needs_words=True),
-    "report": Command("make one page of all results in some folders", report.options, needs_words=True),
-    "personalize": Command("fit a client that joins later", personalize.options, needs_words=True),
-    "explain": Command("measure what latent clients change in a run", explain.options, needs_words=True),
-    "presets": Command("list the named experiments", presets.options),
-    "bench": Command("measure speed and memory against a hand-written loop", bench.options),
+    "demo": Command("compare FedAvg with and without atoms, in about a minute", "demo:options"),
+    "run": Command("train one experiment, or resume one", "run:options"),
+    "runs": Command("list runs: running, stopped, finished, failed or damaged", "runs:options"),
+    "compare": Command("train a grid of experiments, and show one table", "compare:options", needs_words=True),
+    "reproduce": Command("redo the paper's tables and figures", "reproduce:options", needs_words=True),
+    "report": Command("make one page of all results in some folders", "report:options", needs_words=True),
+    "personalize": Command("fit a client that joins later", "personalize:options", needs_words=True),
+    "explain": Command("measure what latent clients change in a run", "explain:options", needs_words=True),
+    "presets": Command("list the named experiments", "presets:options"),
+    "bench": Command("measure speed and memory against a hand-written loop", "bench:options"),
     "flower": Command("run a real federation, on Flower", commands=FLOWER, needs_words=True, about=FEDERATION),
 }
 SPELT = {"personalise": "personalize"}  # how else a command may be typed
@@ -118,10 +121,16 @@ def _union(commands: Mapping[str, Command], path: Sequence[str], rest: Sequence[
         made: object = _nothing
         about = command.summary
         if [name] == path[:1]:
-            made = command.options(rest) if command.options else _union(command.commands, path[1:], rest)
+            made = _options(command, rest) if command.options else _union(command.commands, path[1:], rest)
             about = filled(inspect.getdoc(made) or "" if command.options else command.about)
         parts.append(Annotated[object, subcommand(name, constructor=cast(Options, made), description=about)])
     return Union[tuple(parts)]  # noqa: UP007 (a union of what is only known now)
+
+
+def _options(command: Command, rest: Sequence[str]) -> Options:
+    module, _, function = command.options.partition(":")
+    make: Callable[[Sequence[str]], Options] = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+    return make(rest)
 
 
 def _nothing() -> None:
