@@ -85,7 +85,7 @@ class AtomConv(MadeWeight):
     def filter(self) -> Tensor:
         """Returns the filter that the layer applies, of the shape of the plain convolution's ``weight``.
 
-        >>> decompose(nn.Conv2d(3, 8, 5)).filter().shape
+        >>> AtomConv2d(3, 8, 5, atoms=9).filter().shape
         torch.Size([8, 3, 5, 5])
         """
         with precisely(self.atoms):
@@ -99,7 +99,7 @@ class AtomConv(MadeWeight):
     def factors(self) -> tuple[nn.Parameter, ...]:
         """Returns the factors of the filter.
 
-        >>> [tuple(factor.shape) for factor in decompose(nn.Conv2d(3, 8, 5)).factors()]
+        >>> [tuple(factor.shape) for factor in AtomConv2d(3, 8, 5, atoms=9).factors()]
         [(9, 5, 5), (8, 3, 9)]
         """
         return self.atoms, self.coefficients
@@ -115,7 +115,7 @@ class AtomConv(MadeWeight):
     def fused(self, weight: nn.Parameter) -> nn.Module:
         """Returns the plain convolution, of the class that it was, with the settings and the bias of this layer.
 
-        >>> decompose(nn.Conv2d(3, 8, 5)).fused(nn.Parameter(torch.ones(8, 3, 5, 5)))
+        >>> AtomConv2d(3, 8, 5, atoms=9).fused(nn.Parameter(torch.ones(8, 3, 5, 5)))
         Conv2d(3, 8, kernel_size=(5, 5), stride=(1, 1))
         """
         if self._kind is None:
@@ -211,7 +211,7 @@ def decompose(
     atoms: int = 9,
     *,
     where: Where | None = None,
-    init: Init = "orthonormal",
+    init: Init = "svd",
     generator: torch.Generator | None = None,
 ) -> nn.Module:
     """Returns a copy of ``model`` whose convolutions are made of ``atoms`` atoms and their coefficients.
@@ -219,10 +219,10 @@ def decompose(
     ``where(name, module)`` chooses among the convolutions, transposed ones too; by default those with a spatial kernel
     (1x1 are left alone). Subclasses are decomposed if they have torch's forward pass or an adapter (``ADAPTERS``);
     others, and parametrized ones, stay plain, and a warning says so. Hooks stay on their layers.
-    ``init`` is "orthonormal" (fresh, the variance of torch's own filters), "dct" or "fourier-bessel" (the same
-    coefficients on smooth atoms, see ``bases``), "kaiming" (fresh, Kaiming normal for both factors), or "svd" (from the
-    present weights: exact with enough atoms, otherwise the best of that rank, and a warning). The bias is kept. All
-    draws come from ``generator``.
+    ``init`` is "svd" (the present weights are kept: exactly with enough atoms, otherwise as well as that rank can, and
+    a warning says how well), or a fresh start: "orthonormal" (the variance of torch's own filters), "dct" or
+    "fourier-bessel" (the same coefficients on smooth atoms, see ``bases``), or "kaiming" (Kaiming normal for both
+    factors). The bias is kept. All draws come from ``generator``.
 
     >>> decompose(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 1)))
     Sequential(

@@ -188,7 +188,7 @@ def test_a_forward_of_its_own_stays_plain_and_is_said_once(kind: type[nn.Conv2d]
         warnings.simplefilter("error")
         decompose(model, 9, init="orthonormal", where=lambda name, module: name == "1")
     with pytest.raises(ValueError, match=rf"{kind.__name__} has no convolution to replace: '' \({reason}"):
-        decompose(kind(2, 2, 3))
+        decompose(kind(2, 2, 3), init="orthonormal")
 
 
 def test_a_forward_that_was_replaced_on_the_layer_itself_is_not_lost() -> None:
