@@ -39,7 +39,7 @@ def main() -> None:
     data = fedatoms.data.federation(clients, test=stripes([0, 1, 2, 3], n=400, seed=99))
     torch.manual_seed(0)
     model = TinyNet()
-    for net in (model, fedatoms.decompose(model, atoms=9)):
+    for net in (model, fedatoms.decompose(model, atoms=9, init="orthonormal")):
         training = fedatoms.Training(epochs=2, lr=0.05)
         done = fedatoms.train(fedatoms.Simulation(net, data, fedatoms.algorithms.feddyn(), training=training), 10)
         kind = "decomposed" if fedatoms.nn.is_decomposed(net) else "plain"

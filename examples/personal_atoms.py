@@ -20,7 +20,7 @@ def main() -> None:
     digits = fedatoms.data.load("digits")
     x, y, new_x, new_y = digits.x / 16, digits.y, digits.test_x.flip(-1) / 16, digits.test_y
     clients = [(x[k::10], y[k::10]) for k in range(10)]
-    net = fedatoms.decompose(fedatoms.nn.build("digits-cnn", classes=10, channels=1), atoms=9)
+    net = fedatoms.decompose(fedatoms.nn.build("digits-cnn", classes=10, channels=1), atoms=9, init="orthonormal")
     data = fedatoms.data.federation(clients, test=(digits.test_x / 16, digits.test_y))
     training = fedatoms.Training(epochs=2, batch_size=20, lr=0.1, momentum=0.5)
     method = fedatoms.personal.local_atoms()

@@ -76,7 +76,7 @@ def personalise(
     recipe turns them into inputs. ``part`` is "atoms", "head" or "atoms,head". The model itself is not changed.
 
     >>> from fedatoms.nn.atoms import decompose
-    >>> net = decompose(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), atoms=4)
+    >>> net = decompose(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), 4, init="orthonormal")
     >>> own = personalise(net, (torch.randn(6, 1, 4, 4), torch.arange(6) % 2))
     >>> {name: tuple(leaf.shape) for name, leaf in own.items()}
     {'0.atoms': (4, 3, 3)}
@@ -99,7 +99,7 @@ def save_personal(path: Path | str, own: Params, *, of: Model) -> Path:
 
     >>> import tempfile
     >>> from fedatoms.nn.atoms import decompose
-    >>> net = decompose(nn.Conv2d(1, 2, 3), atoms=2)
+    >>> net = decompose(nn.Conv2d(1, 2, 3), atoms=2, init="dct")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = save_personal(f"{folder}/ann.safetensors", {"atoms": torch.ones(2, 3, 3)}, of=net)
     ...     load_personal(net, file)

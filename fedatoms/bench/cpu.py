@@ -31,7 +31,7 @@ def measure(settings: Bench) -> Iterator[str | Ratio]:
 
 def _rounds(settings: Bench) -> Iterator[str | Ratio]:
     sim = lenet_clients(10, 50 * (settings.steps or 5), 10)
-    decomposed = replace(sim, map="one_by_one", model=decompose(sim.model, 9))
+    decomposed = replace(sim, map="one_by_one", model=decompose(sim.model, 9, init="orthonormal"))
     loop, atoms = prepare(replace(sim, map="one_by_one")), prepare(decomposed)
     ours, hand = prepare(replace(sim, map="vectorised", block=10)), copy.deepcopy(sim.model)
     starts: dict[str, State] = {name: begin(each) for name, each in (("loop", loop), ("vmap", ours), ("atoms", atoms))}

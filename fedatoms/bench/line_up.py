@@ -135,7 +135,7 @@ def cell_clients(settings: Bench, cell: Cell, *, population: int = 0, precision:
         training=training_of(settings, cell.batch),
         tested=settings.tested,
     )
-    sim = replace(sim, model=decompose(sim.model, ATOMS), device=settings.device, map="vectorised")
+    sim = replace(sim, model=decompose(sim.model, ATOMS, init="orthonormal"), device=settings.device, map="vectorised")
     return replace(sim, data=on_device(sim.data, sim.device), precision=precision or settings.precision)
 
 

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 from fedatoms.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from fedatoms.nn.adapters import ADAPTERS
     from fedatoms.nn.atoms import AtomConv2d, is_decomposed
     from fedatoms.nn.hadamard import factorise, personal_factors
     from fedatoms.nn.models import build
 
-__all__ = ["AtomConv2d", "build", "factorise", "is_decomposed", "personal_factors"]
+__all__ = ["ADAPTERS", "AtomConv2d", "build", "factorise", "is_decomposed", "personal_factors"]
 if not TYPE_CHECKING:
-    _HOMES = {"AtomConv2d": "atoms", "build": "models", "factorise": "hadamard"}
+    _HOMES = {"ADAPTERS": "adapters", "AtomConv2d": "atoms", "build": "models", "factorise": "hadamard"}
     __getattr__ = lazily(__name__, {**_HOMES, "is_decomposed": "atoms", "personal_factors": "hadamard"})

@@ -5,7 +5,7 @@ theta[o, i] = sum over q of coefficients[o, i, q] * atoms[q], with coefficients 
 
 import math
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import get_args
 
@@ -14,23 +14,26 @@ from torch import Tensor, nn
 
 from fedatoms.core import randomness
 from fedatoms.core.memory import available, check_fits
-from fedatoms.core.options import INITS, Init, check_range, one_of
+from fedatoms.core.options import INITS, Group, Init, check_range, one_of
+from fedatoms.nn.adapters import Adapter, adapter_of
+from fedatoms.nn.choice import Where, choose, warn_if_unable, why_none
 from fedatoms.nn.initialise import in_float64, initial_factors
 from fedatoms.nn.layers import (
     Conv,
+    Convolution,
     Factored,
     MadeWeight,
+    Transposed,
     convolve,
+    convolve_transposed,
     copied,
     describe,
     plain_convolution,
     precisely,
-    require_own_weights,
     require_weights,
     swap,
+    transfer,
 )
-
-Where = Callable[[str, nn.Module], bool]
 
 
 class AtomConv(MadeWeight):
@@ -46,7 +49,9 @@ class AtomConv(MadeWeight):
     torch.Size([2, 8, 32, 32])
     """
 
-    plain: Callable[..., Conv]
+    plain: Callable[..., Convolution]
+    _kind: type[nn.Module] | None = None  # the class to give back, if it is none of nn.Conv1d, nn.Conv2d and nn.Conv3d
+    _adapter: Adapter | None = None
 
     def __init__(
         self,
@@ -64,13 +69,14 @@ class AtomConv(MadeWeight):
         )  # as torch's layers
 
     @staticmethod
-    def of(conv: Conv, atoms: nn.Parameter, coefficients: nn.Parameter) -> "AtomConv":
+    def of(conv: Convolution, atoms: nn.Parameter, coefficients: nn.Parameter) -> "AtomConv":
         """Makes a layer with the settings and the bias of ``conv``, and the filter ``coefficients`` x ``atoms``.
 
         >>> AtomConv.of(nn.Conv1d(3, 8, 5), nn.Parameter(torch.ones(2, 5)), nn.Parameter(torch.ones(8, 3, 2)))
         AtomConv1d(3, 8, kernel_size=(5,), stride=(1,), atoms=2, rank=2/5)
         """
-        kind = {1: AtomConv1d, 2: AtomConv2d, 3: AtomConv3d}[len(conv.kernel_size)]
+        kinds = _TRANSPOSED if isinstance(conv, Transposed) else _KINDS
+        kind = kinds[len(conv.kernel_size)]
         layer = kind.__new__(kind)
         nn.Module.__init__(layer)
         layer._adopt(conv, atoms, coefficients)
@@ -79,7 +85,7 @@ class AtomConv(MadeWeight):
     def filter(self) -> Tensor:
         """Returns the filter that the layer applies, of the shape of the plain convolution's ``weight``.
 
-        >>> decompose(nn.Conv2d(3, 8, 5)).filter().shape
+        >>> AtomConv2d(3, 8, 5, atoms=9).filter().shape
         torch.Size([8, 3, 5, 5])
         """
         with precisely(self.atoms):
@@ -88,30 +94,45 @@ class AtomConv(MadeWeight):
 
     def forward(self, x: Tensor) -> Tensor:
         """Rebuilds the filter (M multiplications per entry) and convolves once."""
-        return convolve(self, x, self.filter())
+        return (self._adapter or convolve)(self, x, self.filter())
 
     def factors(self) -> tuple[nn.Parameter, ...]:
         """Returns the factors of the filter.
 
-        >>> [tuple(factor.shape) for factor in decompose(nn.Conv2d(3, 8, 5)).factors()]
+        >>> [tuple(factor.shape) for factor in AtomConv2d(3, 8, 5, atoms=9).factors()]
         [(9, 5, 5), (8, 3, 9)]
         """
         return self.atoms, self.coefficients
 
-    def fused(self, weight: nn.Parameter) -> nn.Module:
-        """Returns the plain convolution with the settings and the bias of this layer.
+    def parts(self) -> Mapping[str, Group]:
+        """Returns the groups of the factors.
 
-        >>> decompose(nn.Conv2d(3, 8, 5)).fused(nn.Parameter(torch.ones(8, 3, 5, 5)))
+        >>> AtomConv1d(3, 8, 5, atoms=4).parts()
+        {'atoms': 'atoms', 'coefficients': 'coefficients'}
+        """
+        return {"atoms": "atoms", "coefficients": "coefficients"}
+
+    def fused(self, weight: nn.Parameter) -> nn.Module:
+        """Returns the plain convolution, of the class that it was, with the settings and the bias of this layer.
+
+        >>> AtomConv2d(3, 8, 5, atoms=9).fused(nn.Parameter(torch.ones(8, 3, 5, 5)))
         Conv2d(3, 8, kernel_size=(5, 5), stride=(1, 1))
         """
-        return plain_convolution(self, weight)
+        if self._kind is None:
+            return plain_convolution(self, weight)
+        plain = self._kind.__new__(self._kind)
+        nn.Module.__init__(plain)
+        plain.register_parameter("weight", weight)
+        transfer(self, plain, without=("atoms", "coefficients", "_kind", "_adapter"))
+        return plain
 
     def extra_repr(self) -> str:
         """Shows what differs from the defaults, as torch does, and the rank out of the entries of the kernel."""
         M, N = len(self.atoms), math.prod(self.kernel_size)
-        return f"{describe(self)}, atoms={M}, rank={min(M, N)}/{N}"
+        kind = "" if self._kind in (None, type(self).plain) else f", of={self._kind.__name__}"
+        return f"{describe(self)}, atoms={M}, rank={min(M, N)}/{N}{kind}"
 
-    def _adopt(self, conv: Conv, atoms: nn.Parameter, coefficients: nn.Parameter) -> None:
+    def _adopt(self, conv: Convolution, atoms: nn.Parameter, coefficients: nn.Parameter) -> None:
         expected = (*conv.weight.shape[:2], len(atoms)), (len(atoms), *conv.kernel_size)
         if (coefficients.shape, atoms.shape) != expected:
             raise ValueError(
@@ -121,7 +142,12 @@ class AtomConv(MadeWeight):
         self.in_channels, self.out_channels = conv.in_channels, conv.out_channels
         self.kernel_size, self.stride, self.dilation = conv.kernel_size, conv.stride, conv.dilation
         self.padding, self.padding_mode, self.groups = conv.padding, conv.padding_mode, conv.groups
-        self.atoms, self.coefficients, self.bias = atoms, coefficients, conv.bias
+        self.atoms, self.coefficients = atoms, coefficients
+        if type(conv) in get_args(Conv):
+            self.bias = conv.bias
+        else:
+            self._kind, self._adapter = type(conv), adapter_of(conv)
+            transfer(conv, self, without=("weight",))
 
 
 class AtomConv1d(AtomConv):
@@ -142,22 +168,61 @@ class AtomConv3d(AtomConv):
     plain = nn.Conv3d
 
 
+class AtomConvTranspose(AtomConv):
+    """A transposed convolution made of atoms: torch's filters are (I, O / groups, K, K), and so are these.
+
+    >>> AtomConvTranspose2d(3, 8, 5, stride=2, atoms=9)(torch.ones(2, 3, 4, 4), output_size=(12, 12)).shape
+    torch.Size([2, 8, 12, 12])
+    """
+
+    output_padding: tuple[int, ...]
+
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        """Rebuilds the filter and convolves once; ``output_size`` as torch has it."""
+        if self._adapter is not None:
+            return self._adapter(self, x, self.filter())
+        return convolve_transposed(self, x, self.filter(), output_size)
+
+
+class AtomConvTranspose1d(AtomConvTranspose):
+    """``nn.ConvTranspose1d`` made of atoms."""
+
+    plain = nn.ConvTranspose1d
+
+
+class AtomConvTranspose2d(AtomConvTranspose):
+    """``nn.ConvTranspose2d`` made of atoms."""
+
+    plain = nn.ConvTranspose2d
+
+
+class AtomConvTranspose3d(AtomConvTranspose):
+    """``nn.ConvTranspose3d`` made of atoms."""
+
+    plain = nn.ConvTranspose3d
+
+
+_KINDS: dict[int, type[AtomConv]] = {1: AtomConv1d, 2: AtomConv2d, 3: AtomConv3d}
+_TRANSPOSED: dict[int, type[AtomConv]] = {1: AtomConvTranspose1d, 2: AtomConvTranspose2d, 3: AtomConvTranspose3d}
+
+
 def decompose(
     model: nn.Module,
     atoms: int = 9,
     *,
     where: Where | None = None,
-    init: Init = "orthonormal",
+    init: Init = "svd",
     generator: torch.Generator | None = None,
 ) -> nn.Module:
     """Returns a copy of ``model`` whose convolutions are made of ``atoms`` atoms and their coefficients.
 
-    ``where(name, module)`` chooses among the convolutions; by default those with a spatial kernel (1x1 are left alone).
-    Subclasses of torch's convolutions, parametrized ones included, are always left alone. Hooks stay on their layers.
-    ``init`` is "orthonormal" (fresh, the variance of torch's own filters), "dct" or "fourier-bessel" (the same
-    coefficients on smooth atoms, see ``bases``), "kaiming" (fresh, Kaiming normal for both factors), or "svd" (from the
-    present weights: exact with enough atoms, otherwise the best of that rank, and a warning). The bias is kept. All
-    draws come from ``generator``.
+    ``where(name, module)`` chooses among the convolutions, transposed ones too; by default those with a spatial kernel
+    (1x1 are left alone). Subclasses are decomposed if they have torch's forward pass or an adapter (``ADAPTERS``);
+    others, and parametrized ones, stay plain, and a warning says so. Hooks stay on their layers.
+    ``init`` is "svd" (the present weights are kept: exactly with enough atoms, otherwise as well as that rank can, and
+    a warning says how well), or a fresh start: "orthonormal" (the variance of torch's own filters), "dct" or
+    "fourier-bessel" (the same coefficients on smooth atoms, see ``bases``), or "kaiming" (Kaiming normal for both
+    factors). The bias is kept. All draws come from ``generator``.
 
     >>> decompose(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 1)))
     Sequential(
@@ -166,18 +231,21 @@ def decompose(
     )
     """
     _check_arguments(atoms, init)
-    require_weights(model, get_args(Conv))
-    chosen = _chosen(model, where or _is_spatial)
+    require_weights(model, get_args(Convolution))
+    choice = choose(model, where)
+    if not choice.replaced and not is_decomposed(model):
+        raise ValueError(why_none(model, choice, where))
+    warn_if_unable(choice, level=2)
     _check_same(model, atoms, where)
-    pairs = sum(len(weight := model.get_parameter(_weight_of(name))) * weight.shape[1] for name in chosen)
+    pairs = sum(len(weight := model.get_parameter(_weight_of(name))) * weight.shape[1] for name in choice.replaced)
     check_fits({"coefficients": 8 * atoms * pairs}, available(), "Lower atoms, or leave layers out with where.")
     generator = generator or randomness.generator(0, "decompose")
     result = copied(model)
     factors: dict[Tensor, tuple[nn.Parameter, nn.Parameter]] = {}  # by weight, so that tied weights stay tied
     layers: dict[nn.Module, nn.Module] = {}
-    for name in chosen:
+    for name in choice.replaced:
         conv = result.get_submodule(name)
-        assert isinstance(conv, Conv)
+        assert isinstance(conv, Convolution)
         if conv.weight not in factors:
             factors[conv.weight] = initial_factors(conv.weight, atoms, init, generator)
         layer = AtomConv.of(conv, *factors[conv.weight])
@@ -223,18 +291,6 @@ def _check_arguments(atoms: object, init: str) -> None:
     one_of(INITS, init, "init")
 
 
-def _chosen(model: nn.Module, where: Where) -> list[str]:
-    """Names the convolutions to replace; only exact types, since a subclass may have a forward pass of its own."""
-    if not callable(where):
-        raise TypeError(f"where={where!r} is not a function. Use where=lambda name, module: name == {str(where)!r}")
-    present = {name: module for name, module in model.named_modules() if type(module) in get_args(Conv)}
-    chosen = [name for name, module in present.items() if where(name, module)]
-    require_own_weights(model, chosen)
-    if not chosen and not is_decomposed(model):
-        raise ValueError(_why_none(model, present, where))
-    return chosen
-
-
 def _check_same(model: nn.Module, atoms: int, where: Where | None) -> None:
     """Refuses another number of atoms for layers that are decomposed already: they would keep theirs."""
     made = {name: layer for name, layer in model.named_modules() if isinstance(layer, AtomConv)}
@@ -246,26 +302,8 @@ def _check_same(model: nn.Module, atoms: int, where: Where | None) -> None:
             )
 
 
-def _why_none(model: nn.Module, present: Collection[str], where: Where) -> str:
-    if present and where is not _is_spatial:
-        first = next(iter(present))
-        return (
-            f"no convolution is chosen: there are {', '.join(map(repr, present))}. Use for example "
-            f"where=lambda name, module: name == {first!r} (on the command line --where {first})"
-        )
-    return (
-        f"{type(model).__name__} has no convolution to replace: by default those are nn.Conv1d, nn.Conv2d and "
-        f"nn.Conv3d with a kernel side above 1. Use where=lambda name, module: True for 1x1 convolutions too, or "
-        f"train the plain model"
-    )
-
-
 def _weight_of(layer: str) -> str:
     return f"{layer}.weight" if layer else "weight"
-
-
-def _is_spatial(name: str, module: nn.Module) -> bool:
-    return isinstance(module, Conv) and max(module.kernel_size) > 1
 
 
 def _warn_if_lossy(name: str, weight: Tensor, layer: AtomConv) -> None:

@@ -8,7 +8,7 @@ Hyeon-Woo, Ye-Bin, Oh, "FedPara: Low-Rank Hadamard Product for Communication-Eff
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import get_args
 
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedatoms.core import randomness
-from fedatoms.core.options import check_range
-from fedatoms.nn.atoms import Where
+from fedatoms.core.options import Group, check_range
+from fedatoms.nn.choice import Where
 from fedatoms.nn.layers import (
     Conv,
     MadeWeight,
@@ -88,6 +88,10 @@ class HadamardLinear(MadeWeight):
         """Returns the factors of the weight."""
         return *self.first.parameters(), *self.second.parameters()
 
+    def parts(self) -> Mapping[str, Group]:
+        """Names no group: the factors are of the rest, as a plain layer's weights are."""
+        return {}
+
     def fused(self, weight: nn.Parameter) -> nn.Module:
         """Returns the plain linear layer with the bias of this one."""
         linear = nn.Linear(self.in_features, self.out_features, device="meta")
@@ -126,6 +130,10 @@ class HadamardConv(MadeWeight):
     def factors(self) -> tuple[nn.Parameter, ...]:
         """Returns the factors of the filter."""
         return *self.first.parameters(), *self.second.parameters()
+
+    def parts(self) -> Mapping[str, Group]:
+        """Names no group: the factors are of the rest, as a plain layer's weights are."""
+        return {}
 
     def fused(self, weight: nn.Parameter) -> nn.Module:
         """Returns the plain convolution with the settings and the bias of this one."""

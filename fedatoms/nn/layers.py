@@ -1,9 +1,9 @@
 """Layers of a network: replacing them, and what factored layers share."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,11 @@ from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
 from fedatoms.core.lookup import shown
+from fedatoms.core.options import Group
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
+Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+Convolution = Conv | Transposed
 
 
 def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
@@ -35,13 +38,37 @@ def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
     return new.get(model, model)
 
 
+def transfer(old: nn.Module, new: nn.Module, without: Collection[str] = ()) -> None:
+    """Gives a layer what another has besides hooks and mode: settings, parameters, buffers and modules, by name.
+
+    >>> layer = nn.Module()
+    >>> transfer(nn.Conv1d(3, 8, 5), layer, without=["weight"])
+    >>> layer.stride, [name for name, _ in layer.named_parameters()]
+    ((1,), ['bias'])
+    """
+    common = {*vars(nn.Module()), *without}
+    new.__dict__.update({name: value for name, value in vars(old).items() if name not in common})
+    for name, parameter in old._parameters.items():
+        if name not in common:
+            new.register_parameter(name, parameter)
+    for name, buffer in old._buffers.items():
+        new.register_buffer(name, buffer, persistent=name not in old._non_persistent_buffers_set)
+    for name, module in old._modules.items():
+        new.register_module(name, module)
+
+
 @runtime_checkable
 class Factored(Protocol):
-    """A layer whose filter is made of factors; ``fused`` is the plain layer with a given filter."""
+    """A layer whose filter is made of factors; ``fused`` is the plain layer with a given filter.
+
+    ``parts`` names the groups of its parameters, by their names in the layer; what it does not name is of the rest.
+    """
 
     def filter(self) -> Tensor: ...
 
     def factors(self) -> tuple[nn.Parameter, ...]: ...
+
+    def parts(self) -> Mapping[str, Group]: ...
 
     def fused(self, weight: nn.Parameter) -> nn.Module: ...
 
@@ -105,6 +132,13 @@ class Settings(Protocol):
     def bias(self) -> Tensor | None: ...
 
 
+class TransposedSettings(Settings, Protocol):
+    """The settings of a transposed convolution."""
+
+    @property
+    def output_padding(self) -> tuple[int, ...]: ...
+
+
 def convolve(layer: Settings, x: Tensor, weight: Tensor) -> Tensor:
     """Convolves as ``layer`` does, with another filter.
 
@@ -119,6 +153,22 @@ def convolve(layer: Settings, x: Tensor, weight: Tensor) -> Tensor:
         padding = [0] * len(sides)
     run = _CONVOLVE[len(layer.kernel_size)]
     return run(x, weight, layer.bias, layer.stride, padding, layer.dilation, layer.groups)
+
+
+def convolve_transposed(
+    layer: "TransposedSettings", x: Tensor, weight: Tensor, output_size: Sequence[int] | None = None
+) -> Tensor:
+    """Convolves as a transposed ``layer`` does, with another filter.
+
+    >>> convolve_transposed(nn.ConvTranspose1d(1, 1, 2, bias=False), torch.ones(1, 1, 2), torch.ones(1, 1, 2))
+    tensor([[[1., 2., 1.]]])
+    """
+    dims, sizes = len(layer.kernel_size), list(output_size) if output_size is not None else None
+    assert not isinstance(layer.padding, str)  # torch refuses that
+    settings = list(layer.stride), list(layer.padding), list(layer.kernel_size), dims, list(layer.dilation)
+    extra = nn.modules.conv._ConvTransposeNd._output_padding(cast(Transposed, layer), x, sizes, *settings)
+    run = _CONVOLVE_TRANSPOSED[dims]
+    return run(x, weight, layer.bias, layer.stride, layer.padding, extra, layer.groups, layer.dilation)
 
 
 def plain_convolution(layer: Settings, weight: nn.Parameter) -> Conv:
@@ -141,8 +191,11 @@ def describe(layer: Settings) -> str:
     "3, 8, kernel_size=(5, 5), stride=(1, 1), padding='same', bias=False"
     """
     dims = len(layer.kernel_size)
-    defaults = {"padding": (0,) * dims, "dilation": (1,) * dims, "groups": 1, "padding_mode": "zeros"}
-    shown = [f"{key}={getattr(layer, key)!r}" for key, value in defaults.items() if getattr(layer, key) != value]
+    zeros, ones = (0,) * dims, (1,) * dims
+    defaults: dict[str, object] = {"padding": zeros, "dilation": ones, "output_padding": zeros}
+    defaults |= {"groups": 1, "padding_mode": "zeros"}
+    values = {key: getattr(layer, key, value) for key, value in defaults.items()}
+    shown = [f"{key}={values[key]!r}" for key, value in defaults.items() if values[key] != value]
     shown += ["bias=False"] if layer.bias is None else []
     sizes = f"{layer.in_channels}, {layer.out_channels}, kernel_size={layer.kernel_size}, stride={layer.stride}"
     return ", ".join([sizes, *shown])
@@ -259,6 +312,9 @@ _HOOKS = (  # on a layer's inputs, outputs and their gradients; those on its sta
     *("_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook"),
 )
 _CONVOLVE: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_CONVOLVE_TRANSPOSED: dict[int, Callable[..., Tensor]] = {
+    **{1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+}
 
 
 def _called(name: str) -> str:

@@ -6,8 +6,7 @@ from torch import Tensor, nn
 
 from fedatoms.core.lookup import unknown
 from fedatoms.core.options import Group
-from fedatoms.nn.atoms import AtomConv
-from fedatoms.nn.layers import require_network
+from fedatoms.nn.layers import Factored, require_network
 
 
 def groups(model: nn.Module, head: str | Collection[str] | None = None) -> dict[str, Group]:
@@ -21,12 +20,17 @@ def groups(model: nn.Module, head: str | Collection[str] | None = None) -> dict[
     'statistics', '1.num_batches_tracked': 'statistics'}
     """
     of_head = heads(model, head)
-    modules = dict(model.named_modules(remove_duplicate=False))
+    named = {  # a parametrisation knows the groups of its parameters
+        f"{owner}.{leaf}" if owner else leaf: group
+        for owner, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, Factored)
+        for leaf, group in module.parts().items()
+    }
     parameters = dict(model.named_parameters(remove_duplicate=False))
     labels: dict[Tensor, Group] = {}
     for name, parameter in parameters.items():
         if labels.get(parameter, "rest") == "rest":  # a tied parameter takes the most specific label of its names
-            labels[parameter] = _label(name, modules, of_head)
+            labels[parameter] = _label(name, named, of_head)
     return {name: labels[parameters[name]] if name in parameters else "statistics" for name in model.state_dict()}
 
 
@@ -47,10 +51,8 @@ def heads(model: nn.Module, head: str | Collection[str] | None = None) -> list[s
     return chosen
 
 
-def _label(name: str, modules: Mapping[str, nn.Module], heads: Collection[str]) -> Group:
-    owner, _, leaf = name.rpartition(".")
+def _label(name: str, named: Mapping[str, Group], heads: Collection[str]) -> Group:
+    owner = name.rpartition(".")[0]
     if any(head in ("", owner) or owner.startswith(head + ".") for head in heads):
         return "head"
-    if isinstance(modules[owner], AtomConv) and leaf != "bias":
-        return "atoms" if leaf == "atoms" else "coefficients"
-    return "rest"
+    return named.get(name, "rest")

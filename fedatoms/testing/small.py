@@ -63,7 +63,7 @@ def network(*, norm: bool = True, dropout: bool = True) -> nn.Module:
         torch.manual_seed(0)
         body = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4) if norm else nn.Identity(), nn.ReLU(), nn.MaxPool2d(2)]
         head = [nn.Linear(16, 6), nn.ReLU(), nn.Dropout(0.2) if dropout else nn.Identity(), nn.Linear(6, 3)]
-        return decompose(nn.Sequential(*body, nn.Flatten(), *head).double(), atoms=4)
+        return decompose(nn.Sequential(*body, nn.Flatten(), *head).double(), atoms=4, init="orthonormal")
 
 
 def resumed(sim: Simulation, stop: int, until: int) -> Params:

@@ -129,7 +129,7 @@ def test_a_data_set_a_recipe_and_a_plain_model_with_a_head_work_too(tmp_path: Pa
 
 
 def test_the_file_of_a_lenet_with_nine_atoms_holds_450_numbers_in_less_than_4_kb(tmp_path: Path) -> None:
-    net = decompose(build("lenet", classes=10, channels=3, seed=0), atoms=9)
+    net = decompose(build("lenet", classes=10, channels=3, seed=0), atoms=9, init="orthonormal")
     own = personalise(net, (torch.rand(4, 3, 32, 32), torch.arange(4)), epochs=1)
     file = save_personal(tmp_path / "ann.safetensors", own, of=net)
     assert sum(leaf.numel() for leaf in load_file(file).values()) == 450

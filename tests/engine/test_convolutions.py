@@ -264,7 +264,7 @@ def test_a_round_of_products_is_a_round(atoms: int | None, fixed: str, monkeypat
     """Through the compiled map, without the compiler."""
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     net, clients = wide_net(), clients_of((3, 5, 4))
-    sim = Simulation(net if atoms is None else decompose(net, atoms), clients)
+    sim = Simulation(net if atoms is None else decompose(net, atoms, init="orthonormal"), clients)
     sim = hold_fixed(sim, [fixed]) if fixed else sim
     called: set[str] = set()
     for name in ("pooled", "composed"):
@@ -289,7 +289,7 @@ def test_a_layer_that_stays_is_vectorised_with_filters_of_atoms(monkeypatch: pyt
 
     clients, net = clients_of((3, 5)), Viewed()
     net(clients.x.float())
-    sim = Simulation(decompose(net.double(), 4), clients)
+    sim = Simulation(decompose(net.double(), 4, init="orthonormal"), clients)
     assert difference(play(sim, 1).server.params, play(with_compiled_map(sim), 1).server.params) < 1e-10
 
 

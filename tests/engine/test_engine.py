@@ -89,7 +89,7 @@ def test_a_resnet_of_64_pixels_is_vectorised_as_it_is(name: str, atoms: int | No
     parts = [(images[rows], labels[rows]) for rows in torch.arange(7).split([2, 3, 2])]
     net = build(name, classes=3).double()
     sim = Simulation(
-        net if atoms is None else decompose(net, atoms),
+        net if atoms is None else decompose(net, atoms, init="orthonormal"),
         federation(parts[:2], test=parts[2]),
         training=Training(batch_size=3, lr=0.1),
         score=("server",),

@@ -82,7 +82,7 @@ def test_deep_networks_of_few_rows_are_the_same_in_both_maps(
 ) -> None:
     """Maps are 1 x 1 from the third layer on, of 18; in float32 all is finite, or it would raise."""
     net = deep_net(18, width=6, halvings=2, channels=1, dropout=dropout)
-    sim = on_eight_pixels(net if atoms is None else decompose(net, atoms), recipe)
+    sim = on_eight_pixels(net if atoms is None else decompose(net, atoms, init="orthonormal"), recipe)
     play(dataclasses.replace(sim, map="vectorised"), 1)
     loop, fast = (state.server.params for state in in_both_maps(in_float64(sim), rounds=1))
     assert difference(loop, fast) < 1e-9
@@ -112,7 +112,7 @@ def test_a_compiled_step_has_no_overflow_in_its_padding_and_idle_clients(
     """Without the compiler; four clients are a block of three and one of one client and two idle ones."""
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     net = deep_net(8, width=6, halvings=2, channels=1, dropout=0.2, eps=1e-11)  # as fast an overflow in fewer layers
-    sim = on_eight_pixels(decompose(net, 4), RECIPE)
+    sim = on_eight_pixels(decompose(net, 4, init="orthonormal"), RECIPE)
     sim = in_float64(sim) if dtype == torch.float64 else sim
     fast = dataclasses.replace(sim)
     fast = prepare(fast)._replace(map_clients=cuda_graph.compiled(3))  # on a CPU a simulation would choose another map

@@ -356,7 +356,7 @@ def test_the_rate_of_communication_is_what_n_rounds_send(fast: int, slow: int, n
 
 
 def test_counts_are_those_of_the_network() -> None:
-    model = decompose(build("lenet", classes=10), atoms=9)
+    model = decompose(build("lenet", classes=10), atoms=9, init="orthonormal")
     labels, count = groups(model), dict.fromkeys(("atoms", "coefficients", "head", "rest"), 0)
     for name, leaf in model.named_parameters():
         count[labels[name]] += leaf.numel()

@@ -69,7 +69,7 @@ def same_state(a: nn.Module, b: nn.Module) -> bool:
 @few
 @given(any_convolutions(), st.integers(1, 20))
 def test_the_filter_is_the_sum_over_atoms(conv: Conv, atoms: int) -> None:
-    layer = decompose(conv, atoms, where=everywhere)
+    layer = decompose(conv, atoms, where=everywhere, init="orthonormal")
     close(layer.filter(), torch.einsum("oiq,q...->oi...", layer.coefficients, layer.atoms))
     assert layer.filter().shape == conv.weight.shape
 
@@ -77,7 +77,7 @@ def test_the_filter_is_the_sum_over_atoms(conv: Conv, atoms: int) -> None:
 @few
 @given(any_convolutions(dims=2), st.integers(1, 12))
 def test_one_convolution_equals_atoms_per_channel_and_then_1x1(conv: Conv, atoms: int) -> None:
-    layer = decompose(conv, atoms, where=everywhere)
+    layer = decompose(conv, atoms, where=everywhere, init="orthonormal")
     pad, channels = conv._reversed_padding_repeated_twice, conv.in_channels
     x = images(conv)
     mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
@@ -115,11 +115,20 @@ def test_fewer_atoms_are_the_best_of_their_rank_and_say_so(width: int, k1: int, 
 def test_a_filter_of_low_rank_or_of_zeros_needs_no_more_atoms_and_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        low = fuse(decompose(nn.Conv2d(8, 8, 5), 7))
+        low = fuse(decompose(nn.Conv2d(8, 8, 5), 7, init="orthonormal"))
         assert torch.allclose(decompose(low, 7, init="svd").filter(), low.weight, atol=1e-6)
         zeros = copy.deepcopy(low)
         nn.init.zeros_(zeros.weight)
         assert not decompose(zeros, 3, init="svd").filter().any()
+
+
+def test_the_weights_that_a_model_has_are_kept_unless_a_fresh_start_is_asked_for() -> None:
+    model, x = net().eval(), torch.randn(3, 2, 9, 9, dtype=torch.float64)
+    close(decompose(model, 15)(x), model(x))
+    assert same_state(decompose(model, 15), decompose(model, 15, init="svd"))
+    assert not torch.allclose(decompose(model, 15, init="orthonormal")(x), model(x))
+    with pytest.warns(UserWarning, match=r"layer '4': 9 atoms give rank 9 of 15 and keep"):
+        decompose(model)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.complex64])
@@ -162,7 +171,7 @@ def test_orthonormal_atoms_are_stacks_of_orthonormal_sets(atoms: int, init: Init
 @given(st.integers(1, 5), st.integers(1, 10), seeds)
 def test_mean_atoms_times_mean_coefficients_is_the_double_sum_over_latent_clients(C: int, M: int, seed: int) -> None:
     conv = nn.Conv2d(2, 3, 3, dtype=torch.float64)
-    clients = [decompose(conv, M, generator=generator(seed, client)) for client in range(C)]
+    clients = [decompose(conv, M, generator=generator(seed, client), init="orthonormal") for client in range(C)]
     p = torch.rand(C, generator=generator(seed), dtype=torch.float64) + 0.1
     p = p / p.sum()
     states = [client.state_dict() for client in clients]
@@ -182,7 +191,7 @@ def test_mean_atoms_times_mean_coefficients_is_the_double_sum_over_latent_client
 @few
 @given(any_convolutions(), st.integers(1, 12))
 def test_fuse_gives_a_plain_convolution_with_the_same_settings_and_outputs(conv: Conv, atoms: int) -> None:
-    layer = decompose(conv, atoms, where=everywhere)
+    layer = decompose(conv, atoms, where=everywhere, init="orthonormal")
     plain = fuse(layer)
     assert type(plain) is type(conv) and repr(plain) == repr(conv)
     x = images(conv)
@@ -196,14 +205,14 @@ def test_fuse_inverts_decompose_and_loads_into_the_original() -> None:
     back = fuse(decompose(model, 15, init="svd"))
     x = torch.randn(3, 2, 9, 9, dtype=torch.float64)
     close(back(x), model(x))
-    fresh = fuse(decompose(model, 4))
+    fresh = fuse(decompose(model, 4, init="orthonormal"))
     model.load_state_dict(fresh.state_dict())
     assert torch.equal(model(x), fresh(x)) and not is_decomposed(fresh)
 
 
 def test_twice_equals_once() -> None:
-    once = decompose(net(), 5)
-    twice = decompose(once, 5, generator=generator(1, "other"))
+    once = decompose(net(), 5, init="orthonormal")
+    twice = decompose(once, 5, generator=generator(1, "other"), init="orthonormal")
     assert same_state(once, twice) and repr(once) == repr(twice)
     assert repr(fuse(fuse(once))) == repr(net())
 
@@ -211,7 +220,7 @@ def test_twice_equals_once() -> None:
 def test_the_input_and_the_global_stream_are_untouched() -> None:
     model = net()
     before, text, stream = copy.deepcopy(model), repr(model), torch.get_rng_state()
-    layered = decompose(model)
+    layered = decompose(model, init="orthonormal")
     frozen = copy.deepcopy(layered)
     plain = fuse(layered)
     for changed in (layered, plain):
@@ -223,7 +232,7 @@ def test_the_input_and_the_global_stream_are_untouched() -> None:
 
 
 def test_fuse_leaves_its_input_untouched() -> None:
-    layered = decompose(net())
+    layered = decompose(net(), init="orthonormal")
     before = copy.deepcopy(layered)
     for parameter in fuse(layered).parameters():
         parameter.data.fill_(7.0)
@@ -231,9 +240,17 @@ def test_fuse_leaves_its_input_untouched() -> None:
 
 
 def test_the_same_generator_gives_the_same_factors() -> None:
-    default, one, again, two = (decompose(net(), generator=g) for g in (None, generator(1), generator(1), generator(2)))
-    assert same_state(one, again) and not same_state(one, two) and same_state(default, decompose(net()))
-    assert torch.allclose(one.float()[0].atoms, decompose(net().float(), generator=generator(1))[0].atoms)
+    default, one, again, two = (
+        decompose(net(), generator=g, init="orthonormal") for g in (None, generator(1), generator(1), generator(2))
+    )
+    assert (
+        same_state(one, again)
+        and not same_state(one, two)
+        and same_state(default, decompose(net(), init="orthonormal"))
+    )
+    assert torch.allclose(
+        one.float()[0].atoms, decompose(net().float(), generator=generator(1), init="orthonormal")[0].atoms
+    )
 
 
 @pytest.mark.parametrize("init", get_args(Init))
@@ -247,26 +264,24 @@ def test_the_bias_is_copied(init: str) -> None:
 def test_by_default_only_spatial_kernels_are_replaced_and_where_decides_otherwise() -> None:
     replaced = lambda model: [name for name, m in model.named_modules() if isinstance(m, AtomConv)]  # noqa: E731
     model = net()
-    assert replaced(decompose(model)) == ["0", "4"]
-    assert replaced(decompose(model, where=everywhere)) == ["0", "3", "4"]
-    assert replaced(decompose(model, where=lambda name, module: module is model[3])) == ["3"]
-    assert replaced(decompose(nn.Conv2d(2, 2, (1, 3)))) == [""]
+    assert replaced(decompose(model, init="orthonormal")) == ["0", "4"]
+    assert replaced(decompose(model, where=everywhere, init="orthonormal")) == ["0", "3", "4"]
+    assert replaced(decompose(model, where=lambda name, module: module is model[3], init="orthonormal")) == ["3"]
+    assert replaced(decompose(nn.Conv2d(2, 2, (1, 3)), init="orthonormal")) == [""]
 
 
-def test_subclasses_and_parametrized_convolutions_are_left_alone() -> None:
-    class Own(nn.Conv2d):
-        pass
-
+def test_parametrized_convolutions_are_left_alone_and_named() -> None:
     normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 2, 3))
-    model = decompose(nn.Sequential(Own(2, 2, 3), normed, nn.Conv2d(2, 2, 3)), where=everywhere)
-    assert [isinstance(layer, AtomConv) for layer in model] == [False, False, True]
+    with pytest.warns(UserWarning, match=r"one layer stays plain: '0' \(it is parametrized"):
+        model = decompose(nn.Sequential(normed, nn.Conv2d(2, 2, 3)), where=everywhere, init="orthonormal")
+    assert [isinstance(layer, AtomConv) for layer in model] == [False, True]
 
 
 def test_shared_modules_stay_shared() -> None:
     conv = nn.Conv2d(2, 2, 3, padding=1)
     block = nn.Sequential(conv, nn.ReLU())
     model = nn.Sequential(conv, block, block, nn.ModuleDict({"again": block}))
-    layered = decompose(model)
+    layered = decompose(model, init="orthonormal")
     assert layered[0] is layered[1][0] and layered[1] is layered[2] is layered[3]["again"]
     assert isinstance(layered[0], AtomConv)
     plain = fuse(layered)
@@ -277,7 +292,7 @@ def test_shared_modules_stay_shared() -> None:
 def test_tied_weights_stay_tied() -> None:
     a, b = nn.Conv2d(2, 2, 3), nn.Conv2d(2, 2, 3, stride=2)
     b.weight = a.weight
-    layered = decompose(nn.Sequential(a, b))
+    layered = decompose(nn.Sequential(a, b), init="orthonormal")
     assert layered[0].atoms is layered[1].atoms and layered[0].coefficients is layered[1].coefficients
     assert layered[0].bias is not layered[1].bias
     plain = fuse(layered)
@@ -287,13 +302,13 @@ def test_tied_weights_stay_tied() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_mode_and_dtype_are_kept(training: bool) -> None:
     model = net().half().train(training)
-    for result in (decompose(model), fuse(decompose(model))):
+    for result in (decompose(model, init="orthonormal"), fuse(decompose(model, init="orthonormal"))):
         assert all(module.training is training for module in result.modules())
         assert {tensor.dtype for tensor in result.parameters()} == {torch.float16}
 
 
 def test_the_device_is_kept() -> None:
-    layered = decompose(nn.Conv2d(2, 2, 3, device="meta"))
+    layered = decompose(nn.Conv2d(2, 2, 3, device="meta"), init="orthonormal")
     assert {p.device.type for p in layered.parameters()} == {"meta"} == {fuse(layered).weight.device.type}
 
 
@@ -303,7 +318,7 @@ def test_frozen_stays_frozen(weight: bool, bias: bool) -> None:
     conv = nn.Conv2d(2, 2, 3)
     conv.weight.requires_grad_(weight)
     conv.bias.requires_grad_(bias)
-    layer = decompose(conv)
+    layer = decompose(conv, init="orthonormal")
     assert [layer.atoms.requires_grad, layer.coefficients.requires_grad, layer.bias.requires_grad] == [
         weight,
         weight,
@@ -315,24 +330,27 @@ def test_frozen_stays_frozen(weight: bool, bias: bool) -> None:
 @few
 @given(any_convolutions(), st.integers(1, 12))
 def test_gradients_reach_every_leaf(conv: Conv, atoms: int) -> None:
-    layer = decompose(conv, atoms, where=everywhere)
+    layer = decompose(conv, atoms, where=everywhere, init="orthonormal")
     layer(images(conv)).square().sum().backward()
     for name, parameter in layer.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
 
 def test_the_state_dict_makes_the_round_trip() -> None:
-    one, two = decompose(net(), generator=generator(1)), decompose(net(), generator=generator(2))
+    one, two = (
+        decompose(net(), generator=generator(1), init="orthonormal"),
+        decompose(net(), generator=generator(2), init="orthonormal"),
+    )
     assert not same_state(one, two)
     two.load_state_dict(one.state_dict())
     assert same_state(one, two)
-    assert list(decompose(nn.Conv2d(2, 2, 3)).state_dict()) == ["atoms", "coefficients", "bias"]
+    assert list(decompose(nn.Conv2d(2, 2, 3), init="orthonormal").state_dict()) == ["atoms", "coefficients", "bias"]
 
 
 @few
 @given(any_convolutions())
 def test_clients_in_one_vmap_equal_clients_in_a_loop(conv: Conv) -> None:
-    clients = [decompose(conv, 5, where=everywhere, generator=generator(k)) for k in range(3)]
+    clients = [decompose(conv, 5, where=everywhere, generator=generator(k), init="orthonormal") for k in range(3)]
     x = torch.stack([images(conv) for _ in clients])
     shell = clients[0]
 
@@ -349,7 +367,7 @@ def test_clients_in_one_vmap_equal_clients_in_a_loop(conv: Conv) -> None:
 
 def test_the_repr_shows_settings_and_rank() -> None:
     conv = nn.Conv2d(4, 8, 3, stride=2, padding=1, dilation=2, groups=2, bias=False, padding_mode="circular")
-    assert repr(decompose(conv, 12)) == (
+    assert repr(decompose(conv, 12, init="orthonormal")) == (
         "AtomConv2d(4, 8, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), dilation=(2, 2), groups=2, "
         "padding_mode='circular', bias=False, atoms=12, rank=9/9)"
     )
@@ -359,7 +377,7 @@ def test_the_repr_shows_settings_and_rank() -> None:
 
 
 def test_every_entry_has_its_group() -> None:
-    model = decompose(net())
+    model = decompose(net(), init="orthonormal")
     labels = groups(model)
     assert list(labels) == list(model.state_dict()) and set(labels.values()) == set(GROUPS)
     assert {name for name, group in labels.items() if group == "atoms"} == {"0.atoms", "4.atoms"}
@@ -374,7 +392,7 @@ def test_every_entry_has_its_group() -> None:
 
 
 def test_the_head_can_be_named() -> None:
-    model = decompose(net())
+    model = decompose(net(), init="orthonormal")
     heads = lambda head: {name for name, group in groups(model, head).items() if group == "head"}  # noqa: E731
     assert heads("7") == {"7.weight", "7.bias"}
     assert heads(["7", "8"]) == {"7.weight", "7.bias", "8.weight", "8.bias"}
@@ -401,7 +419,10 @@ def test_all_names_of_a_tied_parameter_have_one_group() -> None:
     model[0].weight = model[2].weight
     assert groups(model) == {"0.weight": "head", "0.bias": "rest", "2.weight": "head", "2.bias": "head"}
     conv = nn.Conv2d(1, 1, 3)
-    assert list(groups(decompose(nn.Sequential(conv, conv))).values()) == ["atoms", "coefficients", "rest"] * 2
+    assert (
+        list(groups(decompose(nn.Sequential(conv, conv), init="orthonormal")).values())
+        == ["atoms", "coefficients", "rest"] * 2
+    )
 
 
 # what is refused
@@ -410,23 +431,25 @@ def test_all_names_of_a_tied_parameter_have_one_group() -> None:
 @pytest.mark.parametrize("atoms", [0, -3])
 def test_too_few_atoms_are_refused(atoms: int) -> None:
     with pytest.raises(ValueError, match=rf"atoms={atoms} is less than 1.*Use atoms=9"):
-        decompose(net(), atoms)
+        decompose(net(), atoms, init="orthonormal")
 
 
 @pytest.mark.parametrize("atoms", [9.0, True, "9", None])
 def test_atoms_that_are_no_count_are_refused(atoms: int) -> None:
     with pytest.raises(TypeError, match=rf"atoms={atoms!r} is not an int.*Use atoms=9"):
-        decompose(net(), atoms)
+        decompose(net(), atoms, init="orthonormal")
 
 
 def test_a_count_of_numpy_is_a_count() -> None:
-    layers = [layer for layer in decompose(net(), np.int64(5)).modules() if isinstance(layer, AtomConv)]
+    layers = [
+        layer for layer in decompose(net(), np.int64(5), init="orthonormal").modules() if isinstance(layer, AtomConv)
+    ]
     assert layers and all(len(layer.atoms) == 5 for layer in layers)
 
 
 def test_where_that_is_no_function_is_refused() -> None:
     with pytest.raises(TypeError, match=r"where='0' is not a function. Use where=lambda name, module: name == '0'"):
-        decompose(net(), where="0")  # type: ignore[arg-type]
+        decompose(net(), where="0", init="orthonormal")  # type: ignore[arg-type]
 
 
 def test_an_unknown_init_is_refused_with_the_nearest() -> None:
@@ -434,24 +457,24 @@ def test_an_unknown_init_is_refused_with_the_nearest() -> None:
         decompose(net(), init="orthonormall")
 
 
-@pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Conv2d(2, 2, 1), nn.ConvTranspose2d(2, 2, 3)])
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Conv2d(2, 2, 1), nn.ConvTranspose2d(2, 2, 1)])
 def test_a_model_without_a_convolution_is_refused(model: nn.Module) -> None:
     with pytest.raises(ValueError, match=rf"{type(model).__name__} has no convolution to replace.*where=lambda"):
-        decompose(model)
+        decompose(model, init="orthonormal")
 
 
 def test_a_choice_of_no_layer_names_the_layers_there_are() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3))
     with pytest.raises(ValueError, match=r"no convolution is chosen: there are '0', '2'. Use .* name == '0'"):
-        decompose(model, where=lambda name, module: name == "conv1")
+        decompose(model, where=lambda name, module: name == "conv1", init="orthonormal")
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
 def test_a_layer_without_filters_yet_is_refused_with_what_to_do() -> None:
     with pytest.raises(ValueError, match=r"layer '0' \(LazyConv2d\) is lazy and has no weights yet. Run a batch"):
-        decompose(nn.Sequential(nn.LazyConv2d(2, 3)))
+        decompose(nn.Sequential(nn.LazyConv2d(2, 3)), init="orthonormal")
     with pytest.raises(ValueError, match="no convolution to replace"):  # a lazy layer of another kind is not to blame
-        decompose(nn.Sequential(nn.LazyLinear(2)))
+        decompose(nn.Sequential(nn.LazyLinear(2)), init="orthonormal")
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
@@ -459,16 +482,16 @@ def test_a_layer_without_filters_yet_is_refused_with_what_to_do() -> None:
 def test_a_computed_weight_is_refused_unless_left_out(norm: object) -> None:
     model = nn.Sequential(norm(nn.Conv2d(2, 2, 3)), nn.Conv2d(2, 2, 3))
     with pytest.raises(ValueError, match=r"layer '0' computes its weight.*where="):
-        decompose(model)
+        decompose(model, init="orthonormal")
 
 
 def test_a_pruned_weight_is_refused_until_made_plain() -> None:
     model = nn.Sequential(nn.Conv2d(2, 2, 3))
     prune.l1_unstructured(model[0], "weight", 3)
     with pytest.raises(ValueError, match=r"layer '0' computes its weight.*prune\.remove"):
-        decompose(model)
+        decompose(model, init="orthonormal")
     prune.remove(model[0], "weight")
-    assert is_decomposed(decompose(model))
+    assert is_decomposed(decompose(model, init="orthonormal"))
 
 
 def test_factors_of_the_wrong_shape_are_refused() -> None:
@@ -486,16 +509,18 @@ def test_an_unknown_head_is_refused_with_the_nearest() -> None:
 
 
 def test_another_number_of_atoms_is_refused_for_layers_that_have_theirs() -> None:
-    once = decompose(net(), 5)
+    once = decompose(net(), 5, init="orthonormal")
     with pytest.raises(
         ValueError, match=r"layer '0' has 5 atoms already, and atoms=7 would not change it. Use atoms=5"
     ):
-        decompose(once, 7)
+        decompose(once, 7, init="orthonormal")
     with pytest.raises(ValueError, match="has 5 atoms already"):
-        decompose(once, 7, where=lambda name, module: True)
+        decompose(once, 7, where=lambda name, module: True, init="orthonormal")
     first, *others = [name for name, module in net().named_modules() if isinstance(module, nn.Conv2d)]
-    half = decompose(net(), 5, where=lambda name, module: name == first)
-    both = decompose(half, 7, where=lambda name, module: name in others)  # each layer has its own number
+    half = decompose(net(), 5, where=lambda name, module: name == first, init="orthonormal")
+    both = decompose(
+        half, 7, where=lambda name, module: name in others, init="orthonormal"
+    )  # each layer has its own number
     assert {len(layer.atoms) for layer in both.modules() if isinstance(layer, AtomConv2d)} == {5, 7}
     again = decompose(fuse(once), 7, init="svd")
     assert all(len(layer.atoms) == 7 for layer in again.modules() if isinstance(layer, AtomConv2d))
@@ -524,5 +549,5 @@ def test_hooks_stay_on_their_layers() -> None:
 def test_coefficients_that_cannot_fit_are_refused_before_they_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedatoms.nn.atoms.available", lambda: 10**6)
     with pytest.raises(ValueError, match=r"most of it for coefficients, but 0\.0 GB are left. Lower atoms, or leave"):
-        decompose(nn.Conv2d(64, 64, 3), 1000)
-    decompose(nn.Conv2d(64, 64, 3), 9)
+        decompose(nn.Conv2d(64, 64, 3), 1000, init="orthonormal")
+    decompose(nn.Conv2d(64, 64, 3), 9, init="orthonormal")

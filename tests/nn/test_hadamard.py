@@ -331,7 +331,9 @@ def test_a_gamma_that_is_no_number_is_refused(gamma: float) -> None:
         factorise(net(), gamma)
 
 
-@pytest.mark.parametrize("model", [nn.Linear(100, 100), nn.Conv2d(2, 2, 3), decompose(nn.Conv2d(16, 16, 3)), nn.ReLU()])
+@pytest.mark.parametrize(
+    "model", [nn.Linear(100, 100), nn.Conv2d(2, 2, 3), decompose(nn.Conv2d(16, 16, 3), init="orthonormal"), nn.ReLU()]
+)
 def test_a_model_without_a_suitable_layer_is_refused(model: nn.Module) -> None:
     with pytest.raises(ValueError, match=rf"{type(model).__name__} has no layer to factorise.*train the plain model"):
         factorise(model)

@@ -26,7 +26,7 @@ def plain(name: str) -> nn.Module:
 
 @functools.cache
 def layered(name: str) -> nn.Module:
-    return decompose(plain(name), 4)
+    return decompose(plain(name), 4, init="orthonormal")
 
 
 def images(name: str) -> torch.Tensor:
@@ -59,15 +59,15 @@ def in_blocks(name: str, module: nn.Module) -> bool:
 def test_counts_are_the_published_ones(name: str, classes: int, whole: int, by_atoms: dict[int, int]) -> None:
     model = build(name, classes=classes)
     assert count(model) == whole
-    assert {atoms: count(decompose(model, atoms)) for atoms in by_atoms} == by_atoms
+    assert {atoms: count(decompose(model, atoms, init="orthonormal")) for atoms in by_atoms} == by_atoms
 
 
 def test_resnet_has_the_published_counts() -> None:
     model = build("resnet18", classes=200)
     assert count(model) == count(build("resnet18-gn", classes=200)) == 11_279_112
-    assert count(decompose(model, 9, where=in_blocks)) == 11_280_408
-    assert count(decompose(model, 3, where=in_blocks)) == 3_955_896
-    stem = decompose(model, 9, where=lambda name, module: name == "conv1")
+    assert count(decompose(model, 9, where=in_blocks, init="orthonormal")) == 11_280_408
+    assert count(decompose(model, 3, where=in_blocks, init="orthonormal")) == 3_955_896
+    stem = decompose(model, 9, where=lambda name, module: name == "conv1", init="orthonormal")
     assert count(stem) - count(model) == 11_273_169 - 11_280_408  # rank 9 of the 49 entries of a 7x7 kernel
 
 
@@ -75,7 +75,7 @@ def test_resnet_has_the_published_counts() -> None:
     "name, coefficients, atoms", [("lenet", 38_592, 450), ("fedrep-cnn100", 75_456, 450), ("fedpac-cnn", 23_472, 531)]
 )
 def test_groups_have_the_published_counts(name: str, coefficients: int, atoms: int) -> None:
-    model = decompose(build(name, classes=10))
+    model = decompose(build(name, classes=10), init="orthonormal")
     labels, state = groups(model), model.state_dict()
     size = lambda group: sum(state[entry].numel() for entry in state if labels[entry] == group)  # noqa: E731
     assert (size("coefficients"), size("atoms")) == (coefficients, atoms)

@@ -25,7 +25,7 @@ from fedatoms.nn.layers import Conv
 
 Make = Callable[[nn.Module], nn.Module]
 MAKERS: dict[str, tuple[Make, nn.Module]] = {
-    "atoms": (lambda layer: decompose(layer, 4), nn.Conv2d(16, 16, 3, padding=1)),
+    "atoms": (lambda layer: decompose(layer, 4, init="orthonormal"), nn.Conv2d(16, 16, 3, padding=1)),
     "fedpara, conv": (factorise, nn.Conv2d(16, 16, 3, padding=1)),
     "pfedpara, conv": (lambda layer: factorise(layer, personal=True), nn.Conv2d(16, 16, 3, padding=1)),
     "fedpara, linear": (lambda layer: factorise(nn.Sequential(layer, nn.Linear(16, 2)))[0], nn.Linear(16, 16)),
@@ -43,7 +43,7 @@ def layer(request: pytest.FixtureRequest) -> nn.Module:
 @settings(max_examples=30)
 @given(any_convolutions(), st.integers(1, 12))
 def test_it_is_the_weight_of_the_fused_layer_and_trains_its_factors(conv: Conv, atoms: int) -> None:
-    layer = decompose(conv, atoms, where=lambda name, module: True)
+    layer = decompose(conv, atoms, where=lambda name, module: True, init="orthonormal")
     assert layer.weight.shape == conv.weight.shape and torch.equal(layer.weight, fuse(layer).weight)
     slopes = torch.autograd.grad(layer.weight.square().sum(), [*layer.factors()])
     expected = torch.autograd.grad(layer.filter().square().sum(), [*layer.factors()])
@@ -123,9 +123,9 @@ class ByHand(nn.Module):
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param(lambda: decompose(Transformer(), 4), id="transformer, atoms"),
+        pytest.param(lambda: decompose(Transformer(), 4, init="orthonormal"), id="transformer, atoms"),
         pytest.param(lambda: factorise(Transformer()), id="transformer, fedpara"),
-        pytest.param(lambda: decompose(ByHand(), 4), id="by hand, atoms"),
+        pytest.param(lambda: decompose(ByHand(), 4, init="orthonormal"), id="by hand, atoms"),
     ],
 )
 def test_networks_that_ask_for_a_weight_train_in_both_maps(model: Callable[[], nn.Module]) -> None:
@@ -139,7 +139,10 @@ def test_networks_that_ask_for_a_weight_train_in_both_maps(model: Callable[[], n
 
 def test_a_weight_that_is_read_does_not_keep_filters_from_the_products() -> None:
     """Filters are recognised by how they were made, and one that is read by the way is made the same."""
-    layer, x = decompose(nn.Conv2d(16, 16, 3, padding=1).double(), 4), torch.randn(2, 16, 6, 6).double()
+    layer, x = (
+        decompose(nn.Conv2d(16, 16, 3, padding=1).double(), 4, init="orthonormal"),
+        torch.randn(2, 16, 6, 6).double(),
+    )
     with BatchedKernels() as products:
         found = layer(x.to(layer.weight.dtype))
         by_hand = functional.conv2d(x, layer.weight, layer.bias, padding=1)

@@ -295,7 +295,9 @@ def test_a_model_that_cannot_be_vectorised_is_scored_client_by_client(monkeypatc
 
 
 def test_the_local_atoms_of_a_thousand_lenets_are_small(tmp_path: Path) -> None:
-    sim = Simulation(decompose(build("lenet", classes=10), 9), clients_of((1,)), personal=personal("local-atoms"))
+    sim = Simulation(
+        decompose(build("lenet", classes=10), 9, init="orthonormal"), clients_of((1,)), personal=personal("local-atoms")
+    )
     own = trees.restrict(prepare(sim).network.parameters, layout_of(sim).own)
     assert sum(leaf.numel() for leaf in own.values()) == 450
     clients = Clients(place="disk", folder=tmp_path)

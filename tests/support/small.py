@@ -72,7 +72,7 @@ def small_net(*, norm: bool = False, dropout: bool = False, atoms: int | None = 
         for name, layer in layers:
             model.add_module(name, layer)
     model = model.double()
-    return model if atoms is None else decompose(model, atoms)
+    return model if atoms is None else decompose(model, atoms, init="orthonormal")
 
 
 def play(sim: Simulation | Runtime, rounds: int, state: State | None = None) -> State:
