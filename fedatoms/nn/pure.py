@@ -26,11 +26,17 @@ class Network(NamedTuple):
     predict: Callable[[Params, Tensor], Tensor]
     study: Callable[[str, Params, Tensor, Tensor | None, Tensor], tuple[Tensor, Params, Tensor]]
     features: Callable[[str, Params, Tensor], Tensor]
+    frozen: frozenset[str] = frozenset()  # those constants that no step changes, so that all clients share them
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of the parameters, and so of the inputs."""
         return next(iter(self.parameters.values())).dtype
+
+    def split(self, params: Params) -> tuple[Params, Params]:
+        """Splits a model's tensors into those that a client's training may change, and those that all clients share."""
+        shared = {name: params[name] for name in self.constants if name in self.frozen}  # files have another order
+        return {name: leaf for name, leaf in params.items() if name not in shared}, shared
 
 
 def network(model: nn.Module) -> Network:
@@ -40,9 +46,11 @@ def network(model: nn.Module) -> Network:
     (None: all of them), ``key`` seeds dropout. ``study`` is ``train`` that also returns the inputs of a layer, a row
     per sample; ``features`` is ``predict`` that returns only those.
 
-    >>> net = network(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    >>> net = network(nn.Sequential(nn.Linear(2, 3).requires_grad_(False), nn.BatchNorm1d(3)))
     >>> sorted(net.statistics), sorted(net.constants)
-    (['1.running_mean', '1.running_var'], ['1.num_batches_tracked'])
+    (['1.running_mean', '1.running_var'], ['0.bias', '0.weight', '1.num_batches_tracked'])
+    >>> sorted(net.frozen)  # a buffer may move while a client trains
+    ['0.bias', '0.weight']
     >>> net.features("0", {**net.parameters, **net.statistics, **net.constants}, torch.ones(1, 2))
     tensor([[1., 1.]])
     """
@@ -74,7 +82,8 @@ def network(model: nn.Module) -> Network:
         return _rows(seen, layer)
 
     parameters, statistics, constants = (restrict(tensors, names) for names in (trained, averaged, rest))
-    return Network(parameters, statistics, constants, train, predict, study, features)
+    frozen = rest & dict(model.named_parameters()).keys()
+    return Network(parameters, statistics, constants, train, predict, study, features, frozenset(frozen))
 
 
 def tensor_names(model: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
@@ -281,4 +290,6 @@ def _with_addressed_dropout(model: nn.Module) -> nn.Module:
 
 
 def _with_masked_norm(model: nn.Module) -> nn.Module:
-    return swap(model, {layer: MaskedBatchNorm(layer) for layer in model.modules() if isinstance(layer, _NORMS)})
+    norms = [layer for layer in model.modules() if isinstance(layer, _NORMS)]
+    # one that the network's own train() keeps in evaluation mode uses its statistics as they are
+    return swap(model, {layer: MaskedBatchNorm(layer) for layer in norms if layer.training})
