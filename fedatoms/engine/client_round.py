@@ -83,12 +83,13 @@ class Learner(NamedTuple):
     precision: Precision = "float32"
     decomposed: frozenset[str] = frozenset()  # parameters that are atoms or coefficients
     align: Alignment | None = None  # to the leaf ``classes`` of the memory ``targets``
+    shared: Mapping[str, Tensor] = {}  # frozen parameters: one copy for all clients, without a client axis
 
 
 class Job(NamedTuple):
     """What one client works on; a client axis, if any, leads."""
 
-    params: Params  # the whole model it starts from
+    params: Params  # the model it starts from, but for what all clients share
     memory: Memory
     plan: Plan  # of one client on the host, of a block on the device
 
@@ -96,7 +97,7 @@ class Job(NamedTuple):
 class Reply(NamedTuple):
     """What one client's round gives; a client axis, if any, leads."""
 
-    params: Params  # the whole model it ends with
+    params: Params  # the model it ends with, but for what all clients share
     upload: Memory
     memory: Memory
     losses: Tensor  # (S,) mean loss of each step, 0 where the step is padding
@@ -164,8 +165,8 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
         carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: float | Tensor
     ) -> tuple[Carry, Tensor]:
         params = carry.params
-        weights = trees.restrict(params, learner.trained)
-        gradient, loss, buffers = differentiate(lambda w: _loss(learner, {**params, **w}, memory, batch), weights)
+        weights, held = trees.restrict(params, learner.trained), {**learner.shared, **params}
+        gradient, loss, buffers = differentiate(lambda w: _loss(learner, {**held, **w}, memory, batch), weights)
         seen = trees.restrict(gradient, learner.travelling)
         gradient = {
             **gradient,
@@ -213,7 +214,7 @@ def displacement(steps: Tensor, rate: float | Tensor, momentum: float) -> Tensor
 def traces_of(reply: Reply, clients: list[int]) -> Traces:
     """Computes what ``check_finite`` checks of a block of replies, without waiting for the device."""
     # a sum is finite only if all its terms are, and costs one pass
-    leaves = (reply.upload["params"] or reply.params).values()  # the whole model where nothing travels
+    leaves = (reply.upload["params"] or reply.params).values()  # all of the model where nothing travels
     sums = [leaf[..., None].flatten(1).sum(1) for leaf in leaves if leaf.is_floating_point()]
     values = torch.cat([reply.losses, torch.stack(sums).sum(0)[:, None]], 1)
     return Traces(clients, values, reply.steps.clone())  # a CUDA graph writes the next reply to the same memory

@@ -31,10 +31,10 @@ def before_training(runtime: Runtime, state: State, clients: list[int]) -> dict[
     return {client: method.before(*_of_client(runtime, state.server.params, client)) for client in clients}
 
 
-def after_training(runtime: Runtime, params: Params, block: list[int]) -> dict[int, Params]:
+def after_training(runtime: Runtime, state: State, params: Params, block: list[int]) -> dict[int, Params]:
     """Computes the feature statistics of a block of clients with their trained models, which are stacked."""
     method = _method(runtime)
-    models = (trees.unstack(params, i) for i in range(len(block)))
+    models = ({**state.server.params, **trees.unstack(params, i)} for i in range(len(block)))
     return {
         client: method.after(*_of_client(runtime, model, client)) for client, model in zip(block, models, strict=True)
     }

@@ -68,11 +68,12 @@ def needs_of(sim: Simulation, until: int = 0, epochs: int = 0) -> dict[str, int]
     require_values(sim.model)
     sizes = sorted(len(part) for part in sim.data.parts) or [0]
     model = _bytes(dict(sim.model.named_parameters()).values())
+    moving = _bytes(leaf for leaf in sim.model.parameters() if leaf.requires_grad)
     at_once = min(sample_size(len(sizes), sim.fraction), _block(sim))
     images = min(sim.training.batch_size, sizes[-1]) * _bytes([sim.data.x[:1]])
     return {
         "the model": 2 * model,  # the server's, and the network's own
-        "clients in training": at_once * (3 * model + images),  # parameters, gradients and the step
+        "clients in training": at_once * (3 * moving + images),  # parameters, gradients and the step
         "clients' states": _reached(sim, until) * _state(sim) if until else 0,
         "batches": PLAN * _planned(sim, sizes, epochs),
     }

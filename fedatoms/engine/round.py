@@ -106,7 +106,7 @@ def train_own(
     runtime: Runtime, state: State, clients: list[int], phase: Phase, place: int
 ) -> tuple[State, list[Traces]]:
     """Trains the personal parameters of some clients, each on its own data, and returns the state that has them."""
-    learner, own = learner_of(runtime, state.round, phase), runtime.layout.own
+    learner, own = _learner(runtime, state, phase), runtime.layout.own
     broadcast = Server(trees.restrict(state.server.params, learner.travelling), {})
     jobs = (_job(runtime, state, client, phase, place) for client in clients)
     waiting, rows, traces = iter(clients), {}, []
@@ -124,7 +124,7 @@ def train_shared(
     runtime: Runtime, state: State, present: list[int], phase: Phase, before: Mapping[int, Params]
 ) -> Iterator[tuple[list[int], Reply]]:
     """Trains what is uploaded, and yields the clients of each block with their replies."""
-    learner = learner_of(runtime, state.round, phase)
+    learner = _learner(runtime, state, phase)
     broadcast = server.broadcast(state.server, runtime.sim.algorithm, learner.travelling)
     jobs = (_job(runtime, state, client, phase, place=0) for client in present)
     if learner.align is not None:
@@ -274,7 +274,7 @@ def _collect(
         shared=[*got.shared, traces_of(reply, block)],
     )
     if runtime.sim.personal.collaboration is not None:
-        got = got._replace(after={**got.after, **feature_exchange.after_training(runtime, reply.params, block)})
+        got = got._replace(after={**got.after, **feature_exchange.after_training(runtime, state, reply.params, block)})
     return got, rows
 
 
@@ -323,7 +323,11 @@ def _job(runtime: Runtime, state: State, client: int, phase: Phase, place: int) 
     slow = {name: leaf for name, leaf in row.own.items() if name in kept and layout.labels[name] not in lacking}
     own = trees.restrict(row.own, layout.own) if phase.view == "personal" else {}
     batches = runtime.batches(client, t, phase.epochs or sim.training.epochs, place)
-    return Job({**state.server.params, **slow, **own}, memory, batches)
+    return Job({**runtime.network.split(state.server.params)[0], **slow, **own}, memory, batches)
+
+
+def _learner(runtime: Runtime, state: State, phase: Phase) -> Learner:
+    return learner_of(runtime, state.round, phase)._replace(shared=runtime.network.split(state.server.params)[1])
 
 
 def _last(runtime: Runtime, row: Client, name: str) -> Tensor:

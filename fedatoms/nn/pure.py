@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedatoms.core.trees import Params, misfit, restrict
+from fedatoms.nn.dropouts import ADDRESSED, PLAIN_DROPOUTS, with_addressed_dropout
 from fedatoms.nn.layers import copied, swap
-
-_GOLDEN = -7046029254386353131  # 2^64 / golden ratio as a signed integer, the increment of splitmix64
 
 
 class Network(NamedTuple):
@@ -26,11 +25,17 @@ class Network(NamedTuple):
     predict: Callable[[Params, Tensor], Tensor]
     study: Callable[[str, Params, Tensor, Tensor | None, Tensor], tuple[Tensor, Params, Tensor]]
     features: Callable[[str, Params, Tensor], Tensor]
+    frozen: frozenset[str] = frozenset()  # those constants that no step changes, so that all clients share them
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of the parameters, and so of the inputs."""
         return next(iter(self.parameters.values())).dtype
+
+    def split(self, params: Params) -> tuple[Params, Params]:
+        """Splits a model's tensors into those that a client's training may change, and those that all clients share."""
+        shared = {name: params[name] for name in self.constants if name in self.frozen}  # files have another order
+        return {name: leaf for name, leaf in params.items() if name not in shared}, shared
 
 
 def network(model: nn.Module) -> Network:
@@ -40,16 +45,18 @@ def network(model: nn.Module) -> Network:
     (None: all of them), ``key`` seeds dropout. ``study`` is ``train`` that also returns the inputs of a layer, a row
     per sample; ``features`` is ``predict`` that returns only those.
 
-    >>> net = network(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    >>> net = network(nn.Sequential(nn.Linear(2, 3).requires_grad_(False), nn.BatchNorm1d(3)))
     >>> sorted(net.statistics), sorted(net.constants)
-    (['1.running_mean', '1.running_var'], ['1.num_batches_tracked'])
+    (['1.running_mean', '1.running_var'], ['0.bias', '0.weight', '1.num_batches_tracked'])
+    >>> sorted(net.frozen)  # a buffer may move while a client trains
+    ['0.bias', '0.weight']
     >>> net.features("0", {**net.parameters, **net.statistics, **net.constants}, torch.ones(1, 2))
     tensor([[1., 1.]])
     """
     tensors = {name: leaf.detach().clone() for name, leaf in _tensors(model).items()}
     trained, averaged = tensor_names(model)
     rest = tensors.keys() - trained - averaged
-    training = _with_addressed_dropout(copy.deepcopy(model)).train()
+    training = with_addressed_dropout(copy.deepcopy(model)).train()
     masked, scoring = _with_masked_norm(copy.deepcopy(training)), copy.deepcopy(model).eval()
     tied = len(list(model.named_parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
     inputs = _inputs(model, training, masked)
@@ -74,7 +81,8 @@ def network(model: nn.Module) -> Network:
         return _rows(seen, layer)
 
     parameters, statistics, constants = (restrict(tensors, names) for names in (trained, averaged, rest))
-    return Network(parameters, statistics, constants, train, predict, study, features)
+    frozen = rest & dict(model.named_parameters()).keys()
+    return Network(parameters, statistics, constants, train, predict, study, features, frozenset(frozen))
 
 
 def tensor_names(model: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
@@ -119,43 +127,6 @@ def with_params(model: nn.Module, params: Params, names: Collection[str] | None 
         for name, leaf in given.items():
             held[name].copy_(leaf)
     return new
-
-
-def uniform(key: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
-    """Hashes a key and each element's position to a number in [0, 1), on any device and under vmap alike (splitmix64).
-
-    >>> key = torch.tensor(1)
-    >>> bool((uniform(key, (2, 3)) == uniform(key, (4, 3))[:2]).all())  # more rows change nothing in the first ones
-    True
-    """
-    places = torch.arange(math.prod(shape), device=key.device)
-    z = _mix(_mix(key) + places)  # keys are mixed first: those of two steps differ by one
-    return ((z >> 40 & (1 << 24) - 1).float() / (1 << 24)).reshape(shape)
-
-
-def _mix(z: Tensor) -> Tensor:
-    z = z * _GOLDEN
-    z = (z ^ (z >> 30 & (1 << 34) - 1)) * -4658895280553007687
-    z = (z ^ (z >> 27 & (1 << 37) - 1)) * -7723592293110705685
-    return z ^ (z >> 31 & (1 << 33) - 1)
-
-
-class AddressedDropout(nn.Module):
-    """Dropout whose mask is a function of the buffer ``key``; drops whole channels if ``channels``."""
-
-    key: Tensor
-
-    def __init__(self, p: float, channels: bool) -> None:
-        super().__init__()
-        self.p, self.channels = p, channels
-        self.register_buffer("key", torch.tensor(0), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        shape = (*x.shape[:2], *([1] * (x.dim() - 2))) if self.channels else x.shape
-        keep = uniform(self.key, shape) >= self.p
-        return x * keep / max(1 - self.p, 1e-12)
 
 
 class MaskedBatchNorm(nn.Module):
@@ -213,7 +184,7 @@ def why_not_vectorised(model: nn.Module) -> str | None:
     """
     for name, module in model.named_modules():
         kind = type(module).__name__
-        if isinstance(module, nn.modules.dropout._DropoutNd) and type(module) not in _DROPOUTS:
+        if isinstance(module, nn.modules.dropout._DropoutNd) and type(module) not in PLAIN_DROPOUTS:
             return f"layer '{name}' ({kind}) draws its own randomness"
         if isinstance(module, nn.modules.batchnorm._NormBase) and type(module) not in _NORMS:
             if module.track_running_stats or isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -221,12 +192,6 @@ def why_not_vectorised(model: nn.Module) -> str | None:
     return None
 
 
-_DROPOUTS: dict[type[nn.Module], bool] = {
-    nn.Dropout: False,
-    nn.Dropout1d: True,
-    nn.Dropout2d: True,
-    nn.Dropout3d: True,
-}
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -235,7 +200,11 @@ def _inputs(
 ) -> Callable[[Params, Tensor | None, Tensor], tuple[Params, list[str]]]:
     """Returns the function that adds dropout's keys and BatchNorm's masks to a model's tensors, and names buffers."""
     mutable = [name for name, _ in model.named_buffers()]
-    drops = {f"{name}.key": place for place, (name, layer) in enumerate(training.named_modules()) if _drops(layer)}
+    drops = {
+        f"{name}.key": place
+        for place, (name, layer) in enumerate(training.named_modules())
+        if isinstance(layer, ADDRESSED)
+    }
     masks = [f"{name}.real" for name, layer in masked.named_modules() if isinstance(layer, MaskedBatchNorm)]
 
     def inputs(params: Params, real: Tensor | None, key: Tensor) -> tuple[Params, list[str]]:
@@ -270,15 +239,7 @@ def _tensors(model: nn.Module) -> Params:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def _drops(layer: nn.Module) -> bool:
-    return isinstance(layer, AddressedDropout)
-
-
-def _with_addressed_dropout(model: nn.Module) -> nn.Module:
-    known = [layer for layer in model.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)]
-    drops = [layer for layer in known if type(layer) in _DROPOUTS]
-    return swap(model, {layer: AddressedDropout(layer.p, _DROPOUTS[type(layer)]) for layer in drops})
-
-
 def _with_masked_norm(model: nn.Module) -> nn.Module:
-    return swap(model, {layer: MaskedBatchNorm(layer) for layer in model.modules() if isinstance(layer, _NORMS)})
+    norms = [layer for layer in model.modules() if isinstance(layer, _NORMS)]
+    # one that the network's own train() keeps in evaluation mode uses its statistics as they are
+    return swap(model, {layer: MaskedBatchNorm(layer) for layer in norms if layer.training})

@@ -21,8 +21,8 @@ from fedatoms.engine.round import advance, select
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.atoms import decompose
+from fedatoms.nn.dropouts import uniform
 from fedatoms.nn.models import build
-from fedatoms.nn.pure import uniform
 
 EXCHANGES = {
     "every_round": Exchange(every_round()),

@@ -3,7 +3,7 @@
 import gc
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar, cast
@@ -29,6 +29,7 @@ class Buffers(NamedTuple):
     broadcast: Server
     jobs: Job
     carry: Carry
+    shared: Mapping[str, Tensor]  # what has no client axis
     losses: Tensor  # (C, S)
     step: Tensor  # (1,): the number of the next step
     rate: Tensor
@@ -111,7 +112,7 @@ def _record(learner: Learner, broadcast: Server, jobs: Job) -> Program:
     device = jobs.plan.rows.device
     losses = torch.zeros(jobs.plan.real.shape[:2], dtype=learner.network.dtype, device=device)
     first, rate = torch.zeros(1, dtype=torch.int64, device=device), torch.zeros((), dtype=losses.dtype, device=device)
-    buffers = _map(torch.clone, Buffers(broadcast, jobs, carry, losses, first, rate))
+    buffers = _map(torch.clone, Buffers(broadcast, jobs, carry, learner.shared, losses, first, rate))
     step = _compiled_step(learner, buffers)
 
     def finish() -> Reply:
@@ -179,10 +180,9 @@ def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:
 
 
 def _stepper(learner: Learner) -> Callable[[Buffers], None]:
-    step = block_step(learner)
-
     def once(buffers: Buffers) -> None:
-        broadcast, jobs, carry, losses, number, rate = buffers
+        broadcast, jobs, carry, shared, losses, number, rate = buffers
+        step = block_step(learner._replace(shared=shared))
         new, loss = step(carry, jobs.memory, jobs.plan, number, broadcast, rate)
         _copy(carry, new)
         losses.index_copy_(1, number, loss[:, None])
@@ -192,7 +192,9 @@ def _stepper(learner: Learner) -> Callable[[Buffers], None]:
 
 
 def _fill(buffers: Buffers, broadcast: Server, jobs: Job, learner: Learner) -> None:
-    old, new = (pytree.tree_leaves(each) for each in (buffers[:3], (broadcast, jobs, begin(learner, jobs))))
+    old, new = (
+        pytree.tree_leaves(each) for each in (buffers[:4], (broadcast, jobs, begin(learner, jobs), learner.shared))
+    )
     for kind in {leaf.dtype for leaf in old}:  # few kernels instead of one per leaf
         into, tensors = zip(*(pair for pair in zip(old, new, strict=True) if pair[0].dtype == kind), strict=True)
         torch._foreach_copy_(into, tensors)

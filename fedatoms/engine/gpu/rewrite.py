@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
@@ -127,7 +128,12 @@ def _padding_if_covered(call: _Conv2d) -> Pair | None:
     steps, padding = {*_pair(call.stride), *_pair(call.dilation)}, _sides(call.padding, call.weight.shape[2:])
     inside = padding is not None and all(p < k for p, k in zip(padding, call.weight.shape[2:], strict=True))
     known = not (call.input.is_cuda and call.input.dtype == torch.float64)
-    return padding if steps == {1} and inside and known else None
+    return padding if steps == {1} and inside and known and not _shares_filters(call) else None
+
+
+def _shares_filters(call: _Conv2d) -> bool:
+    """Says whether all clients have the same filters: vmap then joins their images to one batch, as cuDNN likes it."""
+    return is_functorch_wrapped_tensor(call.input) and not is_functorch_wrapped_tensor(call.weight)
 
 
 def _sides(padding: int | Sequence[int] | str, kernel: Sequence[int]) -> Pair | None:
