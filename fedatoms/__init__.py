@@ -1,8 +1,8 @@
 """Federated learning with filter atoms: extra clients at no extra cost.
 
 The names of the ten-line program stand here; every other one in the folder where it lives: ``fedatoms.algorithms``,
-``personal``, ``nn``, ``data``, ``engine``, ``adapt``, ``flower`` and ``testing``. All are imported when first used, so
-``import fedatoms`` is quick and the command line's help needs no torch.
+``optimisers``, ``personal``, ``nn``, ``data``, ``engine``, ``adapt``, ``flower`` and ``testing``. All are imported when
+first used, so ``import fedatoms`` is quick and the command line's help needs no torch.
 """
 
 import importlib
@@ -13,6 +13,7 @@ from fedatoms.core.version import __version__
 
 if TYPE_CHECKING:
     from fedatoms import adapt, algorithms, data, engine, flower, nn, personal, testing
+    from fedatoms import optimisers as optimisers
     from fedatoms.engine.client_round import Training
     from fedatoms.engine.loop import train
     from fedatoms.engine.spec import Simulation
@@ -81,7 +82,7 @@ def _hint(name: str) -> str:
 
 
 if not TYPE_CHECKING:
-    _FOLDERS = {name: name for name in __all__ if name not in _HOMES}
+    _FOLDERS = {name: name for name in (*__all__, "optimisers") if name not in _HOMES}
     __getattr__ = lazily(__name__, {**_HOMES, **_FOLDERS}, _hint)
 
 

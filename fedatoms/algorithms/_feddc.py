@@ -38,4 +38,4 @@ def feddc(a: float = 0.01) -> Algorithm:
         gradient = trees.add(server.memory["gradient"], mean["gradient"], participation)
         return Server(trees.add(mean["params"], drift), {"drift": drift, "gradient": gradient})
 
-    return Algorithm(both, both, correct, report, aggregate, weighting="uniform", sends=("gradient",))
+    return Algorithm(both, both, correct, report, aggregate, weighting="uniform", sends=("gradient",), measures=True)

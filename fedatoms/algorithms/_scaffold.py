@@ -31,4 +31,6 @@ def scaffold(server_lr: float = 1.0) -> Algorithm:
         params = trees.apply(lambda w, y: w + server_lr * (y - w), server.params, mean["params"])
         return Server(params, {"control": trees.add(server.memory["control"], mean["control"], participation)})
 
-    return Algorithm(control, control, correct, report, aggregate, weighting="uniform", sends=("control",))
+    return Algorithm(
+        control, control, correct, report, aggregate, weighting="uniform", sends=("control",), measures=True
+    )

@@ -22,7 +22,9 @@ class Work(NamedTuple):
 
     start: Params  # the server's parameters, except those that the client keeps
     steps: Tensor
-    displacement: Params  # a number each: eta_t * sum over j <= K of (1 - b^j) / (1 - b), with momentum b
+    displacement: (
+        Params  # a number each: eta_t * sum over j <= K of (1 - b^j) / (1 - b), with momentum b; if it has one
+    )
 
 
 Remember = Callable[[Params], Memory]
@@ -97,6 +99,7 @@ class Algorithm(NamedTuple):
     weighting: Weighting = "samples"
     decay: float = 0.0  # extra weight decay, after the clip
     sends: tuple[str, ...] = ()  # server memory that is broadcast too, and counted
+    measures: bool = False  # ``report`` reads the displacement, which some optimisers do not have
 
 
 def require(value: float, name: str, *, below: float = RANGES["strength"].high, or_zero: bool = False) -> None:

@@ -66,8 +66,8 @@ class Table(NamedTuple):
         factory, argument = self._outside(name) if ":" in name else self._inside(name)
         if strength is not None and argument is None:
             raise ValueError(
-                f"{self.strength}={strength}, but {name} has none. Leave it out, or use a {self.kind} that has one: "
-                f"{self.strengths()}."
+                f"{self.strength}={strength}, but {name} has none. Leave it out, or use {_article(self.kind)} "
+                f"{self.kind} that has one: {self.strengths()}."
             )
         with naming({self.kind: name}):
             made = factory() if strength is None or argument is None else factory(**{argument: strength})
@@ -116,6 +116,10 @@ _TAKEN = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
     inspect.Parameter.KEYWORD_ONLY,
 )
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiou" else "a"
 
 
 def in_words(names: Iterable[str], last: str = "or") -> str:

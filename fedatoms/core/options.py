@@ -121,6 +121,7 @@ RANGES: dict[str, Range] = {
     "clients": COUNT._replace(use="clients=100 (the paper's choice)", why="someone must hold the data"),
     "clip": NOT_NEGATIVE._replace(high=ANY),
     "dirichlet": Range(0, LAST, "(]", "for example 0.3 or 0.6", "it is the concentration of a Dirichlet law"),
+    "epsilon": Range(0, 1, "(]", "epsilon=1e-8"),
     "epochs": COUNT._replace(use="epochs=5", why="a client that is chosen must train"),
     "eval_every": COUNT._replace(high=HUGE),
     "failures": SHARE,  # without 1: nobody would ever report

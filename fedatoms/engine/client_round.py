@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -11,18 +12,22 @@ from torch import Tensor
 
 from fedatoms.algorithms.base import Algorithm, Server, Work
 from fedatoms.core import trees
+from fedatoms.core.lookup import shown
 from fedatoms.core.options import CONTROLS, RANGES, Controls, Precision, check_numbers, one_of
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move
 from fedatoms.data.federations import Federation
 from fedatoms.nn.pure import Network
+from fedatoms.optimisers import TABLE, sgd
+from fedatoms.optimisers.base import Optimiser
 
 T = TypeVar("T")
+_sgd = cache(sgd)
 
 
 @dataclass(frozen=True)
 class Training:
-    """The local optimiser: SGD, new in each round; numbers that none can have are refused when it is made.
+    """How a client trains in a round, with an optimiser that is new in each; what none can have is refused.
 
     >>> Training(lr=-1)
     Traceback (most recent call last):
@@ -40,14 +45,21 @@ class Training:
     atoms_lr: float = 1.0  # factor on the rate of atoms and coefficients
     atoms_decay: float = 1.0  # factor on their weight decay
     controls: Controls = "current"  # the rate by which an algorithm turns a client's move into a gradient
+    optimiser: Optimiser | None = None  # None: SGD with ``momentum``
 
     def __post_init__(self) -> None:
         check_numbers(self, "training")
         one_of(CONTROLS, self.controls, "controls")
+        _check_optimiser(self.optimiser, self.momentum)
 
-    def _replace(self, **changes: float | str) -> "Training":
-        """Returns another optimiser, as a named tuple does."""
+    def _replace(self, **changes: float | str | Optimiser) -> "Training":
+        """Returns another training, as a named tuple does."""
         return replace(self, **changes)  # type: ignore[arg-type] # checked when it is made
+
+    @property
+    def rule(self) -> Optimiser:
+        """The optimiser that moves the weights."""
+        return _sgd(self.momentum) if self.optimiser is None else self.optimiser
 
     def rate(self, round: int) -> float:
         """Returns the learning rate of a round.
@@ -125,7 +137,7 @@ class Carry(NamedTuple):
     """What goes from step to step."""
 
     params: Params
-    velocity: Params
+    state: Memory  # the optimiser's
 
 
 Step = Callable[[Carry, Memory, Batch, Server, float | Tensor], tuple[Carry, Tensor]]
@@ -158,8 +170,8 @@ def data_of(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[
 
 
 def local_step(learner: Learner, differentiate: Differentiate) -> Step:
-    """Returns one step of SGD: gradient and correction, clip, weight decay, momentum."""
-    algorithm, momentum = learner.algorithm, learner.training.momentum
+    """Returns one step: gradient and correction, clip, weight decay, and what the optimiser makes of them."""
+    algorithm, rule = learner.algorithm, learner.training.rule
 
     def step(
         carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: float | Tensor
@@ -172,43 +184,31 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
             **gradient,
             **algorithm.correct(seen, trees.restrict(weights, learner.travelling), broadcast, memory),
         }
-        moves = _moves(learner, gradient, weights, carry.velocity)
+        gradient, decays = _decayed(learner, gradient, weights, apart=rule.decouples)
         rates = _rates(learner, weights, lambda factor: rate if factor == 1 else factor * rate)
-        new = _descend(weights, moves, rates)
-        return Carry({**params, **buffers, **new}, moves if momentum else {}), loss
+        weights = {name: _shrunk(weight, decays[name], rates[name]) for name, weight in weights.items()}
+        moves, state = rule.update(gradient, carry.state, weights)
+        return Carry({**params, **buffers, **_descend(weights, moves, rates)}, state), loss
 
     return step
 
 
 def begin(learner: Learner, job: Job) -> Carry:
-    """Returns what the first step starts from."""
-    momentum = learner.training.momentum
-    return Carry(job.params, trees.zeros_like(trees.restrict(job.params, learner.trained)) if momentum else {})
+    """Returns what the first step of one client starts from."""
+    return Carry(job.params, learner.training.rule.init(trees.restrict(job.params, learner.trained)))
 
 
 def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: Tensor, rate: float | Tensor) -> Reply:
     """Makes the reply of one client."""
     steps = job.plan.real.any(-1).sum(-1)
-    count, training = steps.to(losses.dtype), learner.training
-    unit = training.lr if training.controls == "first" else rate
-    far = _rates(learner, learner.travelling, lambda factor: displacement(count, factor * unit, training.momentum))
+    unit = learner.training.lr if learner.training.controls == "first" else rate
+    far = _displacement(learner, steps.to(losses.dtype), unit)
     work = Work(trees.restrict(job.params, learner.travelling), steps, far)
     upload, memory = learner.algorithm.report(
         trees.restrict(carry.params, learner.travelling), broadcast, job.memory, work
     )
     averaged = trees.restrict(carry.params, learner.statistics)
     return Reply(carry.params, {**upload, "statistics": averaged}, memory, losses, steps)
-
-
-def displacement(steps: Tensor, rate: float | Tensor, momentum: float) -> Tensor:
-    """Returns how far K unit gradients move a parameter: ``rate`` times the sum over j <= K of (1 - b^j) / (1 - b).
-
-    >>> displacement(torch.tensor(2.0), rate=0.1, momentum=0.5)  # 0.1 * (1 + 1.5)
-    tensor(0.2500)
-    """
-    b = momentum
-    far = rate * (steps - b * (1 - b**steps) / (1 - b)) / (1 - b)
-    return torch.where(far > 0, far, torch.inf)  # no step at all: no estimate of a gradient
 
 
 def traces_of(reply: Reply, clients: list[int]) -> Traces:
@@ -241,17 +241,43 @@ def finite_loss(own: list[Traces], shared: list[Traces], t: int) -> float:
     return sum(losses) / len(losses) if losses else float("nan")
 
 
-def _moves(learner: Learner, gradient: Params, weights: Params, velocity: Params) -> Params:
-    """Turns a corrected gradient into the moves of a step: clip, weight decay, momentum."""
-    training, moves = learner.training, dict[str, Tensor]()
-    scale, b = _clip_scale(gradient, training.clip), training.momentum
+def _displacement(learner: Learner, steps: Tensor, rate: float | Tensor) -> Params:
+    """Returns how far so many unit gradients move each parameter; empty if that has no meaning for the optimiser."""
+    of = learner.training.rule.displacement
+    if of is None:
+        return {}
+
+    def far(factor: float) -> Tensor:
+        moved = of(steps, factor * rate)
+        return torch.where(moved > 0, moved, torch.inf)  # no step at all: no estimate of a gradient
+
+    return _rates(learner, learner.travelling, far)
+
+
+def _decayed(learner: Learner, gradient: Params, weights: Params, *, apart: bool) -> tuple[Params, dict[str, float]]:
+    """Clips a corrected gradient and adds decays to it; weight decay that is ``apart`` is not added but returned."""
+    training, decayed, left = learner.training, dict[str, Tensor](), dict[str, float]()
+    scale = _clip_scale(gradient, training.clip)
     for name, g in gradient.items():
         decay = training.weight_decay * (training.atoms_decay if name in learner.decomposed else 1.0)
-        decay += learner.algorithm.decay if name in learner.travelling else 0.0
-        move = g if scale is None else g * scale
-        move = torch.add(move, weights[name], alpha=decay) if decay else move
-        moves[name] = torch.add(move, velocity[name], alpha=b) if b else move
-    return moves
+        left[name], decay = (decay, 0.0) if apart else (0.0, decay)
+        decay += learner.algorithm.decay if name in learner.travelling else 0.0  # a part of the algorithm's loss
+        g = g if scale is None else g * scale
+        decayed[name] = torch.add(g, weights[name], alpha=decay) if decay else g
+    return decayed, left
+
+
+def _shrunk(weight: Tensor, decay: float, rate: float | Tensor) -> Tensor:
+    return weight * (1 - rate * decay) if decay else weight
+
+
+def _check_optimiser(optimiser: object, momentum: float) -> None:
+    if optimiser is None:
+        return
+    if not isinstance(optimiser, Optimiser):
+        raise ValueError(f"optimiser={shown(optimiser)} is not an optimiser. Use {TABLE.call(optimiser)}.")
+    if momentum:
+        raise ValueError(f"momentum={momentum} is of SGD, and optimiser is another. Leave one of them out.")
 
 
 def _rates(learner: Learner, names: Iterable[str], of_factor: Callable[[float], T]) -> dict[str, T]:

@@ -73,6 +73,7 @@ class Simulation:
         if self.personal.collaboration is not None:
             _check_collaboration(self)
         _check_personal(self.personal, self.exchange)
+        _check_optimiser(self)
         for phase in self.personal.phases:
             _check_phase(phase)
 
@@ -124,6 +125,14 @@ def _check_phase(phase: Phase) -> None:
     check_range("phase lr", phase.lr, "lr")
     check_range("pull", phase.pull)
     check_range("align", phase.align)
+
+
+def _check_optimiser(sim: Simulation) -> None:
+    if sim.training.rule.displacement is None and sim.algorithm.measures:
+        raise ValueError(
+            "an algorithm that divides a client's move by that of unit gradients, with an optimiser whose moves do not "
+            "grow with gradients, so that it has no meaning. Use optimiser=sgd, or an algorithm that does not divide."
+        )
 
 
 def _check_collaboration(sim: Simulation) -> None:

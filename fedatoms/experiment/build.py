@@ -26,6 +26,8 @@ from fedatoms.experiment.parse import fast_groups, fixed_groups, pattern_of, per
 from fedatoms.nn.atoms import decompose
 from fedatoms.nn.hadamard import factorise
 from fedatoms.nn.models import build, check_input
+from fedatoms.optimisers import optimiser
+from fedatoms.optimisers.base import Optimiser
 from fedatoms.personal import personal
 
 THREADS = torch.get_num_threads()  # torch's choice, or the program's own from before the import
@@ -57,10 +59,10 @@ def yours(experiment: Experiment) -> dict[str, str]:
     """Returns what of an experiment may be the user's own code, by what it is.
 
     >>> yours(Experiment(algorithm="mine:leashed"))
-    {'model': 'digits-cnn', 'algorithm': 'mine:leashed', 'personalised method': 'none'}
+    {'model': 'digits-cnn', 'algorithm': 'mine:leashed', 'personalised method': 'none', 'optimiser': 'sgd'}
     """
     methods = {"algorithm": experiment.algorithm, "personalised method": experiment.personal}
-    return {"model": experiment.model, **methods}
+    return {"model": experiment.model, **methods, "optimiser": experiment.optimiser}
 
 
 def assemble(experiment: Experiment, model: nn.Module, data: Federation, folder: Path | None = None) -> Simulation:
@@ -92,23 +94,35 @@ def assemble(experiment: Experiment, model: nn.Module, data: Federation, folder:
 
 
 def training_of(experiment: Experiment) -> Training:
-    """Returns the local optimiser of an experiment.
+    """Returns the local training of an experiment.
 
     >>> training_of(Experiment(lr=0.5)).lr
     0.5
     """
+    rule = optimiser_of(experiment)
     return Training(
         epochs=experiment.epochs,
         batch_size=experiment.batch_size,
         lr=experiment.lr,
         lr_decay=experiment.lr_decay,
-        momentum=experiment.momentum,
+        momentum=0.0 if rule else experiment.momentum,
         weight_decay=experiment.weight_decay,
         clip=experiment.clip,
         atoms_lr=experiment.atoms_lr,
         atoms_decay=experiment.atoms_decay,
         controls=one_of(CONTROLS, experiment.controls, "controls"),
+        optimiser=rule,
     )
+
+
+def optimiser_of(experiment: Experiment) -> Optimiser | None:
+    """Returns the local optimiser of an experiment; None for the default, SGD with its momentum.
+
+    >>> optimiser_of(Experiment()), optimiser_of(Experiment(optimiser="adamw")).decouples
+    (None, True)
+    """
+    made = optimiser(experiment.optimiser, experiment.momentum)
+    return None if experiment.optimiser == Experiment.optimiser else made
 
 
 def network_of(experiment: Experiment, classes: int, shape: tuple[int, ...]) -> nn.Module:
@@ -208,6 +222,7 @@ def _check_before_data(experiment: Experiment) -> None:
     """Refuses what no data are needed for: reading them takes a while."""
     algorithm(experiment.algorithm, experiment.strength)
     personal(experiment.personal, experiment.personal_strength)
+    optimiser_of(experiment)
     device_of(experiment)
     check_threads(experiment.threads)
 

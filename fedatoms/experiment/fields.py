@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
+from fedatoms.optimisers import TABLE as OPTIMISERS
 from fedatoms.personal import TABLE as PERSONAL
 
 ATOM_FIELDS = ("parametrisation", "atoms", "init", "where", "atoms_lr", "atoms_decay")  # how a network is decomposed
@@ -83,14 +84,15 @@ class Experiment:
     """Local epochs per round."""
     batch_size: int = 10
     """Samples in a batch."""
+    optimiser: str = dataclasses.field(default="sgd", metadata={"help": OPTIMISERS.help()})
     lr: float = 0.1
     """Learning rate of the first round."""
     lr_decay: float = 0.998
     """Factor on the learning rate after each round."""
     momentum: float = 0.0
-    """Momentum of the local SGD, new in each round."""
+    """Momentum of the local SGD, new in each round (optimiser sgd)."""
     weight_decay: float = 1e-3
-    """Weight decay of the local SGD."""
+    """Weight decay of the local optimiser."""
     clip: float = 10.0
     """Largest norm of a local gradient; 0 does not clip."""
     beta: str | float = "1"

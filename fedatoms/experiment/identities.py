@@ -7,7 +7,8 @@ from pathlib import Path
 from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
 from fedatoms.experiment.files import to_json
 
-ADDED_LATER = {"fixed": ""}  # no part of an identity at these values: results from before the field keep theirs
+# no part of an identity at these values: results from before the field keep theirs
+ADDED_LATER = {"fixed": "", "optimiser": "sgd"}
 
 
 def identity(experiment: Experiment, *, without: tuple[str, ...] = ()) -> str:

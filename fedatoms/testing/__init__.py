@@ -6,8 +6,9 @@ from fedatoms.core.lazy import lazily
 
 if TYPE_CHECKING:
     from fedatoms.testing.algorithm_laws import check_algorithm
+    from fedatoms.testing.optimiser_laws import check_optimiser
     from fedatoms.testing.personal_laws import check_personal
 
-__all__ = ["check_algorithm", "check_personal"]
+__all__ = ["check_algorithm", "check_optimiser", "check_personal"]
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, {"check_algorithm": "algorithm_laws", "check_personal": "personal_laws"})
+    __getattr__ = lazily(__name__, {f"check_{kind}": f"{kind}_laws" for kind in ("algorithm", "optimiser", "personal")})

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from examples.fedavg_by_hand import fedavg_by_hand
 from fedatoms.algorithms import ALGORITHMS, Algorithm, Server, Work, algorithm, fedavgm, feddyn, fedprox, scaffold
 from fedatoms.core.options import Map
-from fedatoms.engine.client_round import Training, displacement
+from fedatoms.engine.client_round import Training
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import select
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation, batches_of
+from fedatoms.optimisers import sgd
 from fedatoms.personal import ditto
 from fedatoms.personal.base import Personal, Phase
 
@@ -152,11 +153,11 @@ def test_server_momentum_and_adam_by_hand() -> None:
 @pytest.mark.parametrize("steps", [1, 2, 10])
 def test_displacement_is_how_far_unit_gradients_move(momentum: float, steps: int) -> None:
     weight = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    sgd = torch.optim.SGD([weight], lr=0.1, momentum=momentum)
+    torchs = torch.optim.SGD([weight], lr=0.1, momentum=momentum)
     for _ in range(steps):
         weight.grad = torch.ones_like(weight)
-        sgd.step()
-    far = displacement(torch.tensor(float(steps)).double(), rate=0.1, momentum=momentum)
+        torchs.step()
+    far = sgd(momentum).displacement(torch.tensor(float(steps)).double(), 0.1)
     assert torch.allclose(far, -weight.detach())
 
 

@@ -39,6 +39,7 @@ from fedatoms.flower import FedAtoms, Own, Task, built_in, client_app, server_ap
 from fedatoms.flower.server_state import ServerState
 from fedatoms.flower.task import Settings, server_simulation
 from fedatoms.nn.models import build
+from fedatoms.optimisers import OPTIMISERS
 from fedatoms.personal import METHODS
 from fedatoms.runs.execute import run
 from fedatoms.runs.results import read_result
@@ -76,6 +77,7 @@ CASES: dict[str, dict[str, object]] = {
         for method in OWN
     },
     "local atoms, fast and slow": {"personal": "local-atoms", "algorithm": "feddyn", **FAST_SLOW},
+    **{f"optimiser {name}": {"optimiser": name, "momentum": 0.0, "parametrisation": "atoms"} for name in OPTIMISERS},
     "from outside": {"algorithm": "examples.own_algorithm:fedexp", "personal": "examples.own_personal:own_biases"},
 }
 

@@ -18,7 +18,7 @@ def local_rounds(learner: Learner, broadcast: Server, jobs: Job) -> Reply:
     """Trains a block of clients at once: the same steps, each vectorised over the leading client axis."""
     step = block_step(learner)
     rate = torch.tensor(learner.rate, dtype=learner.network.dtype, device=jobs.plan.rows.device)
-    carry, losses = begin(learner, jobs), []
+    carry, losses = begin_block(learner, jobs), []
     for s in range(jobs.plan.rows.shape[1]):
         carry, loss = step(carry, jobs.memory, jobs.plan, torch.tensor([s], device=rate.device), broadcast, rate)
         losses.append(loss)
@@ -35,8 +35,12 @@ def block_step(learner: Learner) -> BlockStep:
         assert batch.real is not None
         alive = batch.real.any()
         new, loss = step(carry, memory, batch, broadcast, rate)
-        kept = (trees.apply(lambda n, o: torch.where(alive, n, o), n, o) for n, o in zip(new, carry, strict=True))
-        return Carry(*kept), loss
+
+        def kept(old: Params, new: Params) -> Params:  # in the order of the old one, which a graph's buffers have
+            return trees.apply(lambda o, n: torch.where(alive, n, o), old, new)
+
+        state = {kind: kept(tree, new.state[kind]) for kind, tree in carry.state.items()}
+        return Carry(kept(carry.params, new.params), state), loss
 
     every_client = torch.vmap(unless_padding, in_dims=(0, 0, 0, None, None))
 
@@ -49,6 +53,11 @@ def block_step(learner: Learner) -> BlockStep:
         return every_client(carry, memory, Batch(x, y, now.real, now.key), broadcast, rate)
 
     return run
+
+
+def begin_block(learner: Learner, jobs: Job) -> Carry:
+    """Returns what the first step of a block of clients starts from."""
+    return Carry(jobs.params, torch.vmap(lambda job: begin(learner, job).state)(jobs))
 
 
 def finish_block(learner: Learner, broadcast: Server, jobs: Job, carry: Carry, losses: Tensor, rate: Tensor) -> Reply:

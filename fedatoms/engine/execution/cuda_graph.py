@@ -14,8 +14,8 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
-from fedatoms.engine.client_round import Carry, Job, Learner, Reply, begin
-from fedatoms.engine.execution.block_round import block_step, finish_block
+from fedatoms.engine.client_round import Carry, Job, Learner, Reply
+from fedatoms.engine.execution.block_round import begin_block, block_step, finish_block
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, why
 from fedatoms.engine.gpu.rewrite import BatchedKernels, kernel_is_missing, traced
@@ -108,7 +108,7 @@ def _record_if_possible(learner: Learner, broadcast: Server, jobs: Job) -> Progr
 
 def _record(learner: Learner, broadcast: Server, jobs: Job) -> Program:
     """Traces and compiles a step over fixed buffers and, on a GPU, records it as a CUDA graph."""
-    carry = begin(learner, jobs)
+    carry = begin_block(learner, jobs)
     device = jobs.plan.rows.device
     losses = torch.zeros(jobs.plan.real.shape[:2], dtype=learner.network.dtype, device=device)
     first, rate = torch.zeros(1, dtype=torch.int64, device=device), torch.zeros((), dtype=losses.dtype, device=device)
@@ -192,9 +192,8 @@ def _stepper(learner: Learner) -> Callable[[Buffers], None]:
 
 
 def _fill(buffers: Buffers, broadcast: Server, jobs: Job, learner: Learner) -> None:
-    old, new = (
-        pytree.tree_leaves(each) for each in (buffers[:4], (broadcast, jobs, begin(learner, jobs), learner.shared))
-    )
+    now = broadcast, jobs, begin_block(learner, jobs), learner.shared
+    old, new = (pytree.tree_leaves(each) for each in (buffers[:4], now))
     for kind in {leaf.dtype for leaf in old}:  # few kernels instead of one per leaf
         into, tensors = zip(*(pair for pair in zip(old, new, strict=True) if pair[0].dtype == kind), strict=True)
         torch._foreach_copy_(into, tensors)

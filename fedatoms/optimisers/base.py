@@ -1,0 +1,28 @@
+"""What a local optimiser is: a value with two pure functions, for its state and for a step; imports core."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fedatoms.core.trees import Memory, Params
+
+Init = Callable[[Params], Memory]
+Update = Callable[[Params, Memory, Params], tuple[Params, Memory]]
+Displacement = Callable[[Tensor, float | Tensor], Tensor]
+
+
+class Optimiser(NamedTuple):
+    """A rule that turns gradients into moves, of which the engine takes ``w - rate * move``.
+
+    So learning rates and their factors need no code in a rule. Its state is named trees of tensors, made anew in each
+    round; a counter is a tensor too, since clients of a block count apart.
+
+    >>> Optimiser(init=lambda weights: {}, update=lambda gradient, state, weights: (gradient, state)).decouples
+    False
+    """
+
+    init: Init  # weights -> state
+    update: Update  # gradient, state, weights -> moves, state
+    displacement: Displacement | None = None  # steps, rate -> how far so many unit gradients move; None: no meaning
+    decouples: bool = False  # weight decay shrinks weights by rate * decay, and is no part of the gradient
