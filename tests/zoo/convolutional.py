@@ -135,8 +135,10 @@ class StochasticDepth(nn.Module):
         return x * kept / (1 - self.p)
 
 
-class SamePadded(nn.Conv2d):
+class Conv2dSame(nn.Conv2d):
     """Pads as TensorFlow does: to the size of the input over the stride."""
+
+    __module__ = "timm.layers"  # by this and its name it is known, as timm's own
 
     def forward(self, x: Tensor) -> Tensor:
         sides = [
@@ -170,7 +172,7 @@ def efficientnet() -> nn.Module:
     block = inverted(8, 8, 1, nn.SiLU, True)
     assert isinstance(block, Residual)
     block.body = nn.Sequential(block.body, StochasticDepth(0.2))
-    return classifier(SamePadded(3, 8, 3, 2, bias=False), nn.BatchNorm2d(8), nn.SiLU(), block, width=8)
+    return classifier(Conv2dSame(3, 8, 3, 2, bias=False), nn.BatchNorm2d(8), nn.SiLU(), block, width=8)
 
 
 class ChannelNorm(nn.LayerNorm):
@@ -215,22 +217,28 @@ def shufflenet() -> nn.Module:
     return classifier(conv_norm(3, 8), conv_norm(8, 8, 1, groups=2), Shuffle(), conv_norm(8, 8, groups=8), width=8)
 
 
-class Standardised(nn.Conv2d):
+class ScaledStdConv2d(nn.Conv2d):
     """Standardises each filter before it is used, as networks without normalisation layers do."""
+
+    __module__ = "timm.layers"
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
         super().__init__(inputs, outputs, kernel, stride, kernel // 2)
-        self.gain, self.eps = nn.Parameter(torch.ones(outputs, 1, 1, 1)), 1e-6
+        self.gain, self.scale, self.eps = (
+            nn.Parameter(torch.ones(outputs, 1, 1, 1)),
+            self.weight[0].numel() ** -0.5,
+            1e-6,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        mean, var = self.weight.mean((1, 2, 3), keepdim=True), self.weight.var((1, 2, 3), keepdim=True, correction=0)
-        weight = self.gain * (self.weight - mean) * torch.rsqrt(var * self.weight[0].numel() + self.eps)
+        rows, gain = self.weight.reshape(1, self.out_channels, -1), (self.gain * self.scale).view(-1)
+        weight = F.batch_norm(rows, None, None, gain, training=True, momentum=0.0, eps=self.eps).view_as(self.weight)
         return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
 def nf_resnet() -> nn.Module:
-    body = nn.Sequential(nn.ReLU(), Standardised(8, 8, 3), nn.ReLU(), Standardised(8, 8, 3))
-    return classifier(Standardised(3, 8, 3, 2), Residual(body), nn.ReLU(), width=8)
+    body = nn.Sequential(nn.ReLU(), ScaledStdConv2d(8, 8, 3), nn.ReLU(), ScaledStdConv2d(8, 8, 3))
+    return classifier(ScaledStdConv2d(3, 8, 3, 2), Residual(body), nn.ReLU(), width=8)
 
 
 class UNet(nn.Module):
