@@ -26,7 +26,7 @@ GROUPS = {  # of the flags of an experiment, in the order of their help
         *("dataset", "data_dir", "augment", "holdout", "partition", "clients", "classes_per_client", "distinct"),
         *("dirichlet", "unbalanced"),
     ),
-    "model": ("model", "head", "parametrisation", "atoms", "init", "where", "gamma"),
+    "model": ("model", "weights", "weights_sha256", "head", "parametrisation", "atoms", "init", "where", "gamma"),
     "algorithm": ("algorithm", "strength", "controls", "personal", "personal_strength"),
     "exchange": ("rounds", "fraction", "failures", "beta", "fast", "slow_local", "fixed"),
     "local training": (
@@ -75,7 +75,16 @@ def grid(starts: Sequence[Experiment], given: object, words: Sequence[str]) -> l
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in _values(given).items() if value}
     names = sorted(values, key=lambda name: _place(name, words))
     points = [dict(zip(names, point, strict=True)) for point in itertools.product(*(values[name] for name in names))]
-    return [_replaced(start, point) for start in starts for point in points]
+    return [_replaced(start, {**implied(point), **point}) for start in starts for point in points]
+
+
+def implied(given: Mapping[str, object]) -> dict[str, object]:
+    """Returns what goes with flags that were given: filters of a file are kept, unless another start is named.
+
+    >>> implied({"weights": "net.pth"}), implied({"lr": 0.1})
+    ({'init': 'svd'}, {})
+    """
+    return {"init": "svd"} if given.get("weights") else {}
 
 
 def before_flags(words: Sequence[str]) -> list[str]:
@@ -96,6 +105,15 @@ def value_of(flag: str, words: Sequence[str]) -> str | None:
     parts = [part for word in words for part in (word.split("=", 1) if word.startswith(f"{flag}=") else [word])]
     pairs = itertools.pairwise(parts)
     return next((value for word, value in pairs if word == flag and not value.startswith("--")), None)
+
+
+def typed(flag: str, words: Sequence[str]) -> bool:
+    """Says whether a flag was typed.
+
+    >>> typed("--init", ["--init=dct"]), typed("--init", ["--weights", "net.pth"])
+    (True, False)
+    """
+    return flag in (word.split("=")[0] for word in words)
 
 
 def docs_of(kind: type["DataclassInstance"]) -> dict[str, str]:

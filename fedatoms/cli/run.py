@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.args import GROUPS, before_flags, flags, updated, value_of
+from fedatoms.cli.args import GROUPS, before_flags, flags, implied, typed, updated, value_of
 from fedatoms.cli.console import line, resumable, say, suggest, terminal, watching
 from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.core.lookup import counted
@@ -40,6 +40,8 @@ def options(words: Sequence[str]) -> Options:
         With --resume, a run continues where it stopped, bit for bit; --rounds asks for more.
         """
         experiment = updated(default, given)
+        if not default.weights and not typed("--init", words):
+            experiment = dataclasses.replace(experiment, **implied(vars(experiment)))  # type: ignore[arg-type]
 
         def job() -> int:
             if start != first:

@@ -1,6 +1,7 @@
 """From an experiment to a simulation: loads data, splits them over clients, builds and parametrises the network."""
 
 import os
+import warnings
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from fedatoms.experiment.parse import fast_groups, fixed_groups, pattern_of, per
 from fedatoms.nn.atoms import decompose
 from fedatoms.nn.hadamard import factorise
 from fedatoms.nn.models import build, check_input
+from fedatoms.nn.weights import load_weights
 from fedatoms.optimisers import optimiser
 from fedatoms.optimisers.base import Optimiser
 from fedatoms.personal import personal
@@ -133,11 +135,12 @@ def network_of(experiment: Experiment, classes: int, shape: tuple[int, ...]) -> 
 
 
 def parametrise(experiment: Experiment, model: nn.Module) -> nn.Module:
-    """Gives a plain network the parametrisation of the experiment.
+    """Gives a plain network the weights and the parametrisation of the experiment.
 
     >>> type(parametrise(Experiment(parametrisation="atoms"), nn.Sequential(nn.Conv2d(3, 8, 3)))[0]).__name__
     'AtomConv2d'
     """
+    model = _weighted(experiment, model)
     if experiment.parametrisation == "plain":
         return model
     pattern = pattern_of(experiment.where, "where")
@@ -216,6 +219,23 @@ def configure(experiment: Experiment) -> None:
     if experiment.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+
+
+def _weighted(experiment: Experiment, model: nn.Module) -> nn.Module:
+    """Gives a network the weights that the experiment begins with, if there are some."""
+    if not experiment.weights:
+        if sha256 := experiment.weights_sha256:
+            raise ValueError(
+                f"`weights` is empty, but the run begins with a file of SHA-256 {sha256[:12]}.... Name it."
+            )
+        return model
+    if experiment.parametrisation == "atoms" and experiment.init != "svd":
+        warnings.warn(
+            f"init={experiment.init} draws the filters afresh: of weights={experiment.weights} the other tensors are "
+            f"kept. Use init=svd to keep all.",
+            stacklevel=2,
+        )
+    return load_weights(model, experiment.weights, head=experiment.head or None, sha256=experiment.weights_sha256)
 
 
 def _check_before_data(experiment: Experiment) -> None:

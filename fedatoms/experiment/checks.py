@@ -1,6 +1,7 @@
 """What no experiment can have: refused in one line each, with the value, the rule and the way out. No torch."""
 
 import dataclasses
+import re
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.core.options import CHOICES, check_numbers, one_of
@@ -23,6 +24,7 @@ def check(experiment: Experiment) -> None:
     check_numbers(experiment)
     _check_folder(experiment)
     _check_methods(experiment)
+    _check_weights(experiment)
     pattern_of(experiment.where, "where")
     period_of(experiment.beta)
     for parse in (scored_models, fast_groups, fixed_groups):
@@ -44,6 +46,17 @@ def _check_methods(experiment: Experiment) -> None:
         if name in other.methods and name not in (*mine.methods, "none"):
             article = "an" if other.kind[0] == "a" else "a"
             raise ValueError(f"{mine.field}={name!r} is {article} {other.kind}. Use {other.field}={name!r}.")
+
+
+def _check_weights(experiment: Experiment) -> None:
+    found = experiment.weights_sha256
+    if found and not re.fullmatch("[0-9a-f]{64}", found):
+        raise ValueError(f"weights_sha256={found} is not 64 digits of 0-9 and a-f. Leave it out to take the file's.")
+    if experiment.weights and experiment.parametrisation not in ("plain", "atoms"):
+        raise ValueError(
+            f"parametrisation={experiment.parametrisation} draws its factors afresh, so weights={experiment.weights} "
+            f"would be lost. Use parametrisation=atoms."
+        )
 
 
 def _check_types(experiment: Experiment) -> None:

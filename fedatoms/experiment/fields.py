@@ -9,11 +9,12 @@ from fedatoms.personal import TABLE as PERSONAL
 
 ATOM_FIELDS = ("parametrisation", "atoms", "init", "where", "atoms_lr", "atoms_decay")  # how a network is decomposed
 EXECUTION_FIELDS = frozenset(  # how and where to compute: no part of what is computed
-    {"data_dir", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard", "name", "out"}
+    {"data_dir", "weights", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard"}
+    | {"name", "out"}
 )
 LENGTH_FIELDS = ("rounds", "eval_every")  # a resumed run may change these, and EXECUTION_FIELDS
 LIST_FIELDS = frozenset({"fast", "fixed", "score"})  # names with commas between them
-PATH_FIELDS = ("data_dir", "out")  # folders of this machine: no part of a result
+PATH_FIELDS = ("data_dir", "weights", "out")  # folders and files of this machine: no part of a result
 OWN = "own"  # the data set of an experiment whose data and network only the caller's code can make
 
 _CONTROLS = (
@@ -50,13 +51,17 @@ class Experiment:
     """Network: digits-cnn, lenet, fedrep-cnn, fedrep-cnn100, fedpac-cnn, resnet18[-gn][-small], or module:factory."""
     head: str = ""
     """Name of the layer that is the head; empty takes the last linear layer."""
+    weights: str = ""
+    """File with the network's first weights, .safetensors, .pth or .pt; only a head for other classes starts afresh."""
+    weights_sha256: str = ""
+    """SHA-256 that the file of weights must have; empty takes that of the file."""
     parametrisation: str = "plain"
     """plain: layers as they are; atoms: filters as coefficients times atoms; [p]fedpara: low-rank Hadamard products."""
     atoms: int = 9
     """Atoms per layer (parametrisation atoms)."""
-    init: str = "orthonormal"
+    init: str = ""
     """Initial atoms and coefficients: orthonormal (random), dct or fourier-bessel (the lowest frequencies), kaiming, or
-    svd (of the model's own weights)."""
+    svd (of the model's own weights); if none is named, svd with --weights and orthonormal without."""
     where: str = ""
     """Regular expression: replace only the layers whose name it matches; empty takes all that are suitable."""
     gamma: float = 0.4
@@ -131,3 +136,8 @@ class Experiment:
     """Name of the run's folder; empty makes one from the experiment."""
     out: str = "runs"
     """Folder that holds the runs."""
+
+    def __post_init__(self) -> None:
+        """Names the start that is meant: what is written and compared says it."""
+        if self.init == "":
+            object.__setattr__(self, "init", "svd" if self.weights else "orthonormal")

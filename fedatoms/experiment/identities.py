@@ -6,9 +6,10 @@ from pathlib import Path
 
 from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
 from fedatoms.experiment.files import to_json
+from fedatoms.experiment.weights import pinned
 
 # no part of an identity at these values: results from before the field keep theirs
-ADDED_LATER = {"fixed": "", "optimiser": "sgd"}
+ADDED_LATER = {"fixed": "", "optimiser": "sgd", "weights_sha256": ""}
 
 
 def identity(experiment: Experiment, *, without: tuple[str, ...] = ()) -> str:
@@ -20,7 +21,7 @@ def identity(experiment: Experiment, *, without: tuple[str, ...] = ()) -> str:
     False
     """
     left_out = EXECUTION_FIELDS.union(without)
-    fields = {name: value for name, value in to_json(experiment).items() if name not in left_out}
+    fields = {name: value for name, value in to_json(pinned(experiment)).items() if name not in left_out}
     counted = dict(fields.items() - ADDED_LATER.items())
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
 

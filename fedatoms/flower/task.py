@@ -18,6 +18,7 @@ from fedatoms.experiment.build import assemble, data_of, parametrise
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
+from fedatoms.experiment.weights import without_weights
 from fedatoms.nn.models import build
 from fedatoms.runs.loading import ImagesOf
 from fedatoms.runs.loading import trained as loaded
@@ -140,7 +141,7 @@ def trained(task: Task, folder: Path | str, own: Path | str | None = None) -> nn
     """
     folder = Path(folder)
     experiment = load_run(folder)
-    model = loaded(folder, lambda images: parametrise(experiment, task.model()))
+    model = loaded(folder, lambda images: parametrise(without_weights(experiment), task.model()))
     if own is None:
         return model
     again = f"Let the node write it again: {RESUME}."

@@ -150,6 +150,8 @@ def _named(fields: Mapping[str, object]) -> list[str]:
 
 
 def _show(name: str, value: object) -> str:
+    if name == "weights_sha256":
+        return f"weights={str(value)[:8] or 'none'}"
     if isinstance(value, str) and name not in ("beta", "fixed"):
         return value
     return f"{name.replace('_', '-')}={'none' if value == '' else value}"

@@ -20,6 +20,7 @@ from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
 from fedatoms.experiment.files import load_run, sealed_fields
 from fedatoms.experiment.identities import run_folder, trajectory
+from fedatoms.experiment.weights import pinned
 from fedatoms.runs.checkpoints import Loaded, load_checkpoint, save_checkpoint
 from fedatoms.runs.loading import write_model
 from fedatoms.runs.lock import WAY_OUT, locked
@@ -70,6 +71,7 @@ def run(
     ``known`` is asked once nobody else writes the folder: a result that it returns is the run's, and nothing is run.
     """
     _check_experiment(experiment)
+    experiment = pinned(experiment)
     folder, engine = run_folder(experiment), engine or Engine()
     check_tensorboard(experiment)
     sim = engine.simulation(experiment, folder / CLIENTS)  # bad input fails here: nothing is written
@@ -125,7 +127,7 @@ def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
     new = replace(old, **{**changes, "name": folder.name, "out": str(folder.parent)})  # type: ignore[arg-type]
     check(new)
     if trajectory(new) != trajectory(old):
-        fixed = [f"`{name}`" for name in changes if name not in RESUMABLE]
+        fixed = [f"`{name}`" for name in changes if name not in RESUMABLE - {"weights"}]
         raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run. Leave it out, or start a new run.")
     return new
 

@@ -20,6 +20,7 @@ from fedatoms.engine.state import State
 from fedatoms.experiment.build import network_of
 from fedatoms.experiment.files import load_run
 from fedatoms.experiment.parse import made_by_caller
+from fedatoms.experiment.weights import without_weights
 from fedatoms.nn.pure import with_params
 from fedatoms.runs.lock import writer
 from fedatoms.runs.remote import LOAD, RESUME, is_remote
@@ -39,7 +40,7 @@ def load_model(folder: Path | str) -> nn.Module:
     experiment = load_run(folder)
     if made_by_caller(experiment):
         raise ValueError(f"{folder} is a run with data and a network of its own. Use {LOAD} with the task that it ran.")
-    return trained(folder, lambda images: network_of(experiment, *images))
+    return trained(folder, lambda images: network_of(without_weights(experiment), *images))
 
 
 def trained(folder: Path, network: Callable[[ImagesOf], nn.Module]) -> nn.Module:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from fedatoms.experiment.identity import identity
 from support import ROOT
 from support.small import clients_of, difference, identical, play, small_net
 
@@ -22,6 +21,7 @@ from fedatoms.engine.spec import Simulation, batches_of
 from fedatoms.experiment.build import simulation, training_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import from_json, to_json
+from fedatoms.experiment.identities import identity
 from fedatoms.optimisers import OPTIMISERS, TABLE, Optimiser, adamw, optimiser, sgd
 from fedatoms.runs.execute import run
 from fedatoms.testing import check_optimiser
