@@ -30,8 +30,8 @@ GROUPS = {  # of the flags of an experiment, in the order of their help
     "algorithm": ("algorithm", "strength", "controls", "personal", "personal_strength"),
     "exchange": ("rounds", "fraction", "failures", "beta", "fast", "slow_local", "fixed"),
     "local training": (
-        *("epochs", "batch_size", "optimiser", "lr", "lr_decay", "momentum", "weight_decay", "clip", "atoms_lr"),
-        *("atoms_decay", "last_epochs"),
+        *("epochs", "batch_size", "optimiser", "lr", "lr_decay", "schedule", "warmup", "step_schedule"),
+        *("warmup_steps", "momentum", "weight_decay", "clip", "atoms_lr", "atoms_decay", "last_epochs"),
     ),
     "scoring": ("score", "eval_every", "own_test"),
     "machine": ("seed", "device", "precision", "deterministic", "threads", "map", "block", "client_state"),

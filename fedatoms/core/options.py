@@ -23,6 +23,7 @@ Partition = Literal["iid", "shards", "dirichlet"]
 Place = Literal["device", "host", "disk"]
 Precision = Literal["float32", "tf32", "bf16"]
 Scored = Literal["server", "selected", "all", "personal"]
+Shape = Literal["constant", "cosine"]  # of a schedule of the learning rate
 SlowLocal = Literal["discard", "freeze", "keep"]
 
 CONTROLS: tuple[Controls, ...] = get_args(Controls)
@@ -32,6 +33,7 @@ MAPS: tuple[Map, ...] = get_args(Map)
 MODELS_SCORED: tuple[Scored, ...] = get_args(Scored)
 PLACES: tuple[Place, ...] = get_args(Place)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+SHAPES: tuple[Shape, ...] = get_args(Shape)
 SLOW_LOCALS: tuple[SlowLocal, ...] = get_args(SlowLocal)
 TRAINED_GROUPS: tuple[Group, ...] = tuple(group for group in GROUPS if group != "statistics")
 GLOBAL_MODELS: tuple[Scored, ...] = tuple(model for model in MODELS_SCORED if model != "personal")
@@ -44,6 +46,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "slow_local": SLOW_LOCALS,
     "controls": CONTROLS,
     "own_test": get_args(OwnTest),
+    "schedule": SHAPES,
+    "step_schedule": SHAPES,
     "precision": PRECISIONS,
     "map": MAPS,
     "client_state": PLACES,
@@ -132,6 +136,8 @@ RANGES: dict[str, Range] = {
     "strength": Range(-1e6, 1e6, "[]", "None for its authors' default"),
     "threads": COUNT_OR_NONE._replace(high=10_000, use="0 for torch's choice"),
     "unbalanced": NOT_NEGATIVE._replace(use="0 for equal sizes", why="it is a standard deviation"),
+    "warmup": COUNT_OR_NONE,
+    "warmup_steps": COUNT_OR_NONE,
     "weight_decay": NOT_NEGATIVE,
     # of one client's training, in Python
     "align": NOT_NEGATIVE,

@@ -28,6 +28,7 @@ from fedatoms.nn.hadamard import factorise
 from fedatoms.nn.models import build, check_input
 from fedatoms.optimisers import optimiser
 from fedatoms.optimisers.base import Optimiser
+from fedatoms.optimisers.schedules import Schedule, schedule
 from fedatoms.personal import personal
 
 THREADS = torch.get_num_threads()  # torch's choice, or the program's own from before the import
@@ -112,7 +113,18 @@ def training_of(experiment: Experiment) -> Training:
         atoms_decay=experiment.atoms_decay,
         controls=one_of(CONTROLS, experiment.controls, "controls"),
         optimiser=rule,
+        schedule=schedule_of(experiment),
     )
+
+
+def schedule_of(experiment: Experiment) -> Schedule | None:
+    """Returns the schedule of an experiment's learning rate; None if it is constant but for ``lr_decay``.
+
+    >>> schedule_of(Experiment()), schedule_of(Experiment(warmup=1)).of_round(0)
+    (None, 0.5)
+    """
+    over, within = (experiment.schedule, experiment.rounds), (experiment.step_schedule, experiment.warmup_steps)
+    return schedule(*over, experiment.warmup, *within)
 
 
 def optimiser_of(experiment: Experiment) -> Optimiser | None:

@@ -89,6 +89,14 @@ class Experiment:
     """Learning rate of the first round."""
     lr_decay: float = 0.998
     """Factor on the learning rate after each round."""
+    schedule: str = "constant"
+    """Learning rate over the rounds, before lr-decay: constant, or cosine (falls to almost 0 in the last)."""
+    warmup: int = 0
+    """Rounds in which the learning rate first rises."""
+    step_schedule: str = "constant"
+    """Learning rate over a client's steps in each round: constant, or cosine."""
+    warmup_steps: int = 0
+    """Steps in which the learning rate first rises, in each round."""
     momentum: float = 0.0
     """Momentum of the local SGD, new in each round (optimiser sgd)."""
     weight_decay: float = 1e-3

@@ -42,7 +42,8 @@ def block_step(learner: Learner) -> BlockStep:
         state = {kind: kept(tree, new.state[kind]) for kind, tree in carry.state.items()}
         return Carry(kept(carry.params, new.params), state), loss
 
-    every_client = torch.vmap(unless_padding, in_dims=(0, 0, 0, None, None))
+    of_step = learner.training.of_step
+    every_client = torch.vmap(unless_padding, in_dims=(0, 0, 0, None, None if of_step is None else 0))
 
     def run(
         carry: Carry, memory: Memory, plan: Plan, s: Tensor, broadcast: Server, rate: Tensor
@@ -50,6 +51,8 @@ def block_step(learner: Learner) -> BlockStep:
         rows, real, flip, shift = (leaf.index_select(1, s).squeeze(1) for leaf in plan[:4])
         now = Plan(rows, real, flip, shift, plan.key + s)
         x, y = data_of(learner, now, ())
+        if of_step is not None:  # by the steps that each client has
+            rate = rate * of_step(s.double(), plan.real.any(-1).sum(-1).double()).to(rate.dtype)
         return every_client(carry, memory, Batch(x, y, now.real, now.key), broadcast, rate)
 
     return run
