@@ -109,6 +109,7 @@ ANY = 1e12  # where a large number means "no limit", or is a constant of a bound
 # By name, for experiments and for Python alike. A command whose number of that name means something else has its own
 # line, with the command before the name.
 RANGES: dict[str, Range] = {
+    "accumulate": COUNT._replace(high=10**6, use="accumulate=1 for a step per batch"),
     "atoms": COUNT._replace(high=1000, use="atoms=9 (the paper's choice)", why="a filter needs at least one atom"),
     "atoms_decay": NOT_NEGATIVE,
     "atoms_lr": POSITIVE,

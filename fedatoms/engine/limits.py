@@ -69,7 +69,7 @@ def needs_of(sim: Simulation, until: int = 0, epochs: int = 0) -> dict[str, int]
     sizes = sorted(len(part) for part in sim.data.parts) or [0]
     model = _bytes(dict(sim.model.named_parameters()).values())
     at_once = min(sample_size(len(sizes), sim.fraction), _block(sim))
-    images = min(sim.training.batch_size, sizes[-1]) * _bytes([sim.data.x[:1]])
+    images = min(sim.training.samples, sizes[-1]) * _bytes([sim.data.x[:1]])
     return {
         "the model": 2 * model,  # the server's, and the network's own
         "clients in training": at_once * (3 * model + images),  # parameters, gradients and the step
@@ -101,7 +101,7 @@ def _reached(sim: Simulation, until: int) -> int:
 
 def _planned(sim: Simulation, sizes: Sequence[int], epochs: int) -> int:
     """Returns the samples, with padding, of the plans that are kept: one, or those of a round if nobody fails."""
-    width, usual = sim.training.batch_size, sim.training.epochs
+    width, usual = sim.training.samples, sim.training.epochs
     padded = [width * -(-size // width) for size in sizes]
     shortest = min((phase.epochs or usual for phase in sim.personal.phases), default=usual)
     kept = 1 if sim.failures else min(sample_size(len(sizes), sim.fraction), AHEAD)

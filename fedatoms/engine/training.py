@@ -34,6 +34,7 @@ class Training:
     controls: Controls = "current"  # the rate by which an algorithm turns a client's move into a gradient
     optimiser: Optimiser | None = None  # None: SGD with ``momentum``
     schedule: Schedule | None = None  # None: 1 in all rounds and steps
+    accumulate: int = 1  # batches of one step, which sees the mean over all their samples
 
     def __post_init__(self) -> None:
         check_numbers(self, "training")
@@ -44,6 +45,11 @@ class Training:
     def _replace(self, **changes: float | str | Optimiser | Schedule) -> "Training":
         """Returns another training, as a named tuple does."""
         return replace(self, **changes)  # type: ignore[arg-type] # checked when it is made
+
+    @property
+    def samples(self) -> int:
+        """The most samples of a step: those of all its batches."""
+        return self.batch_size * self.accumulate
 
     @property
     def rule(self) -> Optimiser:

@@ -104,6 +104,7 @@ def training_of(experiment: Experiment) -> Training:
     return Training(
         epochs=experiment.epochs,
         batch_size=experiment.batch_size,
+        accumulate=experiment.accumulate,
         lr=experiment.lr,
         lr_decay=experiment.lr_decay,
         momentum=0.0 if rule else experiment.momentum,
@@ -241,9 +242,13 @@ def _check_before_data(experiment: Experiment) -> None:
 
 def _check_batch(experiment: Experiment, images: int) -> None:
     """Refuses a batch that no client can fill, unless it is small: it would only hold padding."""
-    if experiment.batch_size > max(images, SMALL_BATCH):
+    most, size = max(images, SMALL_BATCH), experiment.batch_size
+    if size > most:
+        raise ValueError(f"batch_size={size} is more than the {images:,} training images. Use {images} or fewer.")
+    if size * experiment.accumulate > most:
         raise ValueError(
-            f"batch_size={experiment.batch_size} is more than the {images:,} training images. Use {images} or fewer."
+            f"accumulate={experiment.accumulate} batches of {size} are more than the {images:,} training images. Use "
+            f"{most // size} or fewer."
         )
 
 

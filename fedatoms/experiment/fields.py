@@ -84,6 +84,8 @@ class Experiment:
     """Local epochs per round."""
     batch_size: int = 10
     """Samples in a batch."""
+    accumulate: int = 1
+    """Batches of one step, whose gradients are averaged: as a larger batch, with the memory of one."""
     optimiser: str = dataclasses.field(default="sgd", metadata={"help": OPTIMISERS.help()})
     lr: float = 0.1
     """Learning rate of the first round."""

@@ -13,7 +13,17 @@ from fedatoms.experiment.parse import period_of
 EXPERIMENT = "experiment.json"
 ABSENT_IN_OLDER_FILES = frozenset(  # such a file means the default
     {"holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"}
-    | {"own_test", "precision", "fixed", "optimiser", "schedule", "warmup", "step_schedule", "warmup_steps"}
+    | {
+        "own_test",
+        "precision",
+        "fixed",
+        "optimiser",
+        "accumulate",
+        "schedule",
+        "warmup",
+        "step_schedule",
+        "warmup_steps",
+    }
 )
 
 

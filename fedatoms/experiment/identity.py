@@ -10,7 +10,7 @@ from fedatoms.experiment.files import to_json
 # no part of an identity at these values: results from before the field keep theirs
 ADDED_LATER: dict[str, str | int] = {
     **{"fixed": "", "optimiser": "sgd", "schedule": "constant", "warmup": 0},
-    **{"step_schedule": "constant", "warmup_steps": 0},
+    **{"step_schedule": "constant", "warmup_steps": 0, "accumulate": 1},
 }
 
 
