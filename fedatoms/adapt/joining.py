@@ -135,12 +135,14 @@ def _check_files(newcomer: Newcomer) -> Path:
 
 def _as_experiment(newcomer: Newcomer, experiment: Experiment) -> Experiment:
     """Returns the run's experiment with a newcomer's settings, for its checks and its training."""
-    last = experiment.lr * experiment.lr_decay**experiment.rounds
+    last = training_of(experiment).rate(experiment.rounds)
     return replace(
         experiment,
         epochs=newcomer.epochs,
         lr=last if newcomer.lr is None else newcomer.lr,
         lr_decay=1.0,
+        schedule="constant",
+        warmup=0,
         momentum=experiment.momentum if newcomer.momentum is None else newcomer.momentum,
         batch_size=experiment.batch_size if newcomer.batch_size is None else newcomer.batch_size,
         holdout=newcomer.holdout,

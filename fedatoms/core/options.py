@@ -24,6 +24,7 @@ Partition = Literal["iid", "shards", "dirichlet"]
 Place = Literal["device", "host", "disk"]
 Precision = Literal["float32", "tf32", "bf16"]
 Scored = Literal["server", "selected", "all", "personal"]
+Shape = Literal["constant", "cosine"]  # of a schedule of the learning rate
 SlowLocal = Literal["discard", "freeze", "keep"]
 View = Literal["personal", "global"]
 Weighting = Literal["samples", "uniform"]
@@ -36,6 +37,7 @@ MOVES: tuple[Moves, ...] = get_args(Moves)
 MODELS_SCORED: tuple[Scored, ...] = get_args(Scored)
 PLACES: tuple[Place, ...] = get_args(Place)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+SHAPES: tuple[Shape, ...] = get_args(Shape)
 SLOW_LOCALS: tuple[SlowLocal, ...] = get_args(SlowLocal)
 VIEWS: tuple[View, ...] = get_args(View)
 WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
@@ -50,6 +52,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "slow_local": SLOW_LOCALS,
     "controls": CONTROLS,
     "own_test": get_args(OwnTest),
+    "schedule": SHAPES,
+    "step_schedule": SHAPES,
     "precision": PRECISIONS,
     "map": MAPS,
     "client_state": PLACES,
@@ -111,6 +115,7 @@ ANY = 1e12  # where a large number means "no limit", or is a constant of a bound
 # By name, for experiments and for Python alike. A command whose number of that name means something else has its own
 # line, with the command before the name.
 RANGES: dict[str, Range] = {
+    "accumulate": COUNT._replace(high=10**6, use="accumulate=1 for a step per batch"),
     "atoms": COUNT._replace(high=1000, use="atoms=9 (the paper's choice)", why="a filter needs at least one atom"),
     "atoms_decay": NOT_NEGATIVE,
     "atoms_lr": POSITIVE,
@@ -138,6 +143,8 @@ RANGES: dict[str, Range] = {
     "strength": Range(-1e6, 1e6, "[]", "None for its authors' default"),
     "threads": COUNT_OR_NONE._replace(high=10_000, use="0 for torch's choice"),
     "unbalanced": NOT_NEGATIVE._replace(use="0 for equal sizes", why="it is a standard deviation"),
+    "warmup": COUNT_OR_NONE,
+    "warmup_steps": COUNT_OR_NONE,
     "weight_decay": NOT_NEGATIVE,
     # of one client's training, in Python
     "align": NOT_NEGATIVE,

@@ -1,9 +1,6 @@
 """One client's round, a pure function: broadcast, memory and batches in; upload and new memory out."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -12,66 +9,16 @@ from torch import Tensor
 
 from fedatoms.algorithms.base import Algorithm, Server, Work
 from fedatoms.core import trees
-from fedatoms.core.lookup import shown
-from fedatoms.core.options import CONTROLS, RANGES, Controls, Precision, check_numbers, one_of
+from fedatoms.core.options import Precision
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move
 from fedatoms.data.federations import Federation
+from fedatoms.engine.accumulation import Batch, Gradient, accumulated
+from fedatoms.engine.training import Training as Training
 from fedatoms.nn.pure import Network
-from fedatoms.optimisers import TABLE, sgd
-from fedatoms.optimisers.base import Optimiser
+from fedatoms.optimisers.schedules import step_factors, summed
 
 T = TypeVar("T")
-_sgd = cache(sgd)
-
-
-@dataclass(frozen=True)
-class Training:
-    """How a client trains in a round, with an optimiser that is new in each; what none can have is refused.
-
-    >>> Training(lr=-1)
-    Traceback (most recent call last):
-    ...
-    ValueError: lr=-1 is negative or not finite. Use for example 0.1, or 0 for a client at rest.
-    """
-
-    epochs: int = 1
-    batch_size: int = 10
-    lr: float = 0.1
-    lr_decay: float = 1.0
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float = 0.0  # largest norm of a gradient; 0 does not clip
-    atoms_lr: float = 1.0  # factor on the rate of atoms and coefficients
-    atoms_decay: float = 1.0  # factor on their weight decay
-    controls: Controls = "current"  # the rate by which an algorithm turns a client's move into a gradient
-    optimiser: Optimiser | None = None  # None: SGD with ``momentum``
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "training")
-        one_of(CONTROLS, self.controls, "controls")
-        _check_optimiser(self.optimiser, self.momentum)
-
-    def _replace(self, **changes: float | str | Optimiser) -> "Training":
-        """Returns another training, as a named tuple does."""
-        return replace(self, **changes)  # type: ignore[arg-type] # checked when it is made
-
-    @property
-    def rule(self) -> Optimiser:
-        """The optimiser that moves the weights."""
-        return _sgd(self.momentum) if self.optimiser is None else self.optimiser
-
-    def rate(self, round: int) -> float:
-        """Returns the learning rate of a round.
-
-        >>> Training(lr=0.1, lr_decay=0.5).rate(2)
-        0.025
-        """
-        grown = round * math.log(self.lr_decay)  # a power of floats raises where it is too large
-        if grown > 0 and grown + math.log(self.lr or 1) > math.log(RANGES["lr"].high):
-            what = f"lr_decay={self.lr_decay} has raised the learning rate above {RANGES['lr'].high:g}"
-            raise FloatingPointError(f"round {round + 1}: {what}. Use lr_decay=1 or less.")
-        return self.lr * self.lr_decay**round
 
 
 class Alignment(NamedTuple):
@@ -124,15 +71,6 @@ class Traces(NamedTuple):
     steps: Tensor  # (C,)
 
 
-class Batch(NamedTuple):
-    """The data of one step; ``real`` marks the rows that are not padding (None: all)."""
-
-    x: Tensor
-    y: Tensor
-    real: Tensor | None
-    key: Tensor
-
-
 class Carry(NamedTuple):
     """What goes from step to step."""
 
@@ -142,7 +80,7 @@ class Carry(NamedTuple):
 
 Step = Callable[[Carry, Memory, Batch, Server, float | Tensor], tuple[Carry, Tensor]]
 Loss = Callable[[Params], tuple[Tensor, Params]]
-Differentiate = Callable[[Loss, Params], tuple[Params, Tensor, Params]]
+Differentiate = Callable[[Loss, Params], Gradient]
 
 
 def local_round(learner: Learner, broadcast: Server, job: Job) -> Reply:
@@ -151,12 +89,16 @@ def local_round(learner: Learner, broadcast: Server, job: Job) -> Reply:
     counts = job.plan.real.sum(-1).tolist()
     job = job._replace(plan=move(job.plan, learner.data.x.device))
     carry, losses = begin(learner, job), []
-    for s, count in enumerate(counts):
+    of_step, per_step = learner.training.of_step, learner.training.accumulate
+    rates = (
+        [learner.rate * one for one in step_factors(of_step, len(counts))] if of_step else [learner.rate] * len(counts)
+    )
+    for s, (count, rate) in enumerate(zip(counts, rates, strict=True)):
         x, y = data_of(learner, job.plan, (s, slice(count)))
         # torch's BatchNorm refuses a single row; ours, which knows of padding, does not
-        batch = Batch(x, y, job.plan.real[s, :1] if count == 1 else None, job.plan.key + s)
+        batch = Batch(x, y, job.plan.real[s, :1] if count == 1 else None, job.plan.key + s * per_step)
         with torch.no_grad():
-            carry, loss = step(carry, job.memory, batch, broadcast, learner.rate)
+            carry, loss = step(carry, job.memory, batch, broadcast, rate)
         losses.append(loss)
     return finish(learner, broadcast, job, carry, torch.stack(losses), learner.rate)
 
@@ -171,14 +113,18 @@ def data_of(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[
 
 def local_step(learner: Learner, differentiate: Differentiate) -> Step:
     """Returns one step: gradient and correction, clip, weight decay, and what the optimiser makes of them."""
-    algorithm, rule = learner.algorithm, learner.training.rule
+    algorithm, rule, size = learner.algorithm, learner.training.rule, learner.training.batch_size
 
     def step(
         carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: float | Tensor
     ) -> tuple[Carry, Tensor]:
-        params = carry.params
-        weights, held = trees.restrict(params, learner.trained), {**learner.shared, **params}
-        gradient, loss, buffers = differentiate(lambda w: _loss(learner, {**held, **w}, memory, batch), weights)
+        def of_batch(params: Params, part: Batch) -> Gradient:
+            weights = trees.restrict(params, learner.trained)
+            return differentiate(lambda w: _loss(learner, {**learner.shared, **params, **w}, memory, part), weights)
+
+        params, weights = carry.params, trees.restrict(carry.params, learner.trained)
+        one = learner.training.accumulate == 1
+        gradient, loss, buffers = of_batch(params, batch) if one else accumulated(of_batch, params, batch, size)
         seen = trees.restrict(gradient, learner.travelling)
         gradient = {
             **gradient,
@@ -201,8 +147,8 @@ def begin(learner: Learner, job: Job) -> Carry:
 def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: Tensor, rate: float | Tensor) -> Reply:
     """Makes the reply of one client."""
     steps = job.plan.real.any(-1).sum(-1)
-    unit = learner.training.lr if learner.training.controls == "first" else rate
-    far = _displacement(learner, steps.to(losses.dtype), unit)
+    unit = learner.training.rate(0) if learner.training.controls == "first" else rate
+    far = _displacement(learner, steps.to(losses.dtype), unit, most=len(losses))
     work = Work(trees.restrict(job.params, learner.travelling), steps, far)
     upload, memory = learner.algorithm.report(
         trees.restrict(carry.params, learner.travelling), broadcast, job.memory, work
@@ -241,14 +187,15 @@ def finite_loss(own: list[Traces], shared: list[Traces], t: int) -> float:
     return sum(losses) / len(losses) if losses else float("nan")
 
 
-def _displacement(learner: Learner, steps: Tensor, rate: float | Tensor) -> Params:
+def _displacement(learner: Learner, steps: Tensor, rate: float | Tensor, most: int) -> Params:
     """Returns how far so many unit gradients move each parameter; empty if that has no meaning for the optimiser."""
-    of = learner.training.rule.displacement
+    of, of_step = learner.training.rule.displacement, learner.training.of_step
     if of is None:
         return {}
 
     def far(factor: float) -> Tensor:
-        moved = of(steps, factor * rate)
+        unit = factor * rate
+        moved = of(steps, unit) if of_step is None else unit * summed(of_step, of, steps, most)
         return torch.where(moved > 0, moved, torch.inf)  # no step at all: no estimate of a gradient
 
     return _rates(learner, learner.travelling, far)
@@ -269,15 +216,6 @@ def _decayed(learner: Learner, gradient: Params, weights: Params, *, apart: bool
 
 def _shrunk(weight: Tensor, decay: float, rate: float | Tensor) -> Tensor:
     return weight * (1 - rate * decay) if decay else weight
-
-
-def _check_optimiser(optimiser: object, momentum: float) -> None:
-    if optimiser is None:
-        return
-    if not isinstance(optimiser, Optimiser):
-        raise ValueError(f"optimiser={shown(optimiser)} is not an optimiser. Use {TABLE.call(optimiser)}.")
-    if momentum:
-        raise ValueError(f"momentum={momentum} is of SGD, and optimiser is another. Leave one of them out.")
 
 
 def _rates(learner: Learner, names: Iterable[str], of_factor: Callable[[float], T]) -> dict[str, T]:
@@ -331,7 +269,7 @@ def _clip_scale(gradient: Params, largest: float) -> Tensor | None:
     return torch.clamp(largest / (norm + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_
 
 
-def _by_autograd(loss: Loss, weights: Params) -> tuple[Params, Tensor, Params]:
+def _by_autograd(loss: Loss, weights: Params) -> Gradient:
     """Differentiates with plain autograd: on a CPU 0.5 ms a step faster than torch.func.grad, but not under vmap."""
     leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
     with torch.enable_grad():

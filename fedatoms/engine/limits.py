@@ -70,7 +70,7 @@ def needs_of(sim: Simulation, until: int = 0, epochs: int = 0) -> dict[str, int]
     model = _bytes(dict(sim.model.named_parameters()).values())
     moving = _bytes(leaf for leaf in sim.model.parameters() if leaf.requires_grad)
     at_once = min(sample_size(len(sizes), sim.fraction), _block(sim))
-    images = min(sim.training.batch_size, sizes[-1]) * _bytes([sim.data.x[:1]])
+    images = min(sim.training.samples, sizes[-1]) * _bytes([sim.data.x[:1]])
     return {
         "the model": 2 * model,  # the server's, and the network's own
         "clients in training": at_once * (3 * moving + images),  # parameters, gradients and the step
@@ -102,7 +102,7 @@ def _reached(sim: Simulation, until: int) -> int:
 
 def _planned(sim: Simulation, sizes: Sequence[int], epochs: int) -> int:
     """Returns the samples, with padding, of the plans that are kept: one, or those of a round if nobody fails."""
-    width, usual = sim.training.batch_size, sim.training.epochs
+    width, usual = sim.training.samples, sim.training.epochs
     padded = [width * -(-size // width) for size in sizes]
     shortest = min((phase.epochs or usual for phase in sim.personal.phases), default=usual)
     kept = 1 if sim.failures else min(sample_size(len(sizes), sim.fraction), AHEAD)

@@ -65,7 +65,7 @@ def prepare(sim: Simulation, like: Runtime | None = None) -> Runtime:
     mapped = {"model", "data", "device", "map", "block", "precision", "fraction"}  # a compiled step reads the data
     map_clients = like.map_clients if like and mapped <= same else _map_of(sim, net)
     remembered = 2 * AHEAD * len(sim.personal.phases)
-    batches = planner(sim.data.parts, sim.data.recipe, sim.training.batch_size, sim.seed, remembered)
+    batches = planner(sim.data.parts, sim.data.recipe, sim.training.samples, sim.seed, remembered)
     return Runtime(sim, net, data, layout_of(sim), map_clients, predict, batches)
 
 

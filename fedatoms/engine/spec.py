@@ -100,7 +100,7 @@ def head_of(sim: Simulation) -> str:
 def batches_of(sim: Simulation, client: int, t: int, phase: Phase | None = None, place: int = 0) -> Plan:
     """Draws the batches of a client in round ``t``; ``place`` tells its phases apart, 0 is the one that is uploaded."""
     epochs = (phase and phase.epochs) or sim.training.epochs
-    return planner(sim.data.parts, sim.data.recipe, sim.training.batch_size, sim.seed)(client, t, epochs, place)
+    return planner(sim.data.parts, sim.data.recipe, sim.training.samples, sim.seed)(client, t, epochs, place)
 
 
 def _check_parts(sim: Simulation) -> None:

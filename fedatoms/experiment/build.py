@@ -30,6 +30,7 @@ from fedatoms.nn.models import build, check_input
 from fedatoms.nn.weights import load_weights
 from fedatoms.optimisers import optimiser
 from fedatoms.optimisers.base import Optimiser
+from fedatoms.optimisers.schedules import Schedule, schedule
 from fedatoms.personal import personal
 
 THREADS = torch.get_num_threads()  # torch's choice, or the program's own from before the import
@@ -105,6 +106,7 @@ def training_of(experiment: Experiment) -> Training:
     return Training(
         epochs=experiment.epochs,
         batch_size=experiment.batch_size,
+        accumulate=experiment.accumulate,
         lr=experiment.lr,
         lr_decay=experiment.lr_decay,
         momentum=0.0 if rule else experiment.momentum,
@@ -114,7 +116,18 @@ def training_of(experiment: Experiment) -> Training:
         atoms_decay=experiment.atoms_decay,
         controls=one_of(CONTROLS, experiment.controls, "controls"),
         optimiser=rule,
+        schedule=schedule_of(experiment),
     )
+
+
+def schedule_of(experiment: Experiment) -> Schedule | None:
+    """Returns the schedule of an experiment's learning rate; None if it is constant but for ``lr_decay``.
+
+    >>> schedule_of(Experiment()), schedule_of(Experiment(warmup=1)).of_round(0)
+    (None, 0.5)
+    """
+    over, within = (experiment.schedule, experiment.rounds), (experiment.step_schedule, experiment.warmup_steps)
+    return schedule(*over, experiment.warmup, *within)
 
 
 def optimiser_of(experiment: Experiment) -> Optimiser | None:
@@ -249,9 +262,13 @@ def _check_before_data(experiment: Experiment) -> None:
 
 def _check_batch(experiment: Experiment, images: int) -> None:
     """Refuses a batch that no client can fill, unless it is small: it would only hold padding."""
-    if experiment.batch_size > max(images, SMALL_BATCH):
+    most, size = max(images, SMALL_BATCH), experiment.batch_size
+    if size > most:
+        raise ValueError(f"batch_size={size} is more than the {images:,} training images. Use {images} or fewer.")
+    if size * experiment.accumulate > most:
         raise ValueError(
-            f"batch_size={experiment.batch_size} is more than the {images:,} training images. Use {images} or fewer."
+            f"accumulate={experiment.accumulate} batches of {size} are more than the {images:,} training images. Use "
+            f"{most // size} or fewer."
         )
 
 

@@ -89,11 +89,21 @@ class Experiment:
     """Local epochs per round."""
     batch_size: int = 10
     """Samples in a batch."""
+    accumulate: int = 1
+    """Batches of one step, whose gradients are averaged: as a larger batch, with the memory of one."""
     optimiser: str = dataclasses.field(default="sgd", metadata={"help": OPTIMISERS.help()})
     lr: float = 0.1
     """Learning rate of the first round."""
     lr_decay: float = 0.998
     """Factor on the learning rate after each round."""
+    schedule: str = "constant"
+    """Learning rate over the rounds, before lr-decay: constant, or cosine (falls to almost 0 in the last)."""
+    warmup: int = 0
+    """Rounds in which the learning rate first rises."""
+    step_schedule: str = "constant"
+    """Learning rate over a client's steps in each round: constant, or cosine."""
+    warmup_steps: int = 0
+    """Steps in which the learning rate first rises, in each round."""
     momentum: float = 0.0
     """Momentum of the local SGD, new in each round (optimiser sgd)."""
     weight_decay: float = 1e-3

@@ -9,7 +9,10 @@ from fedatoms.experiment.files import to_json
 from fedatoms.experiment.weights import pinned
 
 # no part of an identity at these values: results from before the field keep theirs
-ADDED_LATER = {"fixed": "", "optimiser": "sgd", "weights_sha256": ""}
+ADDED_LATER: dict[str, str | int] = {
+    **{"fixed": "", "optimiser": "sgd", "schedule": "constant", "warmup": 0},
+    **{"step_schedule": "constant", "warmup_steps": 0, "accumulate": 1, "weights_sha256": ""},
+}
 
 
 def identity(experiment: Experiment, *, without: tuple[str, ...] = ()) -> str:
@@ -28,7 +31,16 @@ def identity(experiment: Experiment, *, without: tuple[str, ...] = ()) -> str:
 
 def trajectory(experiment: Experiment) -> str:
     """Hashes what shapes the parameters: a run may be resumed for more rounds, but not with another learning rate."""
-    return identity(experiment, without=LENGTH_FIELDS)
+    return identity(experiment, without=tuple(resumable(experiment)))
+
+
+def resumable(experiment: Experiment) -> frozenset[str]:
+    """Returns the fields that a resumed run may change; a learning rate that falls over all rounds depends on them.
+
+    >>> resumable(Experiment()) - resumable(Experiment(schedule="cosine"))
+    frozenset({'rounds'})
+    """
+    return EXECUTION_FIELDS.union(LENGTH_FIELDS) - ({"rounds"} if experiment.schedule == "cosine" else set())
 
 
 def run_name(experiment: Experiment) -> str:

@@ -22,13 +22,13 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import Record, State
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run, to_json
-from fedatoms.experiment.identities import run_name, trajectory
+from fedatoms.experiment.identities import resumable, run_name, trajectory
 from fedatoms.flower.membership import NODE_KEYS, ask, describe_ownership
 from fedatoms.flower.private_files import private, shut
 from fedatoms.flower.server_state import ServerState, load_holders, load_state, save_holders, save_state
 from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, NotFinite, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
-from fedatoms.runs.execute import RESUMABLE, Engine, resume, run
+from fedatoms.runs.execute import Engine, resume, run
 from fedatoms.runs.loading import write_model
 from fedatoms.runs.personal_models import accuracy_after, accuracy_before
 from fedatoms.runs.results import Result
@@ -80,7 +80,7 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
 def _check_same(old: Experiment, new: Experiment, folder: Path) -> None:
     if trajectory(old) != trajectory(new):
         before = to_json(old)
-        others = [name for name, value in to_json(new).items() if name not in RESUMABLE and value != before[name]]
+        others = [name for name, value in to_json(new).items() if name not in resumable(old) and value != before[name]]
         raise ValueError(f"{folder} holds a run with other settings ({', '.join(others)}). Use those, or another name.")
 
 

@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from fedatoms.core.lookup import shown
 from fedatoms.core.trees import Memory, Params
+from fedatoms.optimisers import TABLE
 
 Init = Callable[[Params], Memory]
 Update = Callable[[Params, Memory, Params], tuple[Params, Memory]]
@@ -26,3 +28,19 @@ class Optimiser(NamedTuple):
     update: Update  # gradient, state, weights -> moves, state
     displacement: Displacement | None = None  # steps, rate -> how far so many unit gradients move; None: no meaning
     decouples: bool = False  # weight decay shrinks weights by rate * decay, and is no part of the gradient
+
+
+def check_optimiser(optimiser: object, momentum: float) -> None:
+    """Refuses what is no optimiser, and momentum beside one; None is SGD with this momentum.
+
+    >>> check_optimiser("adamw", 0.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: optimiser='adamw' is not an optimiser. Use fedatoms.optimisers.adamw().
+    """
+    if optimiser is None:
+        return
+    if not isinstance(optimiser, Optimiser):
+        raise ValueError(f"optimiser={shown(optimiser)} is not an optimiser. Use {TABLE.call(optimiser)}.")
+    if momentum:
+        raise ValueError(f"momentum={momentum} is of SGD, and optimiser is another. Leave one of them out.")

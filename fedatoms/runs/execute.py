@@ -17,9 +17,9 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
 from fedatoms.experiment.build import configure, simulation, yours
 from fedatoms.experiment.checks import check
-from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
+from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run, sealed_fields
-from fedatoms.experiment.identities import run_folder, trajectory
+from fedatoms.experiment.identities import resumable, run_folder, trajectory
 from fedatoms.experiment.weights import pinned
 from fedatoms.runs.checkpoints import Loaded, load_checkpoint, save_checkpoint
 from fedatoms.runs.loading import write_model
@@ -44,7 +44,6 @@ from fedatoms.runs.tensorboard_log import check_tensorboard, tensorboard
 
 Say = Callable[[str], None]
 Known = Callable[[], Result | None]
-RESUMABLE = EXECUTION_FIELDS.union(LENGTH_FIELDS)  # what a resumed run may change
 
 
 class Engine(NamedTuple):
@@ -127,7 +126,7 @@ def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
     new = replace(old, **{**changes, "name": folder.name, "out": str(folder.parent)})  # type: ignore[arg-type]
     check(new)
     if trajectory(new) != trajectory(old):
-        fixed = [f"`{name}`" for name in changes if name not in RESUMABLE - {"weights"}]
+        fixed = [f"`{name}`" for name in changes if name not in resumable(old) - {"weights"}]
         raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run. Leave it out, or start a new run.")
     return new
 

@@ -9,7 +9,8 @@ from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan
-from fedatoms.engine.client_round import Batch, Carry, Job, Learner, Loss, Reply, begin, data_of, finish, local_step
+from fedatoms.engine.accumulation import Batch, Gradient
+from fedatoms.engine.client_round import Carry, Job, Learner, Loss, Reply, begin, data_of, finish, local_step
 
 BlockStep = Callable[[Carry, Memory, Plan, Tensor, Server, Tensor], tuple[Carry, Tensor]]
 
@@ -42,14 +43,17 @@ def block_step(learner: Learner) -> BlockStep:
         state = {kind: kept(tree, new.state[kind]) for kind, tree in carry.state.items()}
         return Carry(kept(carry.params, new.params), state), loss
 
-    every_client = torch.vmap(unless_padding, in_dims=(0, 0, 0, None, None))
+    of_step = learner.training.of_step
+    every_client = torch.vmap(unless_padding, in_dims=(0, 0, 0, None, None if of_step is None else 0))
 
     def run(
         carry: Carry, memory: Memory, plan: Plan, s: Tensor, broadcast: Server, rate: Tensor
     ) -> tuple[Carry, Tensor]:
         rows, real, flip, shift = (leaf.index_select(1, s).squeeze(1) for leaf in plan[:4])
-        now = Plan(rows, real, flip, shift, plan.key + s)
+        now = Plan(rows, real, flip, shift, plan.key + s * learner.training.accumulate)
         x, y = data_of(learner, now, ())
+        if of_step is not None:  # by the steps that each client has
+            rate = rate * of_step(s.double(), plan.real.any(-1).sum(-1).double()).to(rate.dtype)
         return every_client(carry, memory, Batch(x, y, now.real, now.key), broadcast, rate)
 
     return run
@@ -66,6 +70,6 @@ def finish_block(learner: Learner, broadcast: Server, jobs: Job, carry: Carry, l
     return every_client(jobs, carry, losses)
 
 
-def _by_transform(loss: Loss, weights: Params) -> tuple[Params, Tensor, Params]:
+def _by_transform(loss: Loss, weights: Params) -> Gradient:
     gradient, (value, buffers) = torch.func.grad_and_value(loss, has_aux=True)(weights)
     return gradient, value, buffers

@@ -91,7 +91,7 @@ def _collector_paused() -> Iterator[None]:
 
 def _most_steps(learner: Learner) -> int:
     largest = max(len(part) for part in learner.data.parts)
-    return learner.training.epochs * -(-largest // learner.training.batch_size)
+    return learner.training.epochs * -(-largest // learner.training.samples)
 
 
 class _NotCompiled(Exception):

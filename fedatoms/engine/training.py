@@ -1,0 +1,74 @@
+"""How a client trains: its epochs and batches, its optimiser, and the learning rate of each round."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+
+from fedatoms.core.options import CONTROLS, RANGES, Controls, check_numbers, one_of
+from fedatoms.optimisers import sgd
+from fedatoms.optimisers.base import Optimiser, check_optimiser
+from fedatoms.optimisers.schedules import OfStep, Schedule, check_schedule
+
+_sgd = cache(sgd)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a client trains in a round, with an optimiser that is new in each; what none can have is refused.
+
+    >>> Training(lr=-1)
+    Traceback (most recent call last):
+    ...
+    ValueError: lr=-1 is negative or not finite. Use for example 0.1, or 0 for a client at rest.
+    """
+
+    epochs: int = 1
+    batch_size: int = 10
+    lr: float = 0.1
+    lr_decay: float = 1.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float = 0.0  # largest norm of a gradient; 0 does not clip
+    atoms_lr: float = 1.0  # factor on the rate of atoms and coefficients
+    atoms_decay: float = 1.0  # factor on their weight decay
+    controls: Controls = "current"  # the rate by which an algorithm turns a client's move into a gradient
+    optimiser: Optimiser | None = None  # None: SGD with ``momentum``
+    schedule: Schedule | None = None  # None: 1 in all rounds and steps
+    accumulate: int = 1  # batches of one step, which sees the mean over all their samples
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "training")
+        one_of(CONTROLS, self.controls, "controls")
+        check_optimiser(self.optimiser, self.momentum)
+        check_schedule(self.schedule)
+
+    def _replace(self, **changes: float | str | Optimiser | Schedule) -> "Training":
+        """Returns another training, as a named tuple does."""
+        return replace(self, **changes)  # type: ignore[arg-type] # checked when it is made
+
+    @property
+    def samples(self) -> int:
+        """The most samples of a step: those of all its batches."""
+        return self.batch_size * self.accumulate
+
+    @property
+    def rule(self) -> Optimiser:
+        """The optimiser that moves the weights."""
+        return _sgd(self.momentum) if self.optimiser is None else self.optimiser
+
+    def rate(self, round: int) -> float:
+        """Returns the learning rate of a round.
+
+        >>> Training(lr=0.1, lr_decay=0.5).rate(2)
+        0.025
+        """
+        grown = round * math.log(self.lr_decay)  # a power of floats raises where it is too large
+        if grown > 0 and grown + math.log(self.lr or 1) > math.log(RANGES["lr"].high):
+            what = f"lr_decay={self.lr_decay} has raised the learning rate above {RANGES['lr'].high:g}"
+            raise FloatingPointError(f"round {round + 1}: {what}. Use lr_decay=1 or less.")
+        return self.lr * self.lr_decay**round * (1.0 if self.schedule is None else self.schedule.of_round(round))
+
+    @property
+    def of_step(self) -> OfStep | None:
+        """The factors of a round's steps, if they differ."""
+        return None if self.schedule is None else self.schedule.of_step

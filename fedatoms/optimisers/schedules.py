@@ -1,0 +1,106 @@
+"""Schedules of the learning rate: factors on it over a run's rounds, and over a client's steps within a round."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedatoms.core.lookup import shown
+from fedatoms.core.options import SHAPES, Shape, check_range, one_of
+from fedatoms.optimisers.base import Displacement
+
+OfRound = Callable[[int], float]
+OfStep = Callable[[Tensor, Tensor], Tensor]
+
+
+class Schedule(NamedTuple):
+    """Factors on the learning rate; a round's and a step's are multiplied, and by ``lr_decay`` too."""
+
+    of_round: OfRound  # round, from 0 -> factor
+    of_step: OfStep | None = None  # step, from 0, and how many the client has in the round -> factor; None: 1
+
+
+def constant(warmup: int = 0, *, steps: Shape = "constant", warmup_steps: int = 0) -> Schedule:
+    """Rises in a line for some rounds, and stays; ``steps`` and ``warmup_steps`` say the same of each round's steps.
+
+    >>> [constant(warmup=3).of_round(t) for t in range(5)]
+    [0.25, 0.5, 0.75, 1.0, 1.0]
+    """
+    return _schedule("constant", 1, warmup, steps, warmup_steps)
+
+
+def cosine(rounds: int, warmup: int = 0, *, steps: Shape = "constant", warmup_steps: int = 0) -> Schedule:
+    """Falls over so many rounds as half a cosine does, after a warm-up; rounds beyond have the factor of the last.
+
+    >>> [round(cosine(rounds=4).of_round(t), 3) for t in range(5)]
+    [1.0, 0.854, 0.5, 0.146, 0.146]
+    """
+    check_range("rounds", rounds)
+    return _schedule("cosine", rounds, warmup, steps, warmup_steps)
+
+
+def schedule(shape: str, rounds: int, warmup: int, steps: str, warmup_steps: int) -> Schedule | None:
+    """Returns the schedule of an experiment; None if it is constant.
+
+    >>> schedule("constant", 100, 0, "constant", 0)
+    """
+    over, within = (one_of(SHAPES, each, name) for each, name in ((shape, "schedule"), (steps, "step_schedule")))
+    if (over, warmup, within, warmup_steps) == ("constant", 0, "constant", 0):
+        return None
+    return _schedule(over, rounds, warmup, within, warmup_steps)
+
+
+def check_schedule(schedule: object) -> None:
+    """Refuses what is no schedule; None is none.
+
+    >>> check_schedule("cosine")
+    Traceback (most recent call last):
+    ...
+    ValueError: schedule='cosine' is not a schedule. Use for example fedatoms.optimisers.cosine(rounds=100).
+    """
+    if not isinstance(schedule, Schedule | None):
+        use = "fedatoms.optimisers.cosine(rounds=100)"
+        raise ValueError(f"schedule={shown(schedule)} is not a schedule. Use for example {use}.")
+
+
+def step_factors(of_step: OfStep, steps: int) -> list[float]:
+    """Returns the factors of so many steps.
+
+    >>> [round(factor, 2) for factor in step_factors(constant(steps="cosine").of_step, 2)]
+    [1.0, 0.5]
+    """
+    return of_step(torch.arange(steps).double(), torch.tensor(steps).double()).tolist()
+
+
+def summed(of_step: OfStep, displacement: Displacement, steps: Tensor, most: int) -> Tensor:
+    """Returns how far unit gradients move at the rate 1 in the first ``steps`` of ``most`` steps with a schedule.
+
+    >>> from fedatoms.optimisers import sgd
+    >>> summed(constant(steps="cosine").of_step, sgd().displacement, torch.tensor(2.0), most=3)  # 1 + 1/2
+    tensor(1.5000)
+    """
+    place, count = torch.arange(most, device=steps.device).double(), steps.double()
+    each = displacement(place + 1, 1.0) - displacement(place, 1.0)  # what a step adds
+    return torch.where(place < count, of_step(place, count) * each, 0.0).sum().to(steps.dtype)
+
+
+def _schedule(shape: Shape, rounds: int, warmup: int, steps: Shape, warmup_steps: int) -> Schedule:
+    check_range("warmup", warmup)
+    check_range("warmup_steps", warmup_steps)
+    one_of(SHAPES, steps, "steps")
+
+    def of_round(t: int) -> float:
+        place, length = torch.tensor([t if shape == "constant" else min(t, rounds - 1), rounds]).double()
+        return float(_factor(place, length, shape, warmup))
+
+    flat = steps == "constant" and not warmup_steps
+    return Schedule(of_round, None if flat else partial(_factor, shape=steps, warmup=warmup_steps))
+
+
+def _factor(place: Tensor, length: Tensor, shape: Shape, warmup: int) -> Tensor:
+    """Returns the factor at a place of so many: it rises in a line to 1, and then stays or falls to almost 0."""
+    part = (place - warmup) / (length - warmup).clamp(min=1)
+    after = torch.ones_like(part) if shape == "constant" else (1 + torch.cos(torch.pi * part)) / 2
+    return torch.where(place < warmup, (place + 1) / (warmup + 1), after)
