@@ -31,7 +31,7 @@ GROUPS = {  # of the flags of an experiment, in the order of their help
     "exchange": ("rounds", "fraction", "failures", "beta", "fast", "slow_local", "fixed"),
     "local training": (
         *("epochs", "batch_size", "lr", "lr_decay", "momentum", "weight_decay", "clip", "atoms_lr", "atoms_decay"),
-        "last_epochs",
+        *("last_epochs", "objective", "objective_strength"),
     ),
     "scoring": ("score", "eval_every", "own_test"),
     "machine": ("seed", "device", "precision", "deterministic", "threads", "map", "block", "client_state"),

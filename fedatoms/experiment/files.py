@@ -13,7 +13,7 @@ from fedatoms.experiment.parse import period_of
 EXPERIMENT = "experiment.json"
 ABSENT_IN_OLDER_FILES = frozenset(  # such a file means the default
     {"holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"}
-    | {"own_test", "precision", "fixed"}
+    | {"own_test", "precision", "fixed", "objective", "objective_strength"}
 )
 
 

@@ -7,7 +7,11 @@ from pathlib import Path
 from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
 from fedatoms.experiment.files import to_json
 
-ADDED_LATER = {"fixed": ""}  # no part of an identity at these values: results from before the field keep theirs
+ADDED_LATER = {
+    "fixed": "",
+    "objective": "classification",
+    "objective_strength": None,
+}  # no part of an identity at these values: results from before the field keep theirs
 
 
 def identity(experiment: Experiment, *, without: tuple[str, ...] = ()) -> str:
@@ -42,7 +46,8 @@ def run_name(experiment: Experiment) -> str:
     layers = "" if kind == "plain" else f"-{kind}{size}"
     own = "" if experiment.personal == "none" else f"-{experiment.personal}"
     method = f"{experiment.algorithm}{layers}{own}".replace(":", ".")  # module:factory, in folders of any system
-    return f"{method}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
+    aim = "" if experiment.objective == "classification" else f"-{experiment.objective}".replace(":", ".")
+    return f"{method}{aim}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
 
 
 def run_folder(experiment: Experiment) -> Path:
