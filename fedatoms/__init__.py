@@ -1,8 +1,8 @@
 """Federated learning with filter atoms: extra clients at no extra cost.
 
 The names of the ten-line program stand here; every other one in the folder where it lives: ``fedatoms.algorithms``,
-``optimisers``, ``personal``, ``nn``, ``data``, ``engine``, ``adapt``, ``flower`` and ``testing``. All are imported when
-first used, so ``import fedatoms`` is quick and the command line's help needs no torch.
+``objectives``, ``optimisers``, ``personal``, ``nn``, ``data``, ``engine``, ``adapt``, ``flower`` and ``testing``. All
+are imported when first used, so ``import fedatoms`` is quick and the command line's help needs no torch.
 """
 
 import importlib
@@ -13,6 +13,7 @@ from fedatoms.core.version import __version__
 
 if TYPE_CHECKING:
     from fedatoms import adapt, algorithms, data, engine, flower, nn, personal, testing
+    from fedatoms import objectives as objectives
     from fedatoms import optimisers as optimisers
     from fedatoms.engine.client_round import Training
     from fedatoms.engine.loop import train
@@ -61,6 +62,7 @@ _HOMES = {
     "run": "runs.execute",
     "train": "engine.loop",
 }
+_BESIDE = ("objectives", "optimisers")  # folders of values that one of the twenty takes
 _MOVED = {  # names of 0.1.0, for the error that says where each is now
     **dict.fromkeys(("inputs_of", "load_personal", "personal_model", "personalise", "save_personal"), "adapt"),
     **dict.fromkeys(("ALGORITHMS", "Algorithm", "algorithm", "fedadam", "fedavg", "fedavgm"), "algorithms"),
@@ -76,13 +78,13 @@ def _hint(name: str) -> str:
     if name in _MOVED:
         return f". fedatoms.{name} has moved since 0.1.0: use fedatoms.{_MOVED[name]}.{name}"
     places = {each: f"fedatoms.{folder}.{each}" for each, folder in _MOVED.items()}
-    for folder in ("algorithms", "personal"):  # these need no torch
+    for folder in ("algorithms", "personal", "objectives"):  # these need no torch
         places |= {each: f"fedatoms.{folder}.{each}" for each in importlib.import_module(f"fedatoms.{folder}").__all__}
     return did_you_mean(name, {**places, **{each: f"fedatoms.{each}" for each in __all__}})
 
 
 if not TYPE_CHECKING:
-    _FOLDERS = {name: name for name in (*__all__, "optimisers") if name not in _HOMES}
+    _FOLDERS = {name: name for name in (*__all__, *_BESIDE) if name not in _HOMES}
     __getattr__ = lazily(__name__, {**_HOMES, **_FOLDERS}, _hint)
 
 

@@ -26,13 +26,14 @@ from fedatoms.engine.client_round import Training
 from fedatoms.engine.finetune import last_pass, runtime_of_last_pass
 from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import layout_of, prepare
-from fedatoms.engine.spec import Simulation
-from fedatoms.experiment.build import assemble
+from fedatoms.engine.spec import CLASSES, Simulation
+from fedatoms.experiment.build import assemble, objective_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
 from fedatoms.experiment.identities import identity
 from fedatoms.nn.atoms import fuse
 from fedatoms.nn.pure import with_params
+from fedatoms.objectives.base import Objective
 from fedatoms.personal.base import Part, Personal, Phase, of_groups
 from fedatoms.runs.loading import ImagesOf, fill, how_to_rewrite, images_of, load_model
 from fedatoms.runs.personal_models import FOLDER, personal_file
@@ -45,13 +46,14 @@ Model = nn.Module | Path | str  # a trained network, or the folder of a finished
 
 
 class Base(NamedTuple):
-    """A global model; if it is a run's, also its head, its recipe and shape of images, and its experiment."""
+    """A global model; if it is a run's, also its head, its recipe and shape of images, its experiment and objective."""
 
     model: nn.Module
     head: str | None = None
     recipe: Recipe | None = None
     shape: tuple[int, ...] | None = None
     experiment: str = ""
+    objective: Objective = CLASSES
 
 
 def personalise(
@@ -67,6 +69,7 @@ def personalise(
     clip: float = 10.0,
     recipe: Recipe | None = None,
     head: str | None = None,
+    objective: Objective | None = None,
     seed: int = 0,
     device: str = "cpu",
 ) -> Params:
@@ -83,7 +86,7 @@ def personalise(
     """
     check_range("lr", lr)
     base = base_of(model)
-    base = base._replace(recipe=recipe or base.recipe, head=head or base.head)
+    base = base._replace(recipe=recipe or base.recipe, head=head or base.head, objective=objective or base.objective)
     client = federation([data], test=data)
     if base.shape and client.x.shape[1:] != base.shape:
         raise ValueError(
@@ -204,7 +207,8 @@ def base_of(model: Model) -> Base:
     folder = as_path(model, "model")
     experiment = load_run(folder)
     recipe = recipe_of(experiment.dataset, experiment.augment)
-    return Base(_model_of(folder), experiment.head or None, recipe, images_of(folder).shape, identity(experiment))
+    head, shape, aim = experiment.head or None, images_of(folder).shape, objective_of(experiment)
+    return Base(_model_of(folder), head, recipe, shape, identity(experiment), aim)
 
 
 def simulation_of(
@@ -216,6 +220,7 @@ def simulation_of(
         client._replace(recipe=base.recipe),
         personal=Personal(part_of(part), beside=True, phases=(Phase("own"),)),
         training=training,
+        objective=base.objective,
         score=(),
         seed=seed,
         device=device,

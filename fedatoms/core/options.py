@@ -137,6 +137,7 @@ RANGES: dict[str, Range] = {
     "lr": POSITIVE,
     "lr_decay": POSITIVE._replace(use="for example 0.998, or 1 for none"),
     "momentum": SHARE._replace(use="for example 0.9, or 0 for none"),
+    "objective_strength": Range(-1e6, 1e6, "[]", "None for its default"),
     "personal_strength": Range(-1e6, 1e6, "[]", "None for its authors' default"),
     "rounds": COUNT,
     "seed": Range(-HUGE, HUGE, "[]", "for example 0", whole=True),

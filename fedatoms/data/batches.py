@@ -117,7 +117,16 @@ def fetch(
     images = normalise(x.index_select(0, rows.flatten()), recipe, dtype)  # ten times as fast as x[rows] on a CPU
     if recipe is not None and (recipe.flip or recipe.pad):
         images = _augment(images, recipe, flip.flatten(), shift.flatten(0, -2))
-    return images.view(*rows.shape, *x.shape[1:]), y[rows]
+    return images.view(*rows.shape, *x.shape[1:]), cast_targets(y[rows], dtype)
+
+
+def cast_targets(y: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns targets that are real numbers in the type of the parameters; whole numbers stay.
+
+    >>> [cast_targets(torch.tensor([1], dtype=kind), torch.float32).dtype for kind in (torch.float64, torch.int64)]
+    [torch.float32, torch.int64]
+    """
+    return y.to(dtype) if y.is_floating_point() else y
 
 
 def normalise(x: Tensor, recipe: Recipe | None, dtype: torch.dtype) -> Tensor:

@@ -30,12 +30,12 @@ class Federation(NamedTuple):
     """
 
     x: Tensor
-    y: Tensor
+    y: Tensor  # a row for each sample: its class, or whatever else the objective learns
     parts: list[Tensor]
     test_x: Tensor
     test_y: Tensor
     test_parts: list[Tensor]
-    classes: int
+    classes: int  # 0: targets are no classes
     recipe: Recipe | None
 
 
@@ -52,6 +52,7 @@ def hold_out(images: Images, share: float, seed: int) -> Images:
     check_range("holdout", share, argument="share")
     if share == 0:
         return images
+    need_labels(images.y, "holdout", "0, and a test set of your own")
     x, y, held, rng = images.x, images.y, torch.zeros(len(images.y), dtype=torch.bool), generator(seed, "holdout")
     for label in range(images.classes):
         rows = (y == label).nonzero()[:, 0]
@@ -80,7 +81,8 @@ def partition(images: Images, split: Split) -> Federation:
 def federation(clients: Sequence[Samples], test: Samples) -> Federation:
     """Builds a federation from your own data: one (x, y) pair or map-style data set per client, and one for testing.
 
-    Client k's part of the test set is those samples whose labels occur in its own data.
+    Labels, y of shape (n,) in whole numbers, are classes: client k's part of the test set is those samples whose labels
+    occur in its own data. Any other y is kept as it is, and every client's part is the whole test set.
 
     >>> ann, bob = (torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])), (torch.ones(3, 2), torch.tensor([2, 2, 2]))
     >>> ours = federation([ann, bob], test=(torch.zeros(3, 2), torch.tensor([0, 1, 2])))
@@ -95,33 +97,62 @@ def federation(clients: Sequence[Samples], test: Samples) -> Federation:
     for name, x in [*((f"client {number}", x) for number, x in enumerate(xs)), ("test", test_x)]:
         _check_shape(x, xs[0], name)
         _check_kind(x, xs[0], name)
+    for name, y in [*((f"client {number}", y) for number, y in enumerate(ys)), ("test", test_y)]:
+        _check_alike(y, ys[0], name)
     x, y = torch.cat(xs), torch.cat(ys)
     parts = list(torch.split(torch.arange(len(y)), [len(one) for one in ys]))
+    if not are_labels(y):
+        return Federation(x, y, parts, test_x, test_y, [torch.arange(len(test_y))] * len(parts), 0, None)
     classes = int(torch.cat([y, test_y]).max()) + 1
     return Federation(x, y, parts, test_x, test_y, _seen(ys, test_y), classes, None)
 
 
 def pair_up(samples: Samples, name: str) -> tuple[Tensor, Tensor]:
-    """Returns samples and their labels as tensors; an error names ``name``.
+    """Returns samples and their targets as tensors; an error names ``name``.
 
-    >>> pair_up((torch.zeros(2, 3), torch.zeros(2)), "client 0")
+    >>> pair_up((torch.zeros(2, 3), torch.tensor([0, -1])), "client 0")
     Traceback (most recent call last):
-    ValueError: client 0: labels of type torch.float32 are not whole numbers. Use y.long().
+    ValueError: client 0, sample 1: label -1 is negative. Number the classes from 0, or use y.float() for numbers.
     """
     pair = _materialise(samples, name) if isinstance(samples, Dataset) else samples
     if not isinstance(pair, tuple | list) or [isinstance(one, Tensor | np.ndarray) for one in pair] != [True, True]:
         raise ValueError(f"{name}: {type(pair).__name__} is not a pair of tensors. Pass (x, y) or a map-style Dataset.")
     x, y = (_tensor(one, name) for one in pair)
-    if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise ValueError(
             f"{name}: x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)} do not pair up: each sample needs a "
-            "label. Pass x of shape (n, ...) and y of shape (n,)."
+            "label. Pass x of shape (n, ...) and y of shape (n,) or (n, ...)."
         )
     if len(y) == 0:
         raise ValueError(f"{name}: has no samples, but needs at least one. Leave it out.")
     x = as_inputs(x, name)
     _check_finite(x, name)
-    return x.detach(), _labels(y, name)
+    return x.detach(), _targets(y, name)
+
+
+def are_labels(y: Tensor) -> bool:
+    """Says whether targets can be classes: one whole number per sample.
+
+    >>> are_labels(torch.tensor([0, 1])), are_labels(torch.tensor([0.5])), are_labels(torch.tensor([[0, 1]]))
+    (True, False, False)
+    """
+    return y.dim() == 1 and not y.is_floating_point()
+
+
+def need_labels(y: Tensor, what: str, instead: str) -> None:
+    """Refuses to tell samples apart by class where their targets are none.
+
+    >>> need_labels(torch.zeros(3), "partition shards", "iid")
+    Traceback (most recent call last):
+    ...
+    ValueError: partition shards tells samples apart by class, but targets of type torch.float32 and shape (3,) are no
+    classes. Use iid.
+    """
+    if not are_labels(y):
+        raise ValueError(
+            f"{what} tells samples apart by class, but targets of type {y.dtype} and shape {tuple(y.shape)} are no "
+            f"classes. Use {instead}."
+        )
 
 
 def as_inputs(x: Array, name: str) -> Tensor:
@@ -147,6 +178,7 @@ def test_by_classes(data: Federation) -> Federation:
     >>> set(digits.test_y[ours.test_parts[0]].tolist()) == set(digits.y[ours.parts[0]].tolist())
     True
     """
+    need_labels(data.y, "own_test=classes", "own_test=split, or federation(clients, tests=...)")
     return data._replace(test_parts=_seen([data.y[part] for part in data.parts], data.test_y))
 
 
@@ -166,6 +198,8 @@ def check_rows(data: Federation) -> None:
 
 def check_own_tests(data: Federation) -> None:
     """Refuses a federation in which a client trains on a class that its part of the test set lacks."""
+    if not are_labels(data.y):
+        return
     for client, (part, test) in enumerate(zip(data.parts, data.test_parts, strict=True)):
         lacking = set(data.y[part].tolist()) - set(data.test_y[test].tolist())
         if lacking:
@@ -232,16 +266,36 @@ def _tensor(one: Array, name: str) -> Tensor:
     return made
 
 
-def _labels(y: Tensor, name: str) -> Tensor:
-    if y.dtype.is_floating_point or y.dtype.is_complex:
-        raise ValueError(f"{name}: labels of type {y.dtype} are not whole numbers. Use y.long().")
+def _targets(y: Tensor, name: str) -> Tensor:
+    if y.is_complex():
+        raise ValueError(
+            f"{name}: targets of type {y.dtype} are no numbers that a model returns. Use y.real or y.abs()."
+        )
+    if y.is_floating_point():
+        _check_finite(y, name)
+        return y.detach()
     labels = y.detach().long()
-    if (labels < 0).any():
+    if are_labels(labels) and (labels < 0).any():
         sample = int((labels < 0).nonzero()[0])
         raise ValueError(
-            f"{name}, sample {sample}: label {int(labels[sample])} is negative. Number the classes from 0."
+            f"{name}, sample {sample}: label {int(labels[sample])} is negative. Number the classes from 0, or use "
+            f"y.float() for numbers."
         )
     return labels
+
+
+def _check_alike(y: Tensor, first: Tensor, name: str) -> None:
+    """Refuses targets of another kind or shape than those of the first client."""
+    if y.is_floating_point() and are_labels(first):
+        raise ValueError(
+            f"{name}: labels of type {y.dtype} are not whole numbers. Use y.long(), or y.float() for all clients if "
+            f"targets are numbers."
+        )
+    if y.is_floating_point() != first.is_floating_point() or y.shape[1:] != first.shape[1:]:
+        raise ValueError(
+            f"{name}: targets of type {y.dtype} and shape {tuple(y.shape)} differ from client 0's {first.dtype} and "
+            f"{tuple(first.shape)}, but one model learns them all. Give them one type and one shape."
+        )
 
 
 def _check_finite(x: Tensor, name: str) -> None:

@@ -95,6 +95,11 @@ def _check_clients(clients: int, samples: int) -> None:
 
 
 def _count_classes(y: Tensor, test_y: Tensor) -> int:
+    if y.dim() != 1 or bool((y != y.round()).any()):
+        raise ValueError(
+            f"shards and dirichlet split by class, but targets of type {y.dtype} and shape {tuple(y.shape)} are no "
+            f"classes. Use iid, or give each client its samples with fedatoms.data.federation."
+        )
     labels = np.unique(y.cpu().numpy())
     if not np.array_equal(labels, np.arange(len(labels))):
         raise ValueError(

@@ -16,6 +16,7 @@ from fedatoms.data.federations import Federation
 from fedatoms.engine.accumulation import Batch, Gradient, accumulated
 from fedatoms.engine.training import Training as Training
 from fedatoms.nn.pure import Network
+from fedatoms.objectives.base import Objective, output_of
 from fedatoms.optimisers.schedules import step_factors, summed
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class Learner(NamedTuple):
     travelling: frozenset[str]  # parameters that the algorithm sees and the server averages
     statistics: frozenset[str]  # buffers that the server averages
     rate: float  # eta_t
+    objective: Objective
     precision: Precision = "float32"
     decomposed: frozenset[str] = frozenset()  # parameters that are atoms or coefficients
     align: Alignment | None = None  # to the leaf ``classes`` of the memory ``targets``
@@ -239,20 +241,26 @@ def _loss(learner: Learner, params: Params, memory: Memory, batch: Batch) -> tup
     net, align = learner.network, learner.align
     with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=learner.precision == "bf16"):
         if align is None:
-            logits, buffers = net.train(params, batch.x, batch.real, batch.key)
+            returned, buffers = net.train(params, batch.x, batch.real, batch.key)
         else:
-            logits, buffers, z = net.study(align.layer, params, batch.x, batch.real, batch.key)
-    loss = _cross_entropy(logits.to(net.dtype), batch)
+            returned, buffers, z = net.study(align.layer, params, batch.x, batch.real, batch.key)
+    loss = _objective_loss(learner.objective, _output(learner, returned).to(net.dtype), batch)
     if align is not None:
         far = F.mse_loss(z.to(net.dtype), memory["targets"]["classes"][batch.y], reduction="none").mean(1)
         loss = loss + align.strength * _mean(far, batch)
     return loss, buffers
 
 
-def _cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    if batch.real is None:
-        return F.cross_entropy(logits, batch.y)
-    return _mean(F.cross_entropy(logits, batch.y, reduction="none"), batch)
+def _output(learner: Learner, returned: object) -> Tensor:
+    if isinstance(returned, Tensor) and learner.objective.read is output_of:
+        return returned
+    return learner.objective.read(returned)
+
+
+def _objective_loss(objective: Objective, outputs: Tensor, batch: Batch) -> Tensor:
+    if batch.real is None and objective.mean_loss is not None:
+        return objective.mean_loss(outputs, batch.y)
+    return _mean(objective.loss(outputs, batch.y), batch)
 
 
 def _mean(each: Tensor, batch: Batch) -> Tensor:

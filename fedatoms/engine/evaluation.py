@@ -1,27 +1,55 @@
 """Scores of three global models on the test set, and of every client's own model on that client's test images."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fedatoms.core import trees
 from fedatoms.core.options import Scored
+from fedatoms.core.scales import ACCURACY, Scale
 from fedatoms.core.trees import Params
-from fedatoms.data.batches import normalise
+from fedatoms.data.batches import cast_targets, normalise
 from fedatoms.engine.runtime import Runtime, scored_at_once
 from fedatoms.engine.state import State
+from fedatoms.objectives.base import Metric, Objective
 
 
 class Score(NamedTuple):
-    """A model's accuracy and loss; for clients' own models the means over samples, and the spread over clients."""
+    """A model's score and loss; for clients' own models the means over samples, and the spread over clients."""
 
-    accuracy: float  # in per cent
+    value: float  # of the objective's first metric, for example the accuracy in per cent
     loss: float
-    worst: float | None = None  # mean accuracy of the worst tenth of the clients
+    worst: float | None = None  # mean value of the worst tenth of the clients
     spread: float | None = None  # standard deviation over clients
+    scale: Scale = ACCURACY  # what the value is a number of
+    others: Mapping[str, float] = {}  # the objective's further metrics
+
+    @property
+    def accuracy(self) -> float:
+        """The value of a classifier, in per cent."""
+        if self.scale.name != ACCURACY.name:
+            raise AttributeError(f"this score is {self.scale.axis}, no accuracy. Use its value.")
+        return self.value
+
+    def parts(self) -> dict[str, float]:
+        """Returns what is known, with the value under its metric's name.
+
+        >>> Score(97.5, 0.1).parts()
+        {'accuracy': 97.5, 'loss': 0.1}
+        """
+        known = {"loss": self.loss, "worst": self.worst, "spread": self.spread}
+        return {self.scale.name: self.value, **{n: v for n, v in known.items() if v is not None}, **self.others}
+
+    def __repr__(self) -> str:
+        more = f", others={dict(self.others)}" if self.others else ""
+        words = f"{self.scale.name}={self.value!r}, loss={self.loss!r}, worst={self.worst!r}, spread={self.spread!r}"
+        return f"Score({words}{more})"
+
+
+Means = Sequence[Tensor]  # of the statistics of each metric over samples, and of the loss
 
 
 def evaluate(runtime: Runtime, state: State) -> dict[Scored, Score]:
@@ -52,46 +80,88 @@ def scored_model(state: State, which: Scored, clients: int) -> Params:
 
 def score(runtime: Runtime, params: Params) -> Score:
     """Evaluates a model on the test set."""
-    right, loss = _outcomes(runtime, params, torch.arange(len(runtime.data.test_y)))
-    return Score(100 * float(right.double().mean()), float(loss.double().mean()))
+    each = _outcomes(runtime, params, torch.arange(len(runtime.data.test_y)))
+    return score_of(runtime.sim.objective, [one.double().mean(0) for one in each])
+
+
+def score_of(objective: Objective, means: Means) -> Score:
+    """Turns means over samples into a score.
+
+    >>> from fedatoms.objectives import regression
+    >>> score_of(regression(), [torch.tensor(4.0), torch.tensor(1.5), torch.tensor([4.0, 0.0, 8.0]), torch.tensor(4.0)])
+    Score(rmse=2.0, loss=4.0, worst=None, spread=None, others={'mae': 1.5, 'r2': 0.5})
+    """
+    pairs = zip(objective.metrics, means, strict=False)  # the loss comes last
+    first, *others = (metric.times * float(metric.each(mean.cpu()[None])[0]) for metric, mean in pairs)
+    names = [metric.name for metric in objective.metrics[1:]]
+    return Score(first, float(means[-1]), scale=objective.scale, others=dict(zip(names, others, strict=True)))
 
 
 def personal_score(runtime: Runtime, state: State) -> Score:
     """Evaluates the server's model with each client's personal parameters on that client's test images."""
+    tested = torch.tensor([float(len(part)) for part in runtime.data.test_parts], dtype=torch.float64)
+    return over_clients(runtime.sim.objective, personal_sums(runtime, state), tested)
+
+
+def personal_sums(runtime: Runtime, state: State) -> list[Tensor]:
+    """Adds up what is known of each client's test images, (C, ...), in float64: of each metric, and the loss."""
     server, parts = state.server.params, runtime.data.test_parts
     own = [_own(runtime, state, client) for client in range(len(parts))]
-    found = {client: (torch.zeros(0, device=runtime.sim.device),) * 2 for client in range(len(parts))}  # not tested
+    found: dict[int, list[Tensor]] = {}
     alike = [client for client, tree in enumerate(own) if not tree and len(parts[client])]  # no personal parameters yet
     if alike:
-        right, loss = _outcomes(runtime, server, torch.arange(len(runtime.data.test_y)))
-        found |= {
-            client: (right[rows], loss[rows]) for client in alike for rows in [parts[client].to(runtime.sim.device)]
-        }
+        each = _outcomes(runtime, server, torch.arange(len(runtime.data.test_y)))
+        found |= {client: _sums(one[parts[client].to(runtime.sim.device)] for one in each) for client in alike}
     owners, at_once = [client for client, tree in enumerate(own) if tree], _clients_at_once(runtime)
     for first in range(0, len(owners), at_once):
         some = owners[first : first + at_once]
         outcomes = _own_outcomes(runtime, server, [own[client] for client in some], [parts[client] for client in some])
-        found.update(zip(some, outcomes, strict=True))
-    right, loss = (torch.stack([found[client][i].double().sum() for client in range(len(parts))]).cpu() for i in (0, 1))
-    return over_clients(right, loss, torch.tensor([float(len(part)) for part in parts], dtype=torch.float64))
+        found.update(zip(some, map(_sums, outcomes), strict=True))
+    nothing = [torch.zeros_like(one) for one in next(iter(found.values()), [])]  # of clients that are not tested
+    columns = zip(*(found.get(client, nothing) for client in range(len(parts))), strict=True)
+    return [torch.stack(column).cpu() for column in columns]
 
 
-def over_clients(right: Tensor, loss: Tensor, tested: Tensor) -> Score:
-    """Combines clients' results: correct predictions and summed losses over ``tested`` samples each, in float64.
+def over_clients(objective: Objective, sums: Means, tested: Tensor) -> Score:
+    """Combines what clients' results add up to over ``tested`` samples each, in float64.
 
-    >>> over_clients(torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0]), torch.tensor([3.0, 1.0]))
+    >>> from fedatoms.objectives import classification
+    >>> right, loss = torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0])
+    >>> over_clients(classification(), [right, loss], torch.tensor([3.0, 1.0]))
     Score(accuracy=75.0, loss=1.0, worst=0.0, spread=50.0)
     """
-    each = (right / tested)[tested > 0].sort().values
-    if not len(each):
+    if not tested.any() or not sums:
         raise ValueError("no client has a part of the test set, so no own model can be scored. Use own_test=classes.")
+    metric, some = objective.metrics[0], tested > 0
+    counts = tested[some].reshape(-1, *[1] * (sums[0].dim() - 1))
+    each = metric.each(sums[0][some] / counts).sort(descending=not metric.higher).values
     worst = each[: max(round(len(each) / 10), 1)].mean()
-    return Score(
-        accuracy=100 * float(right.sum() / tested.sum()),
-        loss=float(loss.sum() / tested.sum()),
-        worst=100 * float(worst),
-        spread=100 * float(each.std(correction=0)),
-    )
+    whole = score_of(objective, [one.sum(0) / tested.sum() for one in sums])
+    return whole._replace(worst=metric.times * float(worst), spread=metric.times * float(each.std(correction=0)))
+
+
+def to_numbers(objective: Objective, means: Means) -> dict[str, Tensor]:
+    """Names means over samples, as a node sends them: a mean that is a score is sent as one, in its unit.
+
+    >>> from fedatoms.objectives import classification
+    >>> to_numbers(classification(), [torch.tensor(0.5), torch.tensor(2.0)])
+    {'accuracy': tensor(50.), 'loss': tensor(2.)}
+    """
+    pairs = zip(objective.metrics, means, strict=False)
+    return {**{one.name: mean * _factor(one) for one, mean in pairs}, "loss": means[-1]}
+
+
+def from_numbers(objective: Objective, numbers: Mapping[str, Tensor]) -> list[Tensor]:
+    """Inverts ``to_numbers``."""
+    return [*(numbers[one.name] / _factor(one) for one in objective.metrics), numbers["loss"]]
+
+
+def _factor(metric: Metric) -> float:
+    return metric.times if metric.value is None else 1
+
+
+def _sums(each: Iterable[Tensor]) -> list[Tensor]:
+    return [one.double().sum(0) for one in each]
 
 
 def _own(runtime: Runtime, state: State, client: int) -> Params:
@@ -105,10 +175,8 @@ def _clients_at_once(runtime: Runtime) -> int:
     return max(scored_at_once(runtime.sim.device) // max(longest, 1), 1) if runtime.sim.device.startswith("cuda") else 1
 
 
-def _own_outcomes(
-    runtime: Runtime, server: Params, own: list[Params], parts: list[Tensor]
-) -> list[tuple[Tensor, Tensor]]:
-    """Returns for each client's test samples whether its model is correct, and its loss."""
+def _own_outcomes(runtime: Runtime, server: Params, own: list[Params], parts: list[Tensor]) -> list[list[Tensor]]:
+    """Returns for each client's test samples what each metric knows of them, and their losses."""
     if len(own) > 1:
         try:
             return _together(runtime, server, own, parts)
@@ -118,25 +186,33 @@ def _own_outcomes(
 
 
 @torch.no_grad()
-def _together(runtime: Runtime, server: Params, own: list[Params], parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    data, dtype = runtime.data, runtime.network.dtype
+def _together(runtime: Runtime, server: Params, own: list[Params], parts: list[Tensor]) -> list[list[Tensor]]:
+    net, read = runtime.network, runtime.sim.objective.read
     rows = pad_sequence(parts, batch_first=True).to(runtime.sim.device)
-    x, y = normalise(data.test_x[rows.flatten()], data.recipe, dtype).unflatten(0, rows.shape), data.test_y[rows]
-    logits = torch.vmap(lambda tree, images: runtime.network.predict({**server, **tree}, images))(trees.stack(own), x)
-    right, loss = logits.argmax(2) == y, F.cross_entropy(logits.movedim(2, 1), y, reduction="none")
-    return [(right[i, : len(part)], loss[i, : len(part)]) for i, part in enumerate(parts)]
+    x, y = _tested(runtime, rows.flatten())
+    images = x.unflatten(0, rows.shape)
+    outputs = torch.vmap(lambda tree, some: read(net.predict({**server, **tree}, some)))(trees.stack(own), images)
+    each = [one.unflatten(0, rows.shape) for one in _of_samples(runtime.sim.objective, outputs.flatten(0, 1), y)]
+    return [[one[i, : len(part)] for one in each] for i, part in enumerate(parts)]
 
 
 @torch.no_grad()
-def _outcomes(runtime: Runtime, params: Params, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns for each test sample whether a model is correct, and its loss."""
-    data, dtype, right, losses = runtime.data, runtime.network.dtype, [], []
+def _outcomes(runtime: Runtime, params: Params, rows: Tensor) -> list[Tensor]:
+    """Returns for each test sample what each metric knows of it, and its loss."""
+    found = []
     for some in rows.to(runtime.sim.device).split(scored_at_once(runtime.sim.device)):
-        y = data.test_y[some]
-        logits = runtime.predict(params, normalise(data.test_x[some], data.recipe, dtype))
-        right.append(logits.argmax(1) == y)
-        losses.append(F.cross_entropy(logits, y, reduction="none"))
-    return torch.cat(right), torch.cat(losses)
+        x, y = _tested(runtime, some)
+        found.append(_of_samples(runtime.sim.objective, runtime.predict(params, x), y))
+    return [torch.cat(one) for one in zip(*found, strict=True)]
+
+
+def _of_samples(objective: Objective, outputs: Tensor, y: Tensor) -> list[Tensor]:
+    return [*(metric.of(outputs, y) for metric in objective.metrics), objective.loss(outputs, y)]
+
+
+def _tested(runtime: Runtime, rows: Tensor) -> tuple[Tensor, Tensor]:
+    data, dtype = runtime.data, runtime.network.dtype
+    return normalise(data.test_x[rows], data.recipe, dtype), cast_targets(data.test_y[rows], dtype)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedatoms.core import trees
 from fedatoms.core.options import Scored, check_range
 from fedatoms.core.trees import Params
-from fedatoms.data.batches import normalise
+from fedatoms.data.batches import cast_targets, normalise
 from fedatoms.engine import feature_exchange, server
 from fedatoms.engine.client_states import Clients
 from fedatoms.engine.evaluation import Score, evaluate
@@ -21,6 +21,7 @@ from fedatoms.engine.spec import Simulation, check_simulation
 from fedatoms.engine.state import Record, State
 from fedatoms.nn.models import fitting
 from fedatoms.nn.pure import with_params
+from fedatoms.objectives.checks import check_outputs
 
 
 class Progress(NamedTuple):
@@ -100,23 +101,28 @@ def _trained(runtime: Runtime, until: int, eval_every: int, watch: Watch | None)
 
 
 def diverged(runtime: Runtime, scores: Mapping[Scored, Score]) -> str | None:
-    """Says that the server's loss is not finite; where parameters are private, the server's model has no meaning."""
+    """Says that the server's score is not finite; where parameters are private, the server's model has no meaning."""
     score = scores.get("server")
-    if score is None or runtime.layout.private or math.isfinite(score.loss):
+    if score is None or runtime.layout.private:
         return None
-    return f"the server's loss is {score.loss}"
+    parts = {"loss": score.loss, score.scale.name: score.value}
+    return next((f"the server's {name} is {part}" for name, part in parts.items() if not math.isfinite(part)), None)
 
 
 @torch.no_grad()
 def _check_outputs(runtime: Runtime, params: Params) -> None:
+    """Refuses a model whose outputs for two samples the objective cannot use, in training and in scoring."""
     data, net = runtime.data, runtime.network
-    if not len(data.test_x):  # a server that has no images
-        return
-    with fitting(tuple(data.test_x.shape[1:])):
-        logits = net.predict(params, normalise(data.test_x[:2], data.recipe, net.dtype))
-    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < data.classes:
-        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(
-            f"the model returns {got} for {len(data.test_x[:2])} images, but labels go up to {data.classes - 1}. "
-            f"Let it return one row of {data.classes} logits per image."
-        )
+    for x, y, trains in ((data.test_x, data.test_y, False), (data.x, data.y, True)):
+        if not len(y):  # a server that has no images
+            continue
+        rows = torch.tensor([0, len(y) > 1], device=y.device)  # two: torch's BatchNorm trains on no single one
+        images, targets = normalise(x[rows], data.recipe, net.dtype), cast_targets(y[rows], net.dtype)
+        with fitting(tuple(images.shape[1:])), torch.random.fork_rng(_gpus(y)):
+            returned = net.train(params, images, None, torch.tensor(0, device=y.device))[0] if trains else None
+            returned = returned if trains else net.predict(params, images)
+        check_outputs(runtime.sim.objective, returned, targets, data.classes)
+
+
+def _gpus(y: Tensor) -> list[torch.device]:
+    return [y.device] if y.is_cuda else []

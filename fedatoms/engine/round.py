@@ -153,6 +153,7 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
         travelling=sent & layout.parameters,
         statistics=sent - layout.parameters,
         rate=training.rate(t),
+        objective=sim.objective,
         precision=sim.precision,
         decomposed=_names_of(layout, {"atoms", "coefficients"}),
         align=Alignment(head_of(sim), phase.align) if phase.align and t else None,

@@ -46,7 +46,7 @@ class Runtime(NamedTuple):
     data: Federation  # on the device
     layout: Layout
     map_clients: MapClients
-    predict: Predict  # logits; on a GPU full batches run with batched kernels, as in training
+    predict: Predict  # outputs, as the objective reads them; on a GPU full batches run with batched kernels
     batches: Planner  # on the host; the last ones are cached
 
 
@@ -61,8 +61,17 @@ def prepare(sim: Simulation, like: Runtime | None = None) -> Runtime:
     same = _same_fields(sim, like.sim) if like else set()
     net = like.network if like and {"model", "device"} <= same else network(copied(sim.model).to(sim.device))
     data = like.data if like and {"data", "device"} <= same else on_device(sim.data, sim.device)
-    predict = like.predict if like and {"model", "device", "precision"} <= same else _predictor(sim, net)
-    mapped = {"model", "data", "device", "map", "block", "precision", "fraction"}  # a compiled step reads the data
+    predict = like.predict if like and {"model", "device", "precision", "objective"} <= same else _predictor(sim, net)
+    mapped = {
+        "model",
+        "data",
+        "device",
+        "map",
+        "block",
+        "precision",
+        "fraction",
+        "objective",
+    }  # a compiled step reads the data
     map_clients = like.map_clients if like and mapped <= same else _map_of(sim, net)
     remembered = 2 * AHEAD * len(sim.personal.phases)
     batches = planner(sim.data.parts, sim.data.recipe, sim.training.samples, sim.seed, remembered)
@@ -109,7 +118,11 @@ def _same(one: object, other: object) -> bool:
 
 
 def _predictor(sim: Simulation, net: Network) -> Predict:
-    plain = net.predict
+    read = sim.objective.read
+
+    def plain(params: Params, x: Tensor) -> Tensor:
+        return read(net.predict(params, x))
+
     if not sim.device.startswith("cuda") or sim.precision == "float32":
         return plain
     known: dict[torch.Size, Predict] = {}

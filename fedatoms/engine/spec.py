@@ -29,8 +29,14 @@ from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round
 from fedatoms.nn.layers import require_unwrapped
 from fedatoms.nn.parameter_groups import heads
+from fedatoms.objectives import TABLE as OBJECTIVES
+from fedatoms.objectives import classification
+from fedatoms.objectives.base import Objective
+from fedatoms.objectives.checks import check_objective, check_targets
 from fedatoms.personal import TABLE as METHODS
 from fedatoms.personal.base import Personal, Phase
+
+CLASSES = classification()  # one value: what is compiled for it serves every simulation
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class Simulation:
     exchange: Exchange = field(default_factory=lambda: Exchange(every_round()))
     personal: Personal = field(default_factory=Personal)
     training: Training = field(default_factory=Training)
+    objective: Objective = CLASSES
     fraction: float = 1.0
     failures: float = 0.0  # probability that a sampled client does not report
     score: tuple[Scored, ...] = ("server", "selected")
@@ -68,6 +75,8 @@ class Simulation:
         check_numbers(self)
         require_unwrapped(self.model)
         check_rows(self.data)
+        check_objective(self.objective)
+        check_targets(self.objective, self.data)
         if self.client_state == "disk" and self.folder is None:
             raise ValueError("client_state='disk' needs a folder for the files. Add folder=Path(...).")
         if self.personal.collaboration is not None:
@@ -111,6 +120,7 @@ def _check_parts(sim: Simulation) -> None:
         "exchange": (Exchange, "exchange", "fedatoms.engine.Exchange(fedatoms.engine.every_round())"),
         "personal": (Personal, "personalised method", METHODS.call(sim.personal)),
         "training": (Training, "training", "fedatoms.Training(lr=0.1)"),
+        "objective": (Objective, "objective", OBJECTIVES.call(sim.objective)),
     }
     for name, (kind, what, use) in parts.items():
         if not isinstance(value := getattr(sim, name), kind):
@@ -136,6 +146,11 @@ def _check_optimiser(sim: Simulation) -> None:
 
 
 def _check_collaboration(sim: Simulation) -> None:
+    if not sim.objective.targets.classes:
+        raise ValueError(
+            f"a personalised method that compares clients' features class by class, and an objective without classes "
+            f"({sim.objective.scale.name}). Use another method, or objective=fedatoms.objectives.classification()."
+        )
     if sim.algorithm.client_memory is not nothing:
         raise ValueError(
             "an algorithm that keeps a memory on clients, with a personalised method that moves features and combines "

@@ -20,7 +20,7 @@ from fedatoms.engine.exchange import Exchange, every_round, fast_slow
 from fedatoms.engine.freeze import hold_fixed
 from fedatoms.engine.limits import check_device, check_memory
 from fedatoms.engine.round import check_reports
-from fedatoms.engine.spec import Simulation
+from fedatoms.engine.spec import CLASSES, Simulation
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.parse import fast_groups, fixed_groups, pattern_of, period_of, scored_models
@@ -28,6 +28,8 @@ from fedatoms.nn.atoms import decompose
 from fedatoms.nn.hadamard import factorise
 from fedatoms.nn.models import build, check_input
 from fedatoms.nn.weights import load_weights
+from fedatoms.objectives import objective as objective_by_name
+from fedatoms.objectives.base import Objective
 from fedatoms.optimisers import optimiser
 from fedatoms.optimisers.base import Optimiser
 from fedatoms.optimisers.schedules import Schedule, schedule
@@ -62,13 +64,20 @@ def yours(experiment: Experiment) -> dict[str, str]:
     """Returns what of an experiment may be the user's own code, by what it is.
 
     >>> yours(Experiment(algorithm="mine:leashed"))
-    {'model': 'digits-cnn', 'algorithm': 'mine:leashed', 'personalised method': 'none', 'optimiser': 'sgd'}
+    {'model': 'digits-cnn', 'algorithm': 'mine:leashed', 'personalised method': 'none', 'optimiser': 'sgd', 'objective':
+    'classification'}
     """
     methods = {"algorithm": experiment.algorithm, "personalised method": experiment.personal}
-    return {"model": experiment.model, **methods, "optimiser": experiment.optimiser}
+    return {"model": experiment.model, **methods, "optimiser": experiment.optimiser, "objective": experiment.objective}
 
 
-def assemble(experiment: Experiment, model: nn.Module, data: Federation, folder: Path | None = None) -> Simulation:
+def assemble(
+    experiment: Experiment,
+    model: nn.Module,
+    data: Federation,
+    folder: Path | None = None,
+    objective: Objective | None = None,
+) -> Simulation:
     """Builds the simulation of an experiment from a network and data; its mistakes come before any file."""
     check_threads(experiment.threads)
     sim = Simulation(
@@ -78,6 +87,7 @@ def assemble(experiment: Experiment, model: nn.Module, data: Federation, folder:
         exchange=exchange_of(experiment),
         personal=personal(experiment.personal, experiment.personal_strength),
         training=training_of(experiment),
+        objective=objective_of(experiment) if objective is None else objective,
         fraction=experiment.fraction,
         failures=experiment.failures,
         score=scored_models(experiment),
@@ -140,10 +150,22 @@ def optimiser_of(experiment: Experiment) -> Optimiser | None:
     return None if experiment.optimiser == Experiment.optimiser else made
 
 
+def objective_of(experiment: Experiment) -> Objective:
+    """Returns the objective of an experiment; always the same value for the default, which others are built alike for.
+
+    >>> objective_of(Experiment()) is CLASSES, objective_of(Experiment(objective="regression")).scale.name
+    (True, 'rmse')
+    """
+    if experiment.objective == "classification" and experiment.objective_strength is None:
+        return CLASSES
+    return objective_by_name(experiment.objective, experiment.objective_strength)
+
+
 def network_of(experiment: Experiment, classes: int, shape: tuple[int, ...]) -> nn.Module:
     """Builds the network for images of a shape, in the parametrisation of the experiment."""
     model = build(experiment.model, classes=classes, channels=shape[0], seed=experiment.seed)
-    check_input(model, shape, classes)
+    if experiment.objective == "classification":  # others are checked with their targets, before the first round
+        check_input(model, shape, classes)
     return parametrise(experiment, model)
 
 
@@ -256,6 +278,7 @@ def _check_before_data(experiment: Experiment) -> None:
     algorithm(experiment.algorithm, experiment.strength)
     personal(experiment.personal, experiment.personal_strength)
     optimiser_of(experiment)
+    objective_of(experiment)
     device_of(experiment)
     check_threads(experiment.threads)
 

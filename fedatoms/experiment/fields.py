@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
+from fedatoms.objectives import TABLE as OBJECTIVES
 from fedatoms.optimisers import TABLE as OPTIMISERS
 from fedatoms.personal import TABLE as PERSONAL
 
@@ -75,6 +76,8 @@ class Experiment:
     controls: str = dataclasses.field(default="current", metadata={"help": _CONTROLS})
     personal: str = dataclasses.field(default="none", metadata={"help": PERSONAL.help()})
     personal_strength: float | None = dataclasses.field(default=None, metadata={"help": PERSONAL.strength_help()})
+    objective: str = dataclasses.field(default="classification", metadata={"help": OBJECTIVES.help()})
+    objective_strength: float | None = dataclasses.field(default=None, metadata={"help": OBJECTIVES.strength_help()})
     last_epochs: int = 10
     """Epochs of the last pass over each client's personal parameters (a personalised method); 0 leaves it out."""
     own_test: str = "split"

@@ -14,7 +14,7 @@ from fedatoms.experiment.parse import period_of
 ABSENT_IN_OLDER_FILES = frozenset(  # such a file means the default
     {"holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"}
     | {"own_test", "precision", "fixed", "optimiser", "accumulate", "schedule", "warmup", "step_schedule"}
-    | {"warmup_steps", "weights_sha256"}
+    | {"warmup_steps", "weights_sha256", "objective", "objective_strength"}
 )
 
 

@@ -9,9 +9,10 @@ from fedatoms.experiment.files import to_json
 from fedatoms.experiment.weights import pinned
 
 # no part of an identity at these values: results from before the field keep theirs
-ADDED_LATER: dict[str, str | int] = {
+ADDED_LATER: dict[str, str | int | None] = {
     **{"fixed": "", "optimiser": "sgd", "schedule": "constant", "warmup": 0},
     **{"step_schedule": "constant", "warmup_steps": 0, "accumulate": 1, "weights_sha256": ""},
+    **{"objective": "classification", "objective_strength": None},
 }
 
 
@@ -56,7 +57,8 @@ def run_name(experiment: Experiment) -> str:
     layers = "" if kind == "plain" else f"-{kind}{size}"
     own = "" if experiment.personal == "none" else f"-{experiment.personal}"
     method = f"{experiment.algorithm}{layers}{own}".replace(":", ".")  # module:factory, in folders of any system
-    return f"{method}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
+    aim = "" if experiment.objective == "classification" else f"-{experiment.objective}".replace(":", ".")
+    return f"{method}{aim}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
 
 
 def run_folder(experiment: Experiment) -> Path:

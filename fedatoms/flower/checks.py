@@ -1,5 +1,6 @@
 """Checks of answers before they are averaged: one that is malformed, late or an outlier is refused."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import torch
@@ -9,10 +10,12 @@ from fedatoms.algorithms.base import Work
 from fedatoms.core import trees
 from fedatoms.core.trees import Memory, Params
 from fedatoms.engine import server as server_side
+from fedatoms.engine.evaluation import from_numbers, score_of
 from fedatoms.engine.round import travelling
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
 from fedatoms.flower.wire import Answer, Missing, Tested
+from fedatoms.objectives.base import Objective
 
 FEWEST = 3  # answers, for one of them to be far from the others
 LARGEST = torch.finfo(torch.float32).max  # of a loss: the sum of any number of them is finite
@@ -41,14 +44,29 @@ def check_answer(runtime: Runtime, state: State, answer: Answer | Missing, *, mo
     return answer._replace(upload=upload)
 
 
-def check_score(tested: Tested | Missing, *, most: int) -> Tested:
+def check_score(objective: Objective, tested: Tested | Missing, *, most: int) -> Tested:
     """Returns a score that can be averaged; ``most`` is the number of test images that the node joined with."""
     if isinstance(tested, Missing):
         raise Refused("it lacks what it was not sent")
     _check_samples(tested.samples, least=0, most=most)
-    if not (0 <= tested.score.accuracy <= 100 and abs(tested.score.loss) <= LARGEST):
-        raise Refused(f"{tested} is no score")
+    if not tested.samples:
+        return tested._replace(numbers={})  # it weighs nothing
+    means = from_numbers(objective, tested.numbers)
+    score = score_of(objective, means)
+    if not objective.scale.holds(score.value) or not all(bool((each.abs() <= LARGEST).all()) for each in means):
+        raise Refused(f"{score} is no score")
     return tested
+
+
+def alike(objective: Objective, tested: Mapping[int, Tested]) -> dict[int, Tested]:
+    """Returns the scores whose statistics have the shapes that most of them have."""
+    shapes = {
+        client: tuple(mean.shape for mean in from_numbers(objective, each.numbers))
+        for client, each in tested.items()
+        if each.samples
+    }
+    usual = Counter(shapes.values()).most_common(1)
+    return {client: tested[client] for client, shape in shapes.items() if shape == usual[0][0]}
 
 
 def variances(model: nn.Module) -> frozenset[str]:

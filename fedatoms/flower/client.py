@@ -16,7 +16,7 @@ from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
 from fedatoms.core.files import write_file
 from fedatoms.engine.client_states import Clients
-from fedatoms.engine.evaluation import Score, personal_score
+from fedatoms.engine.evaluation import personal_sums, to_numbers
 from fedatoms.engine.finetune import last_pass
 from fedatoms.engine.remote import take_part
 from fedatoms.engine.runtime import Layout, Runtime, prepare
@@ -81,8 +81,8 @@ def _evaluate(task: Task, message: Message, context: Context) -> RecordDict:
         with _for_the_owner(folder):
             write_file(folder / "personal.safetensors", own)
     count = len(runtime.data.test_parts[me])
-    score = personal_score(runtime, state) if count else Score(0.0, 0.0)  # which then weighs nothing
-    return wire.write_score(Tested(count, score))
+    means = [sums[me] / count for sums in personal_sums(runtime, state)] if count else []
+    return wire.write_score(Tested(count, to_numbers(runtime.sim.objective, means) if count else {}))
 
 
 def _query(task: Task, context: Context) -> RecordDict:

@@ -184,9 +184,8 @@ def _scores(strategy: FedAtoms, grid: Grid, last_epochs: int, save: SaveHolders)
     config = ConfigRecord({"last-epochs": last_epochs})
     messages = strategy.configure_evaluate(0, ArrayRecord(), config, grid)
     save(strategy.known)
-    found = strategy.aggregate_evaluate(0, ask(grid, [*messages], strategy.settings.timeout))
-    score = None if found is None else Score(**{name: float(str(value)) for name, value in found.items()})
-    return score, strategy.for_scores
+    strategy.aggregate_evaluate(0, ask(grid, [*messages], strategy.settings.timeout))
+    return strategy.score, strategy.for_scores
 
 
 def _freed(settings: Settings, experiment: Experiment) -> frozenset[int]:
@@ -212,7 +211,7 @@ def _beside(record: Record) -> str:
 
 
 def _accuracies(scores: dict[Scored, Score]) -> str:
-    return ", ".join(f"{name} {score.accuracy:.2f} %" for name, score in scores.items()) or "not scored"
+    return ", ".join(f"{name} {score.scale.write(score.value)}" for name, score in scores.items()) or "not scored"
 
 
 def _column(row: Row, name: str) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -13,17 +13,18 @@ from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Strategy
 
 from fedatoms.core.lookup import find
 from fedatoms.core.trees import Memory
-from fedatoms.engine.evaluation import over_clients
+from fedatoms.engine.evaluation import Score, from_numbers, over_clients
 from fedatoms.engine.round import select
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.server import not_finite, trace_of
 from fedatoms.engine.state import Record
 from fedatoms.flower import wire
-from fedatoms.flower.checks import Refused, check_answer, check_score, outliers
+from fedatoms.flower.checks import Refused, alike, check_answer, check_score, outliers
 from fedatoms.flower.membership import Membership, ask, by_sender, find_nodes
 from fedatoms.flower.server_state import ServerState, bytes_in, note_missing, order_for, take_in
 from fedatoms.flower.task import Settings
 from fedatoms.flower.wire import Answer, Missing, Order, Size, Tested
+from fedatoms.objectives.base import Objective
 
 T = TypeVar("T")
 log = logging.getLogger("flwr")
@@ -46,6 +47,7 @@ class FedAtoms(Strategy):
         self.runtime, self.known, self.settings = runtime, known, settings
         self.record: Record | None = None  # of the last round
         self.for_scores = 0  # bytes of arrays in the last orders to score
+        self.score: Score | None = None  # of nodes' own models, when it was last asked for
         self._robust = find(settings.aggregation, AGGREGATIONS, "aggregation")
         most, keys = settings.max_examples, settings.node_keys
         self._members = Membership(len(runtime.data.parts), known.trajectory, most, keys, known.holders)
@@ -112,17 +114,12 @@ class FedAtoms(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Weighs the nodes' scores by their test images."""
-        found = self._read(replies, self._orders, self._score)
-        tested = [each for _, each in sorted(found.items())]
-        counts = torch.tensor([float(each.samples) for each in tested], dtype=torch.float64)
-        if not counts.sum():
-            return None
-        right, loss = (
-            torch.tensor(each, dtype=torch.float64)
-            for each in zip(*((one.score.accuracy / 100, one.score.loss) for one in tested), strict=True)
-        )
-        score = over_clients(right * counts, loss * counts, counts)
-        return MetricRecord({name: value for name, value in score._asdict().items() if value is not None})
+        objective, found = self.runtime.sim.objective, self._read(replies, self._orders, self._score)
+        tested = alike(objective, found)
+        for client in [client for client, each in found.items() if each.samples and client not in tested]:
+            self._refuse(client, "its scores have other shapes than the others'")
+        self.score = _mean_score(objective, [tested[client] for client in sorted(tested)])
+        return None if self.score is None else MetricRecord({**self.score.parts()})
 
     def summary(self) -> None:
         """Logs which run this is, and its settings."""
@@ -133,7 +130,8 @@ class FedAtoms(Strategy):
         self.known = self.known._replace(holders=self._members.holders)
 
     def _score(self, content: RecordDict, client: int) -> Tested:
-        return check_score(wire.read_score(content), most=self._members.infos[client].tests)
+        objective = self.runtime.sim.objective
+        return check_score(objective, wire.read_score(content), most=self._members.infos[client].tests)
 
     def _message(self, client: int) -> Message:
         order = order_for(self.runtime, self.known, client)
@@ -239,6 +237,16 @@ class FedAtoms(Strategy):
             for what, field in (("bytes", "arrays"), ("headers", "rest"))
         }
         return MetricRecord({"loss": loss, **sizes})
+
+
+def _mean_score(objective: Objective, tested: Sequence[Tested]) -> Score | None:
+    """Returns the score over all nodes' test images, if there are any."""
+    if not tested:
+        return None
+    counts = torch.tensor([float(each.samples) for each in tested], dtype=torch.float64)
+    columns = zip(*(from_numbers(objective, each.numbers) for each in tested), strict=True)
+    sums = [torch.stack([mean * count for mean, count in zip(column, counts, strict=True)]) for column in columns]
+    return over_clients(objective, sums, counts)
 
 
 def _answer(content: RecordDict, _: int) -> Answer | Missing:

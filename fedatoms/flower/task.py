@@ -12,14 +12,16 @@ from torch import Tensor, nn
 from fedatoms.adapt.fitting import with_own
 from fedatoms.core.lookup import unknown
 from fedatoms.data.datasets import Images, Recipe, load
-from fedatoms.data.federations import Federation, hold_out, pair_up
+from fedatoms.data.federations import Federation, are_labels, hold_out, pair_up
 from fedatoms.engine.spec import Simulation
-from fedatoms.experiment.build import assemble, data_of, parametrise
+from fedatoms.experiment.build import assemble, data_of, objective_of, parametrise
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
 from fedatoms.experiment.weights import without_weights
 from fedatoms.nn.models import build
+from fedatoms.objectives.base import Objective
+from fedatoms.objectives.checks import check_some_targets
 from fedatoms.runs.loading import ImagesOf
 from fedatoms.runs.loading import trained as loaded
 from fedatoms.runs.remote import RESUME
@@ -44,10 +46,11 @@ class Task(NamedTuple):
     experiment: Experiment
     model: Callable[[], nn.Module]
     data: Callable[[int, int], Own]  # partition-id, num-partitions -> that node's data
-    classes: int
+    classes: int  # 0: targets are no classes
     shape: tuple[int, ...]  # of an image
     test: Callable[[], tuple[Tensor, Tensor]] | None = None
     recipe: Recipe | None = None
+    objective: Objective | None = None  # None: the experiment's
 
 
 class Settings(NamedTuple):
@@ -152,7 +155,7 @@ def server_simulation(task: Task, experiment: Experiment) -> Simulation:
     """Makes the simulation of a server: the network and the number of clients, but none of their data."""
     nothing = torch.zeros(0, dtype=torch.int64)
     pool = torch.zeros(0, *task.shape)
-    test = (pool, nothing) if task.test is None else _fitting(task, task.test(), "the server's test images")
+    test = (pool, nothing) if task.test is None else _fitting(task, experiment, task.test(), "the server's test images")
     nobody = [nothing] * experiment.clients
     return _simulation(task, experiment, Federation(pool, nothing, nobody, *test, nobody, task.classes, task.recipe))
 
@@ -160,9 +163,9 @@ def server_simulation(task: Task, experiment: Experiment) -> Simulation:
 def node_simulation(task: Task, experiment: Experiment, partition: int) -> Simulation:
     """Makes the simulation of a node: the network and its own data, as one of many clients."""
     x, y, test_x, test_y = own_data(task, experiment, partition)
-    x, y = _fitting(task, (x, y), f"partition {partition}")
+    x, y = _fitting(task, experiment, (x, y), f"partition {partition}")
     if len(test_y):
-        test_x, test_y = _fitting(task, (test_x, test_y), f"test images of partition {partition}")
+        test_x, test_y = _fitting(task, experiment, (test_x, test_y), f"test images of partition {partition}")
     parts, tests = ([torch.zeros(0, dtype=torch.int64)] * experiment.clients for _ in range(2))
     parts[partition], tests[partition] = torch.arange(len(y)), torch.arange(len(test_y))
     return _simulation(task, experiment, Federation(x, y, parts, test_x, test_y, tests, task.classes, task.recipe))
@@ -176,15 +179,16 @@ def own_data(task: Task, experiment: Experiment, partition: int) -> Own:
     return own
 
 
-def _fitting(task: Task, samples: tuple[Tensor, Tensor], name: str) -> tuple[Tensor, Tensor]:
+def _fitting(task: Task, experiment: Experiment, samples: tuple[Tensor, Tensor], name: str) -> tuple[Tensor, Tensor]:
     """Refuses samples that do not fit the task."""
     x, y = pair_up(samples, name)
+    check_some_targets(task.objective or objective_of(experiment), y, name)
     if tuple(x.shape[1:]) != tuple(task.shape):
         raise ValueError(
             f"{name}: samples have shape {tuple(x.shape[1:])}, but the task says shape={task.shape}. Change one of "
             f"them."
         )
-    if (label := int(y.max())) >= task.classes:
+    if task.classes and are_labels(y) and (label := int(y.max())) >= task.classes:
         raise ValueError(
             f"{name}: label {label} is too large: the task says classes={task.classes}, from 0 to {task.classes - 1}."
         )
@@ -197,7 +201,7 @@ def _simulation(task: Task, experiment: Experiment, data: Federation) -> Simulat
     with torch.random.fork_rng(devices=[]):  # the same network everywhere, also where its parts never travel
         torch.manual_seed(experiment.seed)
         model = parametrise(experiment, task.model())
-    sim = assemble(replace(experiment, map="one_by_one", score="server"), model, data)
+    sim = assemble(replace(experiment, map="one_by_one", score="server"), model, data, objective=task.objective)
     if sim.personal.collaboration is not None:
         raise ValueError(
             f"--personal {experiment.personal} needs a step on the server that compares clients, which Flower's nodes "

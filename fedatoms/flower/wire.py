@@ -9,14 +9,15 @@ from typing import NamedTuple, cast
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
 
 from fedatoms.core.options import GROUPS, Group
 from fedatoms.core.trees import Memory
-from fedatoms.engine.evaluation import Score
 
 Words = dict[str, int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]]
 Numbers = dict[str, int | float | list[int] | list[float]]
 MODEL = "params"
+SHAPE = "-shape"  # after the name of a mean that is more than one number
 NOT_GIVEN = -1  # samples of a node that reports no integer, as one with an older app
 
 
@@ -45,10 +46,13 @@ class Answer(NamedTuple):
 
 
 class Tested(NamedTuple):
-    """The score of a node's own model, and the number of its own test images."""
+    """What a node's own model scores, and the number of its own test images.
+
+    ``numbers`` are means over these images by name: the loss, and of each metric what a mean over nodes is made of.
+    """
 
     samples: int
-    score: Score
+    numbers: Mapping[str, Tensor]
 
 
 class Missing(NamedTuple):
@@ -139,8 +143,11 @@ def write_answer(answer: Answer) -> RecordDict:
 
 def write_score(tested: Tested) -> RecordDict:
     """Makes the content of a node's reply with its score."""
-    score = tested.score
-    metrics: Numbers = {"num-examples": tested.samples, "accuracy": score.accuracy, "loss": score.loss}
+    metrics: Numbers = {"num-examples": tested.samples}
+    for name, mean in tested.numbers.items():
+        metrics[name] = mean.flatten().tolist() if mean.dim() else float(mean)
+        if mean.dim():
+            metrics[f"{name}{SHAPE}"] = list(mean.shape)
     return RecordDict({"metrics": MetricRecord(metrics)})
 
 
@@ -188,14 +195,17 @@ def read_answer(content: RecordDict) -> Answer | Missing:
 def read_score(content: RecordDict) -> Tested | Missing:
     """Inverts ``write_score`` and ``write_missing``.
 
-    >>> read_score(write_score(Tested(10, Score(50.0, 0.5)))).samples
-    10
+    >>> means = {"accuracy": torch.tensor(50.0), "mIoU": torch.ones(2, 2)}
+    >>> read_score(write_score(Tested(10, means))).numbers["mIoU"].shape
+    torch.Size([2, 2])
     """
     if (missing := _read_missing(content)) is not None:
         return missing
     metrics = content.metric_records["metrics"]
-    accuracy, loss = (float(str(metrics[name])) for name in ("accuracy", "loss"))
-    return Tested(int(str(metrics["num-examples"])), Score(accuracy, loss))
+    names = [name for name in metrics if name != "num-examples" and not name.endswith(SHAPE)]
+    numbers = {name: torch.tensor(metrics[name], dtype=torch.float64) for name in names}
+    shaped = {name: each.reshape(_shape(metrics, name)) if each.dim() else each for name, each in numbers.items()}
+    return Tested(int(str(metrics["num-examples"])), shaped)
 
 
 def size_of(content: RecordDict) -> Size:
@@ -206,6 +216,10 @@ def size_of(content: RecordDict) -> Size:
     """
     arrays = sum(_bytes_of(array) for record in content.array_records.values() for array in record.values())
     return Size(arrays, sum(record.count_bytes() for record in content.values()) - arrays)
+
+
+def _shape(metrics: MetricRecord, name: str) -> list[int]:
+    return [int(size) for size in cast(list[int], metrics[f"{name}{SHAPE}"])]
 
 
 def _read_missing(content: RecordDict) -> Missing | None:

@@ -64,8 +64,7 @@ def row_of(progress: Progress) -> Row:
     extra = {name: column for name, column in record.pop("extra").items() if column}
     scores: dict[str, dict[str, float | None]] = {}
     for name, score in progress.scores.items():
-        parts = {part: value for part, value in score._asdict().items() if value is not None}
-        scores[name] = {part: value if math.isfinite(value) else None for part, value in parts.items()}
+        scores[name] = {part: value if math.isfinite(value) else None for part, value in score.parts().items()}
     loss = progress.record.loss if progress.record.clients else None
     return cast(Row, {**record, **extra, "loss": loss, "scores": scores})
 

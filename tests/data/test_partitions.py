@@ -344,7 +344,7 @@ NAN = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, math.nan]])
         ((X[:0], LABELS[:0]), r"client 1: has no samples.*Leave it out"),
         (TensorDataset(X[:0], LABELS[:0]), r"client 1: has no samples"),
         ((X[:2], LABELS), r"client 1: x of shape \(2, 2\) and y of shape \(3,\) do not pair up.*Pass"),
-        ((X, LABELS[:, None]), r"client 1: x of shape \(3, 2\) and y of shape \(3, 1\)"),
+        ((X, LABELS[:, None]), r"client 1: targets of type torch.int64 and shape \(3, 1\) differ from client 0.s"),
         ((torch.zeros(3, 5), LABELS), r"client 1: samples of shape \(5,\) differ from client 0's \(2,\).*Resize"),
         ((X, LABELS.double()), r"client 1: labels of type torch.float64 are not whole numbers. Use y.long"),
         ((X, LABELS - 1), r"client 1, sample 0: label -1 is negative. Number the classes from 0"),

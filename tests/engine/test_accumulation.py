@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fedatoms.experiment.identity import identity
 from support.small import clients_of, difference, play, small_net
 
 from fedatoms.algorithms import algorithm, scaffold
@@ -18,6 +17,7 @@ from fedatoms.experiment.build import simulation as build
 from fedatoms.experiment.build import training_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import from_json, to_json
+from fedatoms.experiment.identities import identity
 from fedatoms.optimisers import OPTIMISERS, cosine, optimiser
 from fedatoms.testing import laws
 from fedatoms.testing.small import TRAINING, simulation

@@ -101,7 +101,10 @@ OWN: dict[str, tuple[Callable[[Own], Own], str]] = {
     "no labels for some": (lambda own: own._replace(y=own.y[:1]), "partition 2: x of shape (12, 1, 6, 6) and y"),
     "another shape": (lambda own: own._replace(x=own.x[:, 0]), "partition 2: samples have shape (6, 6), but the task"),
     "a class too many": (lambda own: own._replace(y=own.y + 3), "partition 2: label 5 is too large: the task says"),
-    "no whole numbers": (lambda own: own._replace(y=own.y.float()), "partition 2: labels of type torch.float32 are"),
+    "no whole numbers": (
+        lambda own: own._replace(y=own.y.float()),
+        "partition 2: type torch.float32 is not whole numbers",
+    ),
     "not finite": (lambda own: own._replace(x=own.x / 0), "partition 2, sample 0: the data hold"),
     "a test of another shape": (
         lambda own: own._replace(test_x=own.test_x[..., :5]),

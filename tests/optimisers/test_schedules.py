@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from fedatoms.adapt.join import Newcomer, _as_experiment
-from fedatoms.experiment.identity import identity, trajectory
 from support.small import clients_of, difference, identical, play, small_net
 
 from fedatoms.algorithms import algorithm, scaffold
@@ -20,6 +19,7 @@ from fedatoms.engine.spec import Simulation, batches_of
 from fedatoms.experiment.build import training_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import from_json, to_json
+from fedatoms.experiment.identities import identity, trajectory
 from fedatoms.optimisers import OPTIMISERS, Schedule, constant, cosine, optimiser
 from fedatoms.runs.execute import resume, run
 from fedatoms.testing import laws

@@ -1,0 +1,170 @@
+"""What an objective is: a loss per sample, metrics that are exact over any set of samples, and what targets must be."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedatoms.core.scales import Scale
+
+Rows = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> one row per sample
+Kind = Literal["whole", "real", "any"]
+NAMES = ("logits", "out")  # of the tensor that counts, in a dictionary or a dataclass
+
+
+class Metric(NamedTuple):
+    """A score: statistics of each sample, and the function that turns their mean over samples into a number.
+
+    Means of clients, weighted by their samples, are then as exact as those of one pool: a root mean squared error is
+    the root of the mean square, an intersection over union the ratio of two means. With the unit "%" the number is a
+    share, and written times 100.
+    """
+
+    name: str
+    of: Rows
+    value: Callable[[Tensor], Tensor] | None = None  # None: the mean itself
+    unit: str = ""
+    higher: bool = True  # is better
+    low: float = -math.inf  # no score is lower
+    high: float = math.inf
+
+    @property
+    def times(self) -> float:
+        """The factor of the unit."""
+        return 100 if self.unit == "%" else 1
+
+    @property
+    def scale(self) -> Scale:
+        """What results say of it."""
+        return Scale(self.name, self.unit, self.higher, self.low * self.times, self.high * self.times)
+
+    def each(self, means: Tensor) -> Tensor:
+        """Returns the number, without its factor, of each row of means (C, ...)."""
+        if self.value is None:
+            return means
+        return torch.stack([torch.as_tensor(self.value(one), dtype=means.dtype) for one in means])
+
+
+class Targets(NamedTuple):
+    """What the targets of all samples must be; ``classes`` if each is one class, by which clients may be told apart."""
+
+    kind: Kind = "any"
+    dims: int | None = None  # of y, its rows included
+    classes: bool = False
+    example: str = "y of shape (n, ...)"
+
+    def misfit(self, y: Tensor) -> str:
+        """Says what is wrong with targets; empty if nothing.
+
+        >>> Targets("whole", dims=1).misfit(torch.zeros(3))
+        'type torch.float32 is not whole numbers'
+        """
+        if self.kind == "whole" and y.is_floating_point():
+            return f"type {y.dtype} is not whole numbers"
+        if self.dims is not None and y.dim() != self.dims:
+            return f"shape {tuple(y.shape)} has {y.dim()} dimension{'s' * (y.dim() != 1)}, not {self.dims}"
+        return ""
+
+
+Check = Callable[[Tensor, Tensor, int], str]  # outputs, targets, classes -> what is wrong, or ""
+
+
+def output_of(returned: object) -> Tensor:
+    """Returns the tensor that counts of what a model returns: ``logits`` or ``out`` if there is one, or the first.
+
+    >>> output_of({"hidden": torch.zeros(2, 3), "logits": torch.zeros(2, 5)}).shape
+    torch.Size([2, 5])
+    >>> output_of((torch.zeros(2, 4), None)).shape
+    torch.Size([2, 4])
+    >>> output_of({"a": 1})
+    Traceback (most recent call last):
+    ...
+    ValueError: the model returns dict without a tensor. Let it return a tensor, a tuple that begins with one, or a
+    dictionary or dataclass with logits.
+    """
+    found = next((each for each in _parts(returned) if isinstance(each, Tensor)), None)
+    if found is None:
+        raise ValueError(
+            f"the model returns {type(returned).__name__} without a tensor. Let it return a tensor, a tuple that "
+            f"begins with one, or a dictionary or dataclass with logits."
+        )
+    return found
+
+
+def always_fits(outputs: Tensor, targets: Tensor, classes: int) -> str:
+    """Finds nothing wrong: the loss itself is the test.
+
+    >>> always_fits(torch.zeros(1), torch.zeros(1), 0)
+    ''
+    """
+    return ""
+
+
+class Objective(NamedTuple):
+    """What clients minimise and models are scored by; every place of a run takes it from here.
+
+    ``loss(outputs, targets)`` returns a loss per sample, (n,), so that padding counts nothing. The first metric is the
+    headline of results; the loss is always recorded beside it.
+
+    >>> import torch.nn.functional as F
+    >>> far = lambda outputs, y: F.l1_loss(outputs[:, 0], y, reduction="none")
+    >>> mine = Objective(far, (Metric("mean absolute error", far, higher=False, unit="mm"),))
+    >>> mine.loss(torch.zeros(2, 1), torch.tensor([1.0, 3.0])), mine.scale.axis
+    (tensor([1., 3.]), 'mean absolute error, mm')
+    """
+
+    loss: Rows
+    metrics: tuple[Metric, ...]
+    targets: Targets = Targets()
+    read: Callable[[object], Tensor] = output_of  # from what the model returns to what loss and metrics see
+    check: Check = always_fits  # of two samples, before the first round
+    mean_loss: Rows | None = None  # the mean of the loss in one kernel, if there is one
+
+    @property
+    def scale(self) -> Scale:
+        """What the headline of results is a number of."""
+        return self.metrics[0].scale
+
+
+def as_shape_of(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Returns outputs in the shape of the targets: (n, 1) for (n,) is the same numbers, and would else broadcast.
+
+    >>> as_shape_of(torch.zeros(3, 1), torch.zeros(3)).shape
+    torch.Size([3])
+    """
+    return outputs if outputs.shape == targets.shape else outputs.reshape(targets.shape)
+
+
+def over_rest(each: Tensor) -> Tensor:
+    """Averages all that is of one sample.
+
+    >>> over_rest(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
+    tensor([2., 0.])
+    """
+    return each.flatten(1).mean(1) if each.dim() > 1 else each
+
+
+def quotient(a: Tensor, b: Tensor) -> Tensor:
+    """Returns a / b, and 0 where b is 0.
+
+    >>> quotient(torch.tensor([1.0, 0.0]), torch.tensor([2.0, 0.0]))
+    tensor([0.5000, 0.0000])
+    """
+    return torch.where(b > 0, a / torch.where(b > 0, b, 1.0), 0.0)
+
+
+def _parts(returned: object) -> Iterator[object]:
+    if isinstance(returned, Mapping):
+        yield from (returned[name] for name in NAMES if name in returned)
+        yield from returned.values()
+    elif isinstance(returned, tuple | list):
+        yield from (getattr(returned, name) for name in NAMES if hasattr(returned, name))
+        yield from returned[:1]
+    elif is_dataclass(returned) and not isinstance(returned, type):
+        own = {field.name: getattr(returned, field.name) for field in fields(returned)}
+        yield from _parts(own)
+    else:
+        yield returned
