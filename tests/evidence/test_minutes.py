@@ -288,7 +288,7 @@ def killed(experiment, watch, known):
     def look(progress):
         if experiment.parametrisation == "atoms" and progress.state.round == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-    return compare.finish(experiment, look, known)
+    return comparison.finish(experiment, look, known)
 
 plan.quick, work.finish = least, killed
 main({words!r})
