@@ -17,7 +17,7 @@ from fedatoms.core.memory import available, check_fits
 from fedatoms.core.options import INITS, Group, Init, check_range, one_of
 from fedatoms.nn.adapters import Adapter, adapter_of
 from fedatoms.nn.choice import Where, choose, warn_if_unable, why_none
-from fedatoms.nn.initialise import in_float64, initial_factors
+from fedatoms.nn.initialise import error_of, initial_factors
 from fedatoms.nn.layers import (
     Conv,
     Convolution,
@@ -307,10 +307,9 @@ def _weight_of(layer: str) -> str:
 
 
 def _warn_if_lossy(name: str, weight: Tensor, layer: AtomConv) -> None:
-    exact, kept = in_float64(weight), in_float64(layer.filter())
-    M, full = len(layer.atoms), min(exact.flatten(2).flatten(0, 1).shape)
-    lost = ((exact - kept).norm() / exact.norm()).item()  # nan for a filter of zeros, which is exact
-    if M < full and lost > 10 * torch.finfo(weight.dtype).eps + 1e-12:  # more than rounding
+    M, full = len(layer.atoms), min(weight.flatten(2).flatten(0, 1).shape)
+    lost = error_of(weight, layer.filter()) if M < full else 0.0
+    if lost > 10 * torch.finfo(weight.dtype).eps + 1e-12:  # more than rounding
         warnings.warn(
             f"layer '{name}': {M} atoms give rank {M} of {full} and keep {1 - lost**2:.1%} of the energy of its "
             f"weights, so its outputs change. Use atoms={full} for an exact copy, or leave it out with where=...",

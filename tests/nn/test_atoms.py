@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.resnet50 import ResNet50
 from support.small import any_convolutions
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
@@ -120,6 +121,29 @@ def test_a_filter_of_low_rank_or_of_zeros_needs_no_more_atoms_and_no_warning() -
         zeros = copy.deepcopy(low)
         nn.init.zeros_(zeros.weight)
         assert not decompose(zeros, 3, init="svd").filter().any()
+
+
+@pytest.mark.filterwarnings("ignore:layer")
+@pytest.mark.parametrize("shape", [(64, 64), (65, 64), (128, 70), (1, 3)])  # rows of one block, of several, and few
+def test_a_tall_layer_is_kept_as_well_as_a_short_one(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(shape[1], shape[0], 3, dtype=torch.float64)
+    conv.weight.data *= torch.logspace(0, -6, 9).reshape(3, 3)  # singular values far apart
+    rows = conv.weight.detach().reshape(-1, 9)
+    S = torch.linalg.svdvals(rows)
+    for atoms in range(1, 12):
+        layer = decompose(conv, atoms)
+        lost = (layer.filter() - conv.weight).norm() / rows.norm()
+        torch.testing.assert_close(lost, S[atoms:].norm() / rows.norm(), rtol=1e-6, atol=1e-14)
+
+
+@pytest.mark.slow
+def test_a_resnet50_keeps_its_outputs() -> None:
+    model, x = ResNet50().eval(), torch.randn(1, 3, 64, 64)
+    made = decompose(model, atoms=49)
+    assert sum(isinstance(layer, AtomConv) for layer in made.modules()) == 17
+    with torch.no_grad():
+        torch.testing.assert_close(made(x), model(x), rtol=1e-3, atol=1e-3)
 
 
 def test_the_weights_that_a_model_has_are_kept_unless_a_fresh_start_is_asked_for() -> None:
