@@ -11,7 +11,20 @@ from typing import Annotated, NamedTuple, Union, cast
 
 from tyro.conf import Suppress, subcommand
 
-from fedatoms.cli import bench, compare, demo, explain, flower, personalize, presets, report, reproduce, run, runs
+from fedatoms.cli import (
+    bench,
+    compare,
+    demo,
+    explain,
+    flower,
+    networks,
+    personalize,
+    presets,
+    report,
+    reproduce,
+    run,
+    runs,
+)
 from fedatoms.cli.console import say
 from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, message_of, parse
 from fedatoms.core.lookup import find
@@ -48,6 +61,7 @@ COMMANDS = {
     "report": Command("make one page of all results in some folders", report.options, needs_words=True),
     "personalize": Command("fit a client that joins later", personalize.options, needs_words=True),
     "explain": Command("measure what latent clients change in a run", explain.options, needs_words=True),
+    "inspect": Command("say what atoms would do to a network", networks.options, needs_words=True),
     "presets": Command("list the named experiments", presets.options),
     "bench": Command("measure speed and memory against a hand-written loop", bench.options),
     "flower": Command("run a real federation, on Flower", commands=FLOWER, needs_words=True, about=FEDERATION),
