@@ -51,6 +51,7 @@ COMMANDS = {
     "report": Command("make one page of all results in some folders", "report:options", needs_words=True),
     "personalize": Command("fit a client that joins later", "personalize:options", needs_words=True),
     "explain": Command("measure what latent clients change in a run", "explain:options", needs_words=True),
+    "inspect": Command("say what atoms would do to a network", "networks:options", needs_words=True),
     "presets": Command("list the named experiments", "presets:options"),
     "bench": Command("measure speed and memory against a hand-written loop", "bench:options"),
     "flower": Command("run a real federation, on Flower", commands=FLOWER, needs_words=True, about=FEDERATION),

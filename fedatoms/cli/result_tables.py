@@ -11,11 +11,12 @@ from fedatoms.adapt.joining import Joined
 from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
 from fedatoms.core.ledger import total
-from fedatoms.core.lookup import counted
+from fedatoms.core.lookup import counted, some
 from fedatoms.evidence.explain.bounds import Bounds
 from fedatoms.evidence.explain.bounds import Row as Bound
 from fedatoms.evidence.explain.values import Explanation, Round
 from fedatoms.evidence.reproduce.tables import TerminalTable
+from fedatoms.nn.summaries import Summary
 from fedatoms.runs.comparison import Line, Spread, scored_on
 from fedatoms.runs.results import WINDOW, Result
 from fedatoms.runs.states import RunState
@@ -54,6 +55,38 @@ def _outcome(result: Result | None) -> tuple[str, str, str]:
     headline = list(result.accuracy.values())[-1].headline if result.accuracy else math.nan
     size = (total(result.bytes_up) + total(result.bytes_down)) / 1e6
     return f"{headline:.2f}", f"{size:.1f}", f"{result.seconds:.1f}"
+
+
+def inspected(found: Summary) -> Table:
+    """Makes the table of a network's decomposed layers; it fits 80 columns."""
+    note = "parameters without biases; error: of the svd of the present weights, in % of their norm"
+    table = _titled(f"{found.model}: {counted(found.atoms, 'atom')}", note)
+    table.add_column("layer", overflow="fold")
+    for head in ("kernel", "atoms", "plain", "decomposed", "error"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for layer in found.layers:
+        if layer.atoms:
+            kernel = "x".join(map(str, layer.kernel))
+            sizes = f"{layer.before:,}", f"{layer.after:,}"
+            table.add_row(layer.name or "-", kernel, str(layer.atoms), *sizes, f"{100 * layer.error:.2f}")
+    return table
+
+
+def inspected_lines(found: Summary) -> list[str]:
+    """Says what of a network stays plain and why, what a round costs, and whether clients train together."""
+    reasons: dict[str, list[str]] = {}
+    for layer in found.layers:
+        if not layer.atoms:
+            reasons.setdefault(layer.why_plain, []).append(layer.name or layer.kind)
+    plain = [f"{counted(len(n), 'convolution')}, plain ({why}): {some(n)}" for why, n in reasons.items()]
+    together = f"no: {found.not_vectorised}" if found.not_vectorised else "yes"
+    return [
+        *(plain if found.layers else ["no convolution: nothing to decompose"]),
+        f"parameters: {found.parameters_before:,} plain, {found.parameters_after:,} decomposed",
+        f"bytes that a client sends up: {found.bytes_before:,} plain; {found.bytes_full:,} decomposed in a full round, "
+        f"{found.bytes_fast:,} in a fast one (atoms and head)",
+        f"clients can be trained together (vectorised): {together}",
+    ]
 
 
 def tables(lines: Sequence[Line], title: str) -> list[Table]:

@@ -175,6 +175,7 @@ RANGES: dict[str, Range] = {
     "explain fork": COUNT_OR_NONE._replace(high=10**6, use="0 for none"),
     "explain rounds": COUNT._replace(high=10**6, use="rounds=3"),
     "flower nodes": COUNT._replace(high=10_000, use="nodes=3"),
+    "inspect classes": COUNT._replace(high=10**6, use="classes=10"),
     "reproduce minutes": NOT_NEGATIVE._replace(high=ANY, use="for example 30, or 0 for no limit"),
 }
 

@@ -9,15 +9,28 @@ if TYPE_CHECKING:
     from fedatoms.nn.atoms import AtomConv2d, is_decomposed
     from fedatoms.nn.hadamard import factorise, personal_factors
     from fedatoms.nn.models import build
+    from fedatoms.nn.summaries import summary
     from fedatoms.nn.weights import load_weights
 
-__all__ = ["ADAPTERS", "AtomConv2d", "build", "factorise", "is_decomposed", "load_weights", "personal_factors"]
+_HOMES = {
+    "ADAPTERS": "adapters",
+    "AtomConv2d": "atoms",
+    "build": "models",
+    "factorise": "hadamard",
+    "is_decomposed": "atoms",
+    "load_weights": "weights",
+    "personal_factors": "hadamard",
+    "summary": "summaries",
+}
+__all__ = [
+    "ADAPTERS",
+    "AtomConv2d",
+    "build",
+    "factorise",
+    "is_decomposed",
+    "load_weights",
+    "personal_factors",
+    "summary",
+]
 if not TYPE_CHECKING:
-    _HOMES = {
-        "ADAPTERS": "adapters",
-        "AtomConv2d": "atoms",
-        "build": "models",
-        "factorise": "hadamard",
-        "load_weights": "weights",
-    }
-    __getattr__ = lazily(__name__, {**_HOMES, "is_decomposed": "atoms", "personal_factors": "hadamard"})
+    __getattr__ = lazily(__name__, _HOMES)

@@ -1,0 +1,82 @@
+"""fedatoms inspect: a table, lines that say what stays plain and what a round costs, or one JSON object."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedatoms
+from fedatoms.cli import main
+
+NETWORK = """
+from torch import nn
+
+class Own(nn.Conv2d):
+    def forward(self, x):
+        return super().forward(x.abs())
+
+def build(classes):
+    return nn.Sequential(nn.Conv2d(3, 4, 3), Own(4, 4, 3), nn.Conv2d(4, 4, 1), nn.AlphaDropout(), nn.Flatten(),
+                         nn.Linear(64, classes))
+"""
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["inspect", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_it_tells_layers_parameters_and_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    out = said(capsys, "lenet", "--atoms", "9")
+    assert "conv2" in out and "102,400" in out and "37,089" in out
+    assert "797,962 plain, 729,804 decomposed" in out
+    assert "2,919,216 decomposed in a full round, 9,520 in a fast one" in out
+    assert "(vectorised): yes" in out and "next:" in out
+
+
+def test_it_tells_what_stays_plain_and_why(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mynet_inspected.py").write_text(NETWORK)
+    monkeypatch.chdir(tmp_path)
+    out = said(capsys, "mynet_inspected:build", "--image", "3x8x8", "--classes", "5")
+    assert "1 convolution, plain (Own has a forward pass of its own): 1" in out
+    assert "1 convolution, plain (its kernel has one entry): 2" in out
+    assert "(vectorised): no: layer '3' (AlphaDropout) draws its own randomness" in out
+
+
+def test_json_is_the_same_as_from_python(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(said(capsys, "digits-cnn", "--image", "1x8x8", "--json"))
+    expected = fedatoms.nn.summary(fedatoms.nn.build("digits-cnn", classes=10, channels=1))
+    layers = [{**layer._asdict(), "kernel": list(layer.kernel)} for layer in expected.layers]
+    assert found == {**expected._asdict(), "layers": layers}
+
+
+def test_the_error_is_of_the_weights_of_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    net = fedatoms.nn.build("lenet", classes=10)
+    low = fedatoms.fuse(fedatoms.decompose(net, 5, init="dct"))
+    torch.save(low.state_dict(), tmp_path / "low.pth")
+    fresh = json.loads(said(capsys, "lenet", "--atoms", "5", "--json"))
+    kept = json.loads(said(capsys, "lenet", "--atoms", "5", "--json", "--weights", str(tmp_path / "low.pth")))
+    assert all(layer["error"] > 0.5 for layer in fresh["layers"])
+    assert all(layer["error"] < 1e-5 for layer in kept["layers"])
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["nosuch"], "unknown model 'nosuch'"),
+        (["lenet", "--atoms", "0"], "--atoms 0 is less than 1"),
+        (["lenet", "--classes", "0"], "--classes 0 is less than 1"),
+        (["lenet", "--image", "3x"], "--image 3x is not the shape of an image. Use for example 3x32x32."),
+        (["lenet", "--image", "3x8x8"], "do not fit the model"),
+        (["lenet", "--where", "("], "--where ( is not a regular expression"),
+        (["lenet", "--weights", "none.pth"], "--weights none.pth does not exist"),
+        (["lenet", "--head", "nosuch"], "unknown head module 'nosuch'"),
+    ],
+)
+def test_a_mistake_costs_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", *words]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
