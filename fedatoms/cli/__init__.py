@@ -11,7 +11,20 @@ from typing import Annotated, NamedTuple, Union, cast
 
 from tyro.conf import Suppress, subcommand
 
-from fedatoms.cli import bench, compare, demo, explain, flower, personalize, presets, report, reproduce, run, runs
+from fedatoms.cli import (
+    bench,
+    compare,
+    demo,
+    explain,
+    export,
+    flower,
+    personalize,
+    presets,
+    report,
+    reproduce,
+    run,
+    runs,
+)
 from fedatoms.cli.console import say
 from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, message_of, parse
 from fedatoms.core.lookup import find
@@ -47,6 +60,7 @@ COMMANDS = {
     "reproduce": Command("redo the paper's tables and figures", reproduce.options, needs_words=True),
     "report": Command("make one page of all results in some folders", report.options, needs_words=True),
     "personalize": Command("fit a client that joins later", personalize.options, needs_words=True),
+    "export": Command("write a run's network as ONNX, a torch program or weights", export.options, needs_words=True),
     "explain": Command("measure what latent clients change in a run", explain.options, needs_words=True),
     "presets": Command("list the named experiments", presets.options),
     "bench": Command("measure speed and memory against a hand-written loop", bench.options),

@@ -6,10 +6,11 @@ from fedatoms.core.lazy import lazily
 
 if TYPE_CHECKING:
     from fedatoms.nn.atoms import AtomConv2d, is_decomposed
+    from fedatoms.nn.exporting import export
     from fedatoms.nn.hadamard import factorise, personal_factors
     from fedatoms.nn.models import build
 
-__all__ = ["AtomConv2d", "build", "factorise", "is_decomposed", "personal_factors"]
+__all__ = ["AtomConv2d", "build", "export", "factorise", "is_decomposed", "personal_factors"]
 if not TYPE_CHECKING:
-    _HOMES = {"AtomConv2d": "atoms", "build": "models", "factorise": "hadamard"}
+    _HOMES = {"AtomConv2d": "atoms", "build": "models", "export": "exporting", "factorise": "hadamard"}
     __getattr__ = lazily(__name__, {**_HOMES, "is_decomposed": "atoms", "personal_factors": "hadamard"})
