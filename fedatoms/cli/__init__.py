@@ -50,6 +50,7 @@ COMMANDS = {
     "reproduce": Command("redo the paper's tables and figures", "reproduce:options", needs_words=True),
     "report": Command("make one page of all results in some folders", "report:options", needs_words=True),
     "personalize": Command("fit a client that joins later", "personalize:options", needs_words=True),
+    "export": Command("write a run's network as ONNX, a torch program or weights", "export:options", needs_words=True),
     "explain": Command("measure what latent clients change in a run", "explain:options", needs_words=True),
     "inspect": Command("say what atoms would do to a network", "networks:options", needs_words=True),
     "presets": Command("list the named experiments", "presets:options"),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from fedatoms.core.border import TooLarge, check_size, open_regular, read_bytes
 from fedatoms.core.lookup import one_line
+from fedatoms.core.outputs import check_parent
 from fedatoms.core.trees import Params
 
 LONGEST_HEADER = 2**24  # bytes; a tensor takes about a hundred
@@ -80,6 +81,13 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def write_named(path: Path, data: bytes) -> None:
+    """Writes a file that a user names, in one step; its folder is made if ``outputs.check_parent`` allows that."""
+    check_parent(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, data)
 
 
 def remove_partials(folder: Path) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Augment = Literal["feddc", "fedrep", "none"]
 Controls = Literal["current", "first"]  # eta_t, or eta_0: smaller gradients in late rounds
+Export = Literal["onnx", "torch-export", "safetensors"]
 Group = Literal["atoms", "coefficients", "head", "rest", "statistics"]
 Init = Literal["orthonormal", "dct", "fourier-bessel", "kaiming", "svd"]
 Map = Literal["auto", "one_by_one", "vectorised"]
@@ -30,6 +31,7 @@ View = Literal["personal", "global"]
 Weighting = Literal["samples", "uniform"]
 
 CONTROLS: tuple[Controls, ...] = get_args(Controls)
+EXPORTS: tuple[Export, ...] = get_args(Export)
 GROUPS: tuple[Group, ...] = get_args(Group)
 INITS: tuple[Init, ...] = get_args(Init)
 MAPS: tuple[Map, ...] = get_args(Map)

@@ -7,6 +7,7 @@ from fedatoms.core.lazy import lazily
 if TYPE_CHECKING:
     from fedatoms.nn.adapters import ADAPTERS
     from fedatoms.nn.atoms import AtomConv2d, is_decomposed
+    from fedatoms.nn.exporting import export
     from fedatoms.nn.hadamard import factorise, personal_factors
     from fedatoms.nn.models import build
     from fedatoms.nn.summaries import summary
@@ -16,6 +17,7 @@ _HOMES = {
     "ADAPTERS": "adapters",
     "AtomConv2d": "atoms",
     "build": "models",
+    "export": "exporting",
     "factorise": "hadamard",
     "is_decomposed": "atoms",
     "load_weights": "weights",
@@ -26,6 +28,7 @@ __all__ = [
     "ADAPTERS",
     "AtomConv2d",
     "build",
+    "export",
     "factorise",
     "is_decomposed",
     "load_weights",

@@ -83,6 +83,7 @@ def commands() -> dict[str, Command]:
         "personalize": Command(
             ["personalize", RUN, "--images", "i.npz", "--out", "n.safetensors", "--epochs", "1"], flags_of(Newcomer)
         ),
+        "export": Command(["export", RUN, "--to", "safetensors"], {"to": TEXTS, "out": TEXTS, "client": INTS}),
         "explain": Command(["explain", RUN, "--rounds", "1"], flags_of(Explain)),
         "bounds": Command(["explain", "--bounds"], flags_of(Bounds)),
         "report": Command(["report", "runs"], paths),

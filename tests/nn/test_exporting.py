@@ -1,0 +1,153 @@
+"""Laws of leaving: what is written is plain, computes what the network does for any batch, or is not written."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from support.small import small_net
+from torch import Tensor, nn
+
+from fedatoms import decompose, fuse
+from fedatoms.core.options import EXPORTS
+from fedatoms.nn import exporting as exports
+from fedatoms.nn.exporting import SUFFIXES, export
+from fedatoms.nn.hadamard import factorise
+
+SHAPE = (1, 6, 6)
+
+
+class Tied(nn.Module):
+    """A layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(36, 36)
+        self.second = self.first
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.second(self.first(x.flatten(1)))
+        return out
+
+
+class Refused(nn.Module):
+    """A network whose path depends on its data: no exporter takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(36, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x.flatten(1))
+        return out if out.sum() > 0 else -out
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "atoms, BatchNorm and dropout": lambda: small_net(norm=True, dropout=True, atoms=4).float(),
+    "factors": lambda: factorise(
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 64), nn.ReLU(), nn.Linear(64, 64), nn.Linear(64, 3))
+    ),
+    "in training mode": lambda: small_net(norm=True).float().train(),
+    "tied": Tied,
+}
+
+
+def path_of(folder: Path, to: str) -> Path:
+    return folder / f"net{SUFFIXES[to]}"
+
+
+def outputs_of(path: Path, model: nn.Module, x: Tensor) -> Tensor:
+    """Runs a file as a user without fedatoms would; weights need the network that they belong to."""
+    if path.suffix == ".onnx":
+        runtime = pytest.importorskip("onnxruntime")
+        (found,) = runtime.InferenceSession(path).run(None, {"input": x.numpy()})
+        return torch.from_numpy(found)
+    if path.suffix == ".pt2":
+        return torch.export.load(path).module()(x)
+    from safetensors.torch import load_file
+
+    plain = fuse(model).eval()
+    for leaf in plain.parameters():
+        nn.init.zeros_(leaf)
+    plain.load_state_dict(load_file(path))
+    return plain(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch's own
+@pytest.mark.parametrize("to", EXPORTS)
+@pytest.mark.parametrize("name", NETS)
+def test_a_file_computes_what_the_network_does_for_any_batch(name: str, to: str, tmp_path: Path) -> None:
+    if to == "onnx":
+        pytest.importorskip("onnxscript")
+    model = NETS[name]()
+    mode = model.training
+    done = export(model, path_of(tmp_path, to), shape=SHAPE, to=to)
+    assert done.difference is not None and done.difference < 1e-5 and done.size == done.path.stat().st_size
+    assert model.training == mode
+    model.eval()
+    for rows in (1, 2, 7):
+        x = torch.randn(rows, *SHAPE, dtype=next(model.parameters()).dtype)
+        torch.testing.assert_close(outputs_of(done.path, model, x), model(x), rtol=0, atol=1e-5)
+
+
+def test_no_file_holds_atoms(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    net = small_net(norm=True).float()
+    export(decompose(net, atoms=4), tmp_path / "net.safetensors", shape=SHAPE, to="safetensors")
+    assert load_file(tmp_path / "net.safetensors").keys() == net.state_dict().keys()
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch-export"])
+def test_a_network_that_torch_cannot_export_is_refused_in_one_line(to: str, tmp_path: Path) -> None:
+    if to == "onnx":
+        pytest.importorskip("onnxscript")
+    with pytest.raises(ValueError, match=f"to={to}: this network cannot be exported .*Use to=.*safetensors") as told:
+        export(Refused(), path_of(tmp_path, to), shape=SHAPE, to=to)
+    assert "\n" not in str(told.value) and not list(tmp_path.iterdir())
+    export(Refused(), path_of(tmp_path, "safetensors"), shape=SHAPE, to="safetensors")
+
+
+def test_what_no_runtime_computes_is_refused_too(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ValueError, match=r"to=onnx: this network cannot be exported .*Conv.*Use to=torch-export"):
+        export(small_net().double(), tmp_path / "net.onnx", shape=SHAPE)
+    export(small_net().double(), tmp_path / "net.pt2", shape=SHAPE, to="torch-export")
+
+
+def test_a_file_with_other_outputs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "_written", lambda model, example, to: (b"", lambda x: model(x) + 1e-4))
+    with pytest.raises(ValueError, match=r"lie 1.0e-04 from the network's.*Nothing is written"):
+        export(small_net(), tmp_path / "net.onnx", shape=SHAPE)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_missing_is_named_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(exports, "find_spec", lambda name: None if name.startswith("onnx") else find(name))
+    with pytest.raises(
+        ValueError, match=r'to=onnx needs onnx and onnxscript. In a clone, type pip install ".\[export\]"'
+    ):
+        export(small_net(), tmp_path / "net.onnx", shape=SHAPE)
+
+
+def test_without_a_runtime_onnx_is_written_and_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxscript")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(exports, "find_spec", lambda name: None if name == "onnxruntime" else find(name))
+    done = export(small_net().float(), tmp_path / "net.onnx", shape=SHAPE)
+    assert done.difference is None and done.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "told"),
+    [
+        ("net.pt", {}, r"net.pt does not end in .onnx. Use for example net.onnx"),
+        ("net.onnx", {"to": "tflite"}, "to 'tflite'"),
+        ("/no/such/net.onnx", {}, "there is no folder /no/such"),
+    ],
+)
+def test_slips_cost_one_line(name: str, more: dict[str, str], told: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=told):
+        export(small_net(), name if name.startswith("/") else tmp_path / name, shape=SHAPE, **more)
