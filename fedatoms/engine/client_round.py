@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedatoms.algorithms.base import Algorithm, Server, Work
 from fedatoms.core import trees
+from fedatoms.core.inputs import Inputs
 from fedatoms.core.options import CONTROLS, RANGES, Controls, Precision, check_numbers, one_of
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move
@@ -116,7 +117,7 @@ class Traces(NamedTuple):
 class Batch(NamedTuple):
     """The data of one step; ``real`` marks the rows that are not padding (None: all)."""
 
-    x: Tensor
+    x: Inputs
     y: Tensor
     real: Tensor | None
     key: Tensor
@@ -138,7 +139,7 @@ def local_round(learner: Learner, broadcast: Server, job: Job) -> Reply:
     """Trains one client: a plain loop over its steps, on its real rows only."""
     step = local_step(learner, _by_autograd)
     counts = job.plan.real.sum(-1).tolist()
-    job = job._replace(plan=move(job.plan, learner.data.x.device))
+    job = job._replace(plan=move(job.plan, learner.data.y.device))
     carry, losses = begin(learner, job), []
     for s, count in enumerate(counts):
         x, y = data_of(learner, job.plan, (s, slice(count)))
@@ -150,8 +151,8 @@ def local_round(learner: Learner, broadcast: Server, job: Job) -> Reply:
     return finish(learner, broadcast, job, carry, torch.stack(losses), learner.rate)
 
 
-def data_of(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[Tensor, Tensor]:
-    """Fetches the images and labels of a step from a plan."""
+def data_of(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[Inputs, Tensor]:
+    """Fetches the inputs and targets of a step from a plan."""
     data, dtype = learner.data, learner.network.dtype
     return fetch(
         data.x, data.y, plan.rows[at], recipe=data.recipe, dtype=dtype, flip=plan.flip[at], shift=plan.shift[at]
@@ -274,7 +275,7 @@ def _down(weight: Tensor, move: Tensor, rate: float | Tensor) -> Tensor:
 
 def _loss(learner: Learner, params: Params, memory: Memory, batch: Batch) -> tuple[Tensor, Params]:
     net, align = learner.network, learner.align
-    with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=learner.precision == "bf16"):
+    with torch.autocast(batch.y.device.type, torch.bfloat16, enabled=learner.precision == "bf16"):
         if align is None:
             returned, buffers = net.train(params, batch.x, batch.real, batch.key)
         else:
