@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from fedatoms.core.border import as_path
 from fedatoms.core.files import read_tensors, replace_file
+from fedatoms.core.inputs import shapes_of
 from fedatoms.core.lookup import one_line, some
 from fedatoms.core.options import Group, check_range, listed
 from fedatoms.core.run_files import MODEL
 from fedatoms.core.trees import Params, misfit, nbytes, restrict
 from fedatoms.data.batches import normalise
 from fedatoms.data.datasets import Recipe, recipe_of
-from fedatoms.data.federations import Federation, Samples, as_inputs, federation
+from fedatoms.data.federations import Federation, federation
+from fedatoms.data.samples import Samples, as_inputs
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.finetune import last_pass, runtime_of_last_pass
 from fedatoms.engine.loop import begin
@@ -88,9 +90,9 @@ def personalise(
     base = base_of(model)
     base = base._replace(recipe=recipe or base.recipe, head=head or base.head, objective=objective or base.objective)
     client = federation([data], test=data)
-    if base.shape and client.x.shape[1:] != base.shape:
+    if base.shape and shapes_of(client.x) != str(base.shape):
         raise ValueError(
-            f"data: images of shape {tuple(client.x.shape[1:])}, but {model} takes {base.shape}. Pass x of shape "
+            f"data: images of shape {shapes_of(client.x)}, but {model} takes {base.shape}. Pass x of shape "
             f"(n, {', '.join(map(str, base.shape))})."
         )
     training = Training(epochs, batch_size, lr, momentum=momentum, weight_decay=weight_decay, clip=clip)

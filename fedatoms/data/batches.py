@@ -9,9 +9,12 @@ from torch import Tensor
 from torch.nn.functional import pad as pad_tensor
 
 from fedatoms.core import trees
+from fedatoms.core.inputs import Inputs, each
 from fedatoms.core.options import check_range
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Recipe
+
+_AS_THEY_ARE = (torch.int32, torch.int64, torch.bool)  # token ids and masks
 
 
 class Plan(NamedTuple):
@@ -103,9 +106,9 @@ def move(plan: Plan, device: torch.device) -> Plan:
 
 
 def fetch(
-    x: Tensor, y: Tensor, rows: Tensor, recipe: Recipe | None, dtype: torch.dtype, flip: Tensor, shift: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gathers rows of the pool, of any leading shape, as augmented inputs and their labels.
+    x: Inputs, y: Tensor, rows: Tensor, recipe: Recipe | None, dtype: torch.dtype, flip: Tensor, shift: Tensor
+) -> tuple[Inputs, Tensor]:
+    """Gathers rows of the pool, of any leading shape, as inputs, augmented if they are images, and their targets.
 
     An image is normalised, flipped and then shifted: ``out[i, j] = padded[i + down, j + right]``.
 
@@ -114,10 +117,24 @@ def fetch(
     >>> fetch(x, y, torch.tensor([0]), recipe, torch.float32, torch.tensor([True]), torch.tensor([[0, 1]]))
     (tensor([[[[1., 0.], [3., 0.]]]]), tensor([5]))
     """
+    if not isinstance(x, Tensor):
+        found = each(lambda leaf: leaf.index_select(0, rows.flatten()).view(*rows.shape, *leaf.shape[1:]), x)
+        return cast_inputs(found, recipe, dtype), cast_targets(y[rows], dtype)
     images = normalise(x.index_select(0, rows.flatten()), recipe, dtype)  # ten times as fast as x[rows] on a CPU
     if recipe is not None and (recipe.flip or recipe.pad):
         images = _augment(images, recipe, flip.flatten(), shift.flatten(0, -2))
     return images.view(*rows.shape, *x.shape[1:]), cast_targets(y[rows], dtype)
+
+
+def cast_inputs(x: Inputs, recipe: Recipe | None, dtype: torch.dtype) -> Inputs:
+    """Returns samples as a model takes them: images by their recipe; the parts of a tuple or dictionary cast.
+
+    >>> cast_inputs((torch.zeros(1, dtype=torch.uint8), torch.ones(1, dtype=torch.bool)), None, torch.float32)
+    (tensor([0.]), tensor([True]))
+    """
+    if isinstance(x, Tensor):
+        return normalise(x, recipe, dtype)
+    return each(lambda leaf: leaf if leaf.dtype in _AS_THEY_ARE else leaf.to(dtype), x)
 
 
 def cast_targets(y: Tensor, dtype: torch.dtype) -> Tensor:

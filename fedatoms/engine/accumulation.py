@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedatoms.core import trees
+from fedatoms.core.inputs import Inputs
 from fedatoms.core.trees import Params
 
 LOSS = ""  # beside the gradients of a batch
@@ -18,7 +19,7 @@ Gradient = tuple[Params, Tensor, Params]  # gradient, loss and new buffers
 class Batch(NamedTuple):
     """The data of one step; ``real`` marks the rows that are not padding (None: all)."""
 
-    x: Tensor
+    x: Inputs
     y: Tensor
     real: Tensor | None
     key: Tensor

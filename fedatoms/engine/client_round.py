@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedatoms.algorithms.base import Algorithm, Server, Work
 from fedatoms.core import trees
+from fedatoms.core.inputs import Inputs
 from fedatoms.core.options import Precision
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move
@@ -89,7 +90,7 @@ def local_round(learner: Learner, broadcast: Server, job: Job) -> Reply:
     """Trains one client: a plain loop over its steps, on its real rows only."""
     step = local_step(learner, _by_autograd)
     counts = job.plan.real.sum(-1).tolist()
-    job = job._replace(plan=move(job.plan, learner.data.x.device))
+    job = job._replace(plan=move(job.plan, learner.data.y.device))
     carry, losses = begin(learner, job), []
     of_step, per_step = learner.training.of_step, learner.training.accumulate
     rates = (
@@ -105,8 +106,8 @@ def local_round(learner: Learner, broadcast: Server, job: Job) -> Reply:
     return finish(learner, broadcast, job, carry, torch.stack(losses), learner.rate)
 
 
-def data_of(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[Tensor, Tensor]:
-    """Fetches the images and labels of a step from a plan."""
+def data_of(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[Inputs, Tensor]:
+    """Fetches the inputs and targets of a step from a plan."""
     data, dtype = learner.data, learner.network.dtype
     return fetch(
         data.x, data.y, plan.rows[at], recipe=data.recipe, dtype=dtype, flip=plan.flip[at], shift=plan.shift[at]
@@ -239,7 +240,7 @@ def _down(weight: Tensor, move: Tensor, rate: float | Tensor) -> Tensor:
 
 def _loss(learner: Learner, params: Params, memory: Memory, batch: Batch) -> tuple[Tensor, Params]:
     net, align = learner.network, learner.align
-    with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=learner.precision == "bf16"):
+    with torch.autocast(batch.y.device.type, torch.bfloat16, enabled=learner.precision == "bf16"):
         if align is None:
             returned, buffers = net.train(params, batch.x, batch.real, batch.key)
         else:

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from fedatoms.core import trees
+from fedatoms.core import inputs, trees
+from fedatoms.core.inputs import Inputs
 from fedatoms.core.options import Scored
 from fedatoms.core.scales import ACCURACY, Scale
 from fedatoms.core.trees import Params
-from fedatoms.data.batches import cast_targets, normalise
+from fedatoms.data.batches import cast_inputs, cast_targets
 from fedatoms.engine.runtime import Runtime, scored_at_once
 from fedatoms.engine.state import State
 from fedatoms.objectives.base import Metric, Objective
@@ -190,7 +191,7 @@ def _together(runtime: Runtime, server: Params, own: list[Params], parts: list[T
     net, read = runtime.network, runtime.sim.objective.read
     rows = pad_sequence(parts, batch_first=True).to(runtime.sim.device)
     x, y = _tested(runtime, rows.flatten())
-    images = x.unflatten(0, rows.shape)
+    images = inputs.each(lambda leaf: leaf.unflatten(0, rows.shape), x)
     outputs = torch.vmap(lambda tree, some: read(net.predict({**server, **tree}, some)))(trees.stack(own), images)
     each = [one.unflatten(0, rows.shape) for one in _of_samples(runtime.sim.objective, outputs.flatten(0, 1), y)]
     return [[one[i, : len(part)] for one in each] for i, part in enumerate(parts)]
@@ -210,9 +211,9 @@ def _of_samples(objective: Objective, outputs: Tensor, y: Tensor) -> list[Tensor
     return [*(metric.of(outputs, y) for metric in objective.metrics), objective.loss(outputs, y)]
 
 
-def _tested(runtime: Runtime, rows: Tensor) -> tuple[Tensor, Tensor]:
+def _tested(runtime: Runtime, rows: Tensor) -> tuple[Inputs, Tensor]:
     data, dtype = runtime.data, runtime.network.dtype
-    return normalise(data.test_x[rows], data.recipe, dtype), cast_targets(data.test_y[rows], dtype)
+    return cast_inputs(inputs.take(data.test_x, rows), data.recipe, dtype), cast_targets(data.test_y[rows], dtype)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

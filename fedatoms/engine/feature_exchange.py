@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from fedatoms.core import ledger, trees
+from fedatoms.core.inputs import Inputs, samples_in, take
 from fedatoms.core.ledger import Bytes
 from fedatoms.core.options import Group
 from fedatoms.core.trees import Memory, Params
-from fedatoms.data.batches import normalise
+from fedatoms.data.batches import cast_inputs
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.spec import head_of
 from fedatoms.engine.state import State
@@ -22,7 +23,7 @@ _GROUP: Group = "head"  # under which the bytes of feature statistics are counte
 
 def common_of(runtime: Runtime, params: Params) -> Params:
     """Returns what the server remembers before the first round."""
-    return _method(runtime).start(runtime.data.classes, _features(runtime, params, runtime.data.test_x[:1]))
+    return _method(runtime).start(runtime.data.classes, _features(runtime, params, take(runtime.data.test_x, slice(1))))
 
 
 def before_training(runtime: Runtime, state: State, clients: list[int]) -> dict[int, Params]:
@@ -97,10 +98,11 @@ def _method(runtime: Runtime) -> Collaboration:
 
 def _of_client(runtime: Runtime, params: Params, client: int) -> tuple[Tensor, Tensor]:
     rows = runtime.data.parts[client].to(runtime.sim.device)
-    return _features(runtime, params, runtime.data.x[rows]), runtime.data.y[rows]
+    return _features(runtime, params, take(runtime.data.x, rows)), runtime.data.y[rows]
 
 
 @torch.no_grad()
-def _features(runtime: Runtime, params: Params, x: Tensor) -> Tensor:
+def _features(runtime: Runtime, params: Params, x: Inputs) -> Tensor:
     net, recipe, layer = runtime.network, runtime.data.recipe, head_of(runtime.sim)
-    return torch.cat([net.features(layer, params, normalise(some, recipe, net.dtype)) for some in x.split(_BATCH)])
+    batches = (take(x, slice(first, first + _BATCH)) for first in range(0, samples_in(x), _BATCH))
+    return torch.cat([net.features(layer, params, cast_inputs(some, recipe, net.dtype)) for some in batches])

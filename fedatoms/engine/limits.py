@@ -6,6 +6,7 @@ from textwrap import shorten
 import torch
 from torch import Tensor
 
+from fedatoms.core.inputs import leaves, take
 from fedatoms.core.memory import available, check_fits
 from fedatoms.engine.execution.blocks import UNMEASURED
 from fedatoms.engine.server import sample_size
@@ -70,7 +71,7 @@ def needs_of(sim: Simulation, until: int = 0, epochs: int = 0) -> dict[str, int]
     model = _bytes(dict(sim.model.named_parameters()).values())
     moving = _bytes(leaf for leaf in sim.model.parameters() if leaf.requires_grad)
     at_once = min(sample_size(len(sizes), sim.fraction), _block(sim))
-    images = min(sim.training.samples, sizes[-1]) * _bytes([sim.data.x[:1]])
+    images = min(sim.training.samples, sizes[-1]) * _bytes(leaves(take(sim.data.x, slice(1))))
     return {
         "the model": 2 * model,  # the server's, and the network's own
         "clients in training": at_once * (3 * moving + images),  # parameters, gradients and the step

@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fedatoms.core import trees
+from fedatoms.core.inputs import Inputs, shapes_of, take
+from fedatoms.core.lookup import one_line
 from fedatoms.core.options import Scored, check_range
 from fedatoms.core.trees import Params
-from fedatoms.data.batches import cast_targets, normalise
+from fedatoms.data.batches import cast_inputs, cast_targets
 from fedatoms.engine import feature_exchange, server
 from fedatoms.engine.client_states import Clients
 from fedatoms.engine.evaluation import Score, evaluate
@@ -117,11 +120,28 @@ def _check_outputs(runtime: Runtime, params: Params) -> None:
         if not len(y):  # a server that has no images
             continue
         rows = torch.tensor([0, len(y) > 1], device=y.device)  # two: torch's BatchNorm trains on no single one
-        images, targets = normalise(x[rows], data.recipe, net.dtype), cast_targets(y[rows], net.dtype)
-        with fitting(tuple(images.shape[1:])), torch.random.fork_rng(_gpus(y)):
+        images, targets = cast_inputs(take(x, rows), data.recipe, net.dtype), cast_targets(y[rows], net.dtype)
+        with _fitting(images), torch.random.fork_rng(_gpus(y)):
             returned = net.train(params, images, None, torch.tensor(0, device=y.device))[0] if trains else None
             returned = returned if trains else net.predict(params, images)
         check_outputs(runtime.sim.objective, returned, targets, data.classes)
+
+
+@contextmanager
+def _fitting(x: Inputs) -> Iterator[None]:
+    """Says that samples do not fit the model, if what is done within fails."""
+    if isinstance(x, Tensor):
+        with fitting(tuple(x.shape[1:])):
+            yield
+        return
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        how = "by these names" if isinstance(x, dict) else "in this order"
+        raise ValueError(
+            f"samples of {shapes_of(x)} do not fit the model ({one_line(error)[:300]}). Its forward must take them "
+            f"{how}."
+        ) from error
 
 
 def _gpus(y: Tensor) -> list[torch.device]:

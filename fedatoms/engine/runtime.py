@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedatoms.algorithms.base import Server
+from fedatoms.core.inputs import Inputs, each
 from fedatoms.core.options import Group
 from fedatoms.core.trees import Params
 from fedatoms.data.batches import Planner, planner
@@ -26,7 +27,7 @@ from fedatoms.nn.layers import copied
 from fedatoms.nn.parameter_groups import groups
 from fedatoms.nn.pure import Network, network, tensor_names, why_not_vectorised
 
-Predict = Callable[[Params, Tensor], Tensor]
+Predict = Callable[[Params, Inputs], Tensor]
 
 
 class Layout(NamedTuple):
@@ -104,8 +105,8 @@ def check_map(sim: Simulation) -> str | None:
 
 def on_device(data: Federation, device: str) -> Federation:
     """Moves the images and labels of a federation to a device."""
-    test_x, test_y = data.test_x.to(device), data.test_y.to(device)
-    return data._replace(x=data.x.to(device), y=data.y.to(device), test_x=test_x, test_y=test_y)
+    x, test_x = (each(lambda leaf: leaf.to(device), one) for one in (data.x, data.test_x))
+    return data._replace(x=x, y=data.y.to(device), test_x=test_x, test_y=data.test_y.to(device))
 
 
 def _same_fields(one: Simulation, other: Simulation) -> set[str]:
@@ -120,15 +121,15 @@ def _same(one: object, other: object) -> bool:
 def _predictor(sim: Simulation, net: Network) -> Predict:
     read = sim.objective.read
 
-    def plain(params: Params, x: Tensor) -> Tensor:
+    def plain(params: Params, x: Inputs) -> Tensor:
         return read(net.predict(params, x))
 
     if not sim.device.startswith("cuda") or sim.precision == "float32":
         return plain
     known: dict[torch.Size, Predict] = {}
 
-    def predict(params: Params, x: Tensor) -> Tensor:
-        if len(x) != scored_at_once(sim.device):  # tracing takes longer than a small batch
+    def predict(params: Params, x: Inputs) -> Tensor:
+        if not isinstance(x, Tensor) or len(x) != scored_at_once(sim.device):  # tracing takes longer than a small batch
             return plain(params, x)
         if x.shape not in known:
             known[x.shape] = _with_batched_kernels(plain, params, x)

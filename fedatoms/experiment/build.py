@@ -165,7 +165,7 @@ def network_of(experiment: Experiment, classes: int, shape: tuple[int, ...]) -> 
     """Builds the network for images of a shape, in the parametrisation of the experiment."""
     model = build(experiment.model, classes=classes, channels=shape[0], seed=experiment.seed)
     if experiment.objective == "classification":  # others are checked with their targets, before the first round
-        check_input(model, shape, classes)
+        check_input(model, shape, classes, objective_of(experiment).read)
     return parametrise(experiment, model)
 
 

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from fedatoms.adapt.fitting import with_own
+from fedatoms.core.inputs import Inputs, Shape, first_shape, no_samples, shapes_of, take
 from fedatoms.core.lookup import unknown
 from fedatoms.data.datasets import Images, Recipe, load
-from fedatoms.data.federations import Federation, are_labels, hold_out, pair_up
+from fedatoms.data.federations import Federation, hold_out
+from fedatoms.data.samples import are_labels, pair_up
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import assemble, data_of, objective_of, parametrise
 from fedatoms.experiment.checks import check
@@ -34,9 +36,9 @@ AT_LEAST_ONE = ("min_train_nodes", "max_examples")  # of the settings; others ma
 class Own(NamedTuple):
     """The data of one node: what it trains on, and what it is tested on."""
 
-    x: Tensor
+    x: Inputs
     y: Tensor
-    test_x: Tensor
+    test_x: Inputs
     test_y: Tensor
 
 
@@ -47,8 +49,8 @@ class Task(NamedTuple):
     model: Callable[[], nn.Module]
     data: Callable[[int, int], Own]  # partition-id, num-partitions -> that node's data
     classes: int  # 0: targets are no classes
-    shape: tuple[int, ...]  # of an image
-    test: Callable[[], tuple[Tensor, Tensor]] | None = None
+    shape: Shape  # of a sample; of each part of it where x is a tuple or a dictionary
+    test: Callable[[], tuple[Inputs, Tensor]] | None = None
     recipe: Recipe | None = None
     objective: Objective | None = None  # None: the experiment's
 
@@ -83,7 +85,7 @@ def built_in(experiment: Experiment) -> Task:
                 f"{partitions} nodes for an experiment of {len(pool.parts)} clients. Use one node for each."
             )
         rows, tested = pool.parts[partition], pool.test_parts[partition]
-        return Own(pool.x[rows], pool.y[rows], pool.test_x[tested], pool.test_y[tested])
+        return Own(take(pool.x, rows), pool.y[rows], take(pool.test_x, tested), pool.test_y[tested])
 
     def model() -> nn.Module:
         images = _data(experiment)[0]
@@ -148,13 +150,13 @@ def trained(task: Task, folder: Path | str, own: Path | str | None = None) -> nn
     if own is None:
         return model
     again = f"Let the node write it again: {RESUME}."
-    return with_own(model, Path(own), experiment, ImagesOf(task.classes, task.shape), again)
+    return with_own(model, Path(own), experiment, ImagesOf(task.classes, first_shape(task.shape)), again)
 
 
 def server_simulation(task: Task, experiment: Experiment) -> Simulation:
     """Makes the simulation of a server: the network and the number of clients, but none of their data."""
     nothing = torch.zeros(0, dtype=torch.int64)
-    pool = torch.zeros(0, *task.shape)
+    pool = no_samples(task.shape)
     test = (pool, nothing) if task.test is None else _fitting(task, experiment, task.test(), "the server's test images")
     nobody = [nothing] * experiment.clients
     return _simulation(task, experiment, Federation(pool, nothing, nobody, *test, nobody, task.classes, task.recipe))
@@ -179,14 +181,13 @@ def own_data(task: Task, experiment: Experiment, partition: int) -> Own:
     return own
 
 
-def _fitting(task: Task, experiment: Experiment, samples: tuple[Tensor, Tensor], name: str) -> tuple[Tensor, Tensor]:
+def _fitting(task: Task, experiment: Experiment, samples: tuple[Inputs, Tensor], name: str) -> tuple[Inputs, Tensor]:
     """Refuses samples that do not fit the task."""
     x, y = pair_up(samples, name)
     check_some_targets(task.objective or objective_of(experiment), y, name)
-    if tuple(x.shape[1:]) != tuple(task.shape):
+    if shapes_of(x) != shapes_of(no_samples(task.shape)):
         raise ValueError(
-            f"{name}: samples have shape {tuple(x.shape[1:])}, but the task says shape={task.shape}. Change one of "
-            f"them."
+            f"{name}: samples have shape {shapes_of(x)}, but the task says shape={task.shape}. Change one of them."
         )
     if task.classes and are_labels(y) and (label := int(y.max())) >= task.classes:
         raise ValueError(

@@ -118,8 +118,10 @@ def build(name: str, *, classes: int, channels: int = 3, seed: int = 0) -> nn.Mo
     return model
 
 
-def check_input(model: nn.Module, image_shape: tuple[int, ...], classes: int) -> None:
-    """Refuses a model that does not turn images of ``image_shape`` into ``classes`` logits.
+def check_input(
+    model: nn.Module, image_shape: tuple[int, ...], classes: int, read: Callable[[object], object] = lambda it: it
+) -> None:
+    """Refuses a model that does not turn images of ``image_shape`` into ``classes`` logits, which ``read`` finds.
 
     >>> check_input(lenet(classes=10), (3, 32, 32), classes=100)
     Traceback (most recent call last):
@@ -130,7 +132,8 @@ def check_input(model: nn.Module, image_shape: tuple[int, ...], classes: int) ->
     like = next(model.parameters(), torch.zeros(()))
     images = torch.zeros(2, *image_shape, dtype=like.dtype, device=like.device)
     with fitting(image_shape), torch.no_grad():
-        logits = copied(model).eval()(images)
+        returned = copied(model).eval()(images)
+    logits = read(returned)
     if not isinstance(logits, Tensor):
         raise ValueError(
             f"the model returns {type(logits).__name__}: return the logits alone, a (batch, classes) tensor"

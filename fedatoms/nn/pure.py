@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedatoms.core.inputs import Inputs
 from fedatoms.core.trees import Params, misfit, restrict
 from fedatoms.nn.dropouts import ADDRESSED, PLAIN_DROPOUTS, with_addressed_dropout
 from fedatoms.nn.layers import copied, swap
@@ -21,10 +22,10 @@ class Network(NamedTuple):
     parameters: Params  # trainable ones
     statistics: Params  # floating-point buffers of the state dict
     constants: Params  # the rest: frozen parameters, counters, buffers outside the state dict; never averaged
-    train: Callable[[Params, Tensor, Tensor | None, Tensor], tuple[Tensor, Params]]
-    predict: Callable[[Params, Tensor], Tensor]
-    study: Callable[[str, Params, Tensor, Tensor | None, Tensor], tuple[Tensor, Params, Tensor]]
-    features: Callable[[str, Params, Tensor], Tensor]
+    train: Callable[[Params, Inputs, Tensor | None, Tensor], tuple[object, Params]]
+    predict: Callable[[Params, Inputs], object]
+    study: Callable[[str, Params, Inputs, Tensor | None, Tensor], tuple[object, Params, Tensor]]
+    features: Callable[[str, Params, Inputs], Tensor]
     frozen: frozenset[str] = frozenset()  # those constants that no step changes, so that all clients share them
 
     @property
@@ -41,7 +42,7 @@ class Network(NamedTuple):
 def network(model: nn.Module) -> Network:
     """Splits a model into tensors and functions; the model itself stays as it is.
 
-    ``train(params, x, real, key)`` returns logits and the new buffers; ``real`` marks the rows that are not padding
+    ``train(params, x, real, key)`` returns outputs and the new buffers; ``real`` marks the rows that are not padding
     (None: all of them), ``key`` seeds dropout. ``study`` is ``train`` that also returns the inputs of a layer, a row
     per sample; ``features`` is ``predict`` that returns only those.
 
@@ -61,21 +62,20 @@ def network(model: nn.Module) -> Network:
     tied = len(list(model.named_parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
     inputs = _inputs(model, training, masked)
 
-    def train(params: Params, x: Tensor, real: Tensor | None, key: Tensor) -> tuple[Tensor, Params]:
+    def train(params: Params, x: Inputs, real: Tensor | None, key: Tensor) -> tuple[object, Params]:
         state, mutable = inputs(params, real, key)
-        logits: Tensor = functional_call(training if real is None else masked, state, (x,), tie_weights=tied)
-        return logits, {name: state[name] for name in mutable}
+        outputs = functional_call(training if real is None else masked, state, *_call(x), tie_weights=tied)
+        return outputs, {name: state[name] for name in mutable}
 
-    def predict(params: Params, x: Tensor) -> Tensor:
-        logits: Tensor = functional_call(scoring, params, (x,), tie_weights=tied)
-        return logits
+    def predict(params: Params, x: Inputs) -> object:
+        return functional_call(scoring, params, *_call(x), tie_weights=tied)
 
-    def study(layer: str, params: Params, x: Tensor, real: Tensor | None, key: Tensor) -> tuple[Tensor, Params, Tensor]:
+    def study(layer: str, params: Params, x: Inputs, real: Tensor | None, key: Tensor) -> tuple[object, Params, Tensor]:
         with _inputs_of(training if real is None else masked, layer) as seen:
-            logits, buffers = train(params, x, real, key)
-        return logits, buffers, _rows(seen, layer)
+            outputs, buffers = train(params, x, real, key)
+        return outputs, buffers, _rows(seen, layer)
 
-    def features(layer: str, params: Params, x: Tensor) -> Tensor:
+    def features(layer: str, params: Params, x: Inputs) -> Tensor:
         with _inputs_of(scoring, layer) as seen:
             predict(params, x)
         return _rows(seen, layer)
@@ -224,6 +224,13 @@ def _inputs_of(model: nn.Module, layer: str) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         handle.remove()
+
+
+def _call(x: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """Returns the arguments of a model: a tensor is the first, a tuple all in order, a dictionary those by name."""
+    if isinstance(x, dict):
+        return (), x
+    return (x if isinstance(x, tuple) else (x,)), {}
 
 
 def _rows(seen: list[Tensor], layer: str) -> Tensor:

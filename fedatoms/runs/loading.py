@@ -11,6 +11,7 @@ from safetensors.torch import save
 from torch import nn
 
 from fedatoms.core.files import read_tensors, replace_file
+from fedatoms.core.inputs import leaves
 from fedatoms.core.lookup import one_line
 from fedatoms.core.records import fit, parse
 from fedatoms.core.run_files import EXPERIMENT, MODEL, RESULT, checkpoints
@@ -64,7 +65,7 @@ def fill(
 
 def write_model(folder: Path, sim: Simulation, state: State) -> str:
     """Writes the server's model of a run, and returns its checksum."""
-    images = json.dumps({"classes": sim.data.classes, "shape": list(sim.data.x.shape[1:])})
+    images = json.dumps({"classes": sim.data.classes, "shape": list(leaves(sim.data.x)[0].shape[1:]) or [1]})
     tensors = {name: leaf.cpu().contiguous() for name, leaf in state.server.params.items()}  # tied ones once
     data = save(tensors, metadata={"images": images})  # one key: their order is random
     replace_file(folder / MODEL, data)
@@ -103,7 +104,7 @@ _Size = Annotated[int, Meta(gt=0)]
 
 
 class _Images(TypedDict):
-    classes: _Size
+    classes: Annotated[int, Meta(ge=0)]
     shape: Annotated[list[_Size], Meta(min_length=1)]
 
 

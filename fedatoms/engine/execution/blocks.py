@@ -78,7 +78,7 @@ def even_blocks(sampled: int, fits: int) -> int:
 
 def room(learner: Learner, broadcast: Server, job: Job) -> int:
     """Returns how many clients fit into a GPU's free memory, at most ``MOST``, by training one for one step."""
-    device = learner.data.x.device
+    device = learner.data.y.device
     try:
         step = _peak_of_a_step(learner, broadcast, job)
     except torch.OutOfMemoryError:
@@ -99,7 +99,7 @@ def that_fit(free: int, step: int, held: int) -> int:
 
 
 def _peak_of_a_step(learner: Learner, broadcast: Server, job: Job) -> int:
-    device = learner.data.x.device
+    device = learner.data.y.device
     rows, real, flip, shift = (leaf[:1] for leaf in job.plan[:4])
     one = stack([job._replace(plan=job.plan._replace(rows=rows, real=real, flip=flip, shift=shift))])
     cudnn = torch.backends.cudnn

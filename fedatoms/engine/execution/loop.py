@@ -13,7 +13,7 @@ MapClients = Callable[[Learner, Server, Iterable[Job]], Iterator[Reply]]  # the 
 
 def one_by_one(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
     """Trains client after client; each reply is a block of one."""
-    devices = [learner.data.x.device] if learner.data.x.is_cuda else []
+    devices = [learner.data.y.device] if learner.data.y.is_cuda else []
     for job in jobs:
         # A model may draw from the global stream (F.dropout): make that a function of client and round too.
         with torch.random.fork_rng(devices):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from fedatoms.core.inputs import take
 from fedatoms.core.trees import Params
 from fedatoms.engine.evaluation import score
 from fedatoms.engine.loop import begin
@@ -60,8 +61,8 @@ def scored_on_training(runtime: Runtime, rows: Tensor | None = None) -> Runtime:
     An image that two clients hold counts twice, as in the federated objective.
     """
     pool = runtime.data
-    rows = (torch.cat(pool.parts) if rows is None else rows).to(pool.x.device)
-    data = pool._replace(test_x=pool.x[rows], test_y=pool.y[rows], test_parts=[])
+    rows = (torch.cat(pool.parts) if rows is None else rows).to(pool.y.device)
+    data = pool._replace(test_x=take(pool.x, rows), test_y=pool.y[rows], test_parts=[])
     return prepare(replace(runtime.sim, data=data), like=runtime)
 
 
