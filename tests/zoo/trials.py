@@ -20,7 +20,7 @@ from zoo import convolutional as c
 from zoo import sequences as s
 from zoo.hub import HUB
 
-PAGE, MAKER = Path(__file__).parents[2] / "docs" / "networks.md", "python -m zoo"
+PAGE, MAKER = Path(__file__).parents[2] / "docs" / "networks.md", "-m zoo"
 SAME, CLOSE = 1e-9, 1e-5  # of two maps in float64, and of an exported network in float32
 Inputs = Callable[[int], Tensor]
 
