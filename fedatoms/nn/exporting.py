@@ -47,7 +47,7 @@ def export(model: nn.Module, path: Path | str, *, shape: Sequence[int], to: Expo
 
     >>> import tempfile
     >>> from fedatoms.nn.atoms import decompose
-    >>> net = decompose(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), atoms=2)
+    >>> net = decompose(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), atoms=2, init="orthonormal")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     export(net, f"{folder}/net.safetensors", shape=(1, 4, 4), to="safetensors").parameters
     20

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from fedatoms.core.lookup import shown
 from fedatoms.core.options import Group
+from fedatoms.nn.saving import LoadsFactors, guarded
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
@@ -35,7 +36,7 @@ def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
     for old, layer in new.items():
         for hooks in _HOOKS:
             layer.__dict__[hooks] = old.__dict__[hooks]
-    return new.get(model, model)
+    return guarded(new.get(model, model))
 
 
 def transfer(old: nn.Module, new: nn.Module, without: Collection[str] = ()) -> None:
@@ -73,7 +74,7 @@ class Factored(Protocol):
     def fused(self, weight: nn.Parameter) -> nn.Module: ...
 
 
-class MadeWeight(nn.Module):
+class MadeWeight(LoadsFactors):
     """A layer with a ``weight`` to read, as a plain layer has, which is made of factors whenever it is read.
 
     A base class rather than a property, since torch's modules store a parameter that is set without calling one.
