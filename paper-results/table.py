@@ -17,8 +17,8 @@ from fedatoms.evidence.results.groups import group, key_of, on_common_seeds
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1
 from fedatoms.runs.comparison import compare
-from fedatoms.runs.plots import accuracy_plot
-from fedatoms.runs.results import Result, accuracy_curves, read_result
+from fedatoms.runs.plots import score_plot
+from fedatoms.runs.results import Result, read_result, score_curves
 from fedatoms.runs.rounds import read_rounds
 
 ROOT, MAKER = Path(__file__).parent, "paper-results/table.py"
@@ -97,7 +97,7 @@ def feddyn() -> str:
 
 
 def _course(folder: str, rounds: tuple[int, ...]) -> list[str]:
-    curve, ours = dict(accuracy_curves(read_rounds(ROOT / folder))["all"]), _read(folder).accuracy["all"]
+    curve, ours = dict(score_curves(read_rounds(ROOT / folder))["all"]), _read(folder).accuracy["all"]
     return [f"`{folder}`", *(f"{value:.2f}" for value in (*(curve[t - 1] for t in rounds), ours.best, ours.headline))]
 
 
@@ -320,7 +320,7 @@ def report(page: Path = ROOT / "README.md", picture: Path = ROOT.parent / "docs"
         page.write_text(fill(page.read_text(), block(), name, MAKER))
     lines = compare([_read("fedavg-cifar10-5"), _read("fedavg-atoms-cifar10-5")])
     named = [line._replace(label=label) for line, label in zip(lines, ("plain", "9 atoms"), strict=True)]
-    accuracy_plot(named, picture, "FedAvg on CIFAR-10, 100 clients with 5 classes each")
+    score_plot(named, picture, "FedAvg on CIFAR-10, 100 clients with 5 classes each")
 
 
 def _read(folder: str) -> Result:

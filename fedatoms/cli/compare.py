@@ -16,7 +16,7 @@ from fedatoms.experiment.presets import preset
 
 FORMATS = (".png", ".pdf", ".svg")
 STARTS = arg(metavar="[PRESET ...]", help="Presets, each at every point of the grid.", help_behavior_hint="")
-PLOT = arg(metavar="FILE", help="Plot of accuracy over rounds: .png, .pdf or .svg.", help_behavior_hint="")
+PLOT = arg(metavar="FILE", help="Plot of scores over rounds: .png, .pdf or .svg.", help_behavior_hint="")
 
 
 def options(words: Sequence[str]) -> Options:
@@ -58,7 +58,7 @@ def compared(experiments: list[Experiment], title: str, plot: Path | None, *, ve
     """Runs what is missing of a comparison and shows its table, and if asked for its plot and a sentence."""
     from fedatoms.cli.result_tables import judgement, tables, why_more_bytes
     from fedatoms.runs.comparison import compare, run_missing
-    from fedatoms.runs.plots import accuracy_plot
+    from fedatoms.runs.plots import score_plot
 
     console = terminal()
     _check(experiments, plot)
@@ -70,7 +70,7 @@ def compared(experiments: list[Experiment], title: str, plot: Path | None, *, ve
         for text in filter(None, (judgement(lines), why_more_bytes(lines))):
             console.print(text, highlight=False)
     if plot is not None:
-        accuracy_plot(lines, plot, title)
+        score_plot(lines, plot, title)
         line(console, f"plot: {plot}")
 
 

@@ -201,16 +201,17 @@ def _bar(console: "Console", *columns: str) -> "Progress":
 
 
 def _summary() -> Callable[["RoundDone"], str]:
-    """Returns a function that sums a round up: its loss, the last accuracy, and clients per second so far."""
-    trained, seconds, accuracy = 0, 0.0, "accuracy -"
+    """Returns a function that sums a round up: its loss, the last score, and clients per second so far."""
+    trained, seconds, scored = 0, 0.0, "score -"
 
     def summary(progress: "RoundDone") -> str:
-        nonlocal trained, seconds, accuracy
+        nonlocal trained, seconds, scored
         trained, seconds = trained + progress.record.clients, seconds + progress.record.seconds
         if progress.scores:
             name, score = list(progress.scores.items())[-1]
-            accuracy = f"{name} {score.accuracy:.2f} %"
-        return f"loss {progress.record.loss:.3f}  {accuracy}  {trained / seconds:.1f} clients/s"
+            which = "" if score.scale.is_accuracy else f"{score.scale.name} "
+            scored = f"{name} {which}{score.scale.write(score.value)}"
+        return f"loss {progress.record.loss:.3f}  {scored}  {trained / seconds:.1f} clients/s"
 
     return summary
 

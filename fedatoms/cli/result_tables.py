@@ -12,6 +12,7 @@ from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
 from fedatoms.core.ledger import total
 from fedatoms.core.lookup import counted, some
+from fedatoms.core.scales import ACCURACY, Scale
 from fedatoms.evidence.explain.bounds import Bounds
 from fedatoms.evidence.explain.bounds import Row as Bound
 from fedatoms.evidence.explain.values import Explanation, Round
@@ -37,7 +38,7 @@ def result_table(made: TerminalTable) -> Table | str:
 
 def states_table(states: Sequence[RunState]) -> Table:
     """Makes the table of runs: their state, how far they are, and what they gave and cost if they are finished."""
-    table = _titled("", "headline: accuracy of the last scored model, in %; MB: sent up and down")
+    table = _titled("", f"headline: {_scored_by(states)} of the last scored model; MB: sent up and down")
     table.add_column("state", no_wrap=True)
     table.add_column("rounds", justify="right", no_wrap=True)
     for head in ("headline", "MB", "seconds"):
@@ -52,9 +53,17 @@ def states_table(states: Sequence[RunState]) -> Table:
 def _outcome(result: Result | None) -> tuple[str, str, str]:
     if result is None:
         return "", "", ""
-    headline = list(result.accuracy.values())[-1].headline if result.accuracy else math.nan
+    headline = list(result.scores.values())[-1].headline if result.scores else math.nan
+    written = result.metric.number(headline)
+    if not result.metric.is_accuracy:
+        written = f"{result.metric.name} {result.metric.write(headline)}"
     size = (total(result.bytes_up) + total(result.bytes_down)) / 1e6
-    return f"{headline:.2f}", f"{size:.1f}", f"{result.seconds:.1f}"
+    return written, f"{size:.1f}", f"{result.seconds:.1f}"
+
+
+def _scored_by(states: Sequence[RunState]) -> str:
+    others = any(state.result and not state.result.metric.is_accuracy for state in states)
+    return "accuracy in %, or the metric that is named," if others else "accuracy"
 
 
 def inspected(found: Summary) -> Table:
@@ -99,16 +108,19 @@ def comparison(lines: Sequence[Line], title: str) -> Table:
     """Makes the table of a comparison: a line for each run and scored model; it fits 80 columns."""
     mean, seeds = averaged(line.results[0].experiment.rounds for line in lines), {line.seeds for line in lines}
     spread = "" if seeds == {1} else "± standard deviation; "
-    table = _table(title, f"{scored_on(lines)} accuracy: {mean}, in %; {spread}{counted(seeds, 'seed')}")
+    metric = lines[0].metric
+    unit = f", in {metric.unit}" if metric.unit else ""
+    table = _table(title, f"{scored_on(lines)} {metric.name}: {mean}{unit}; {spread}{counted(seeds, 'seed')}")
     table.add_column("model", no_wrap=True)
-    target = [f"rounds to\n{lines[0].target:.1f} %"] if len(lines) > 1 else []
-    size, unit = (1e9, "GB") if max(line.bytes_up for line in lines) > 1e9 else (1e6, "MB")
-    for head in ("accuracy", "final", "best", f"{unit} up\n+ down", "seconds", *target):
+    to_reach = f"{lines[0].target:.1f} %" if metric.unit == "%" else metric.write(lines[0].target)
+    target = [f"rounds to\n{to_reach}"] if len(lines) > 1 else []
+    size, bytes_unit = (1e9, "GB") if max(line.bytes_up for line in lines) > 1e9 else (1e6, "MB")
+    for head in (metric.name, "final", "best", f"{bytes_unit} up\n+ down", "seconds", *target):
         table.add_column(head, justify="right", no_wrap=True)
     for line in lines:
-        for place, (name, accuracy) in enumerate(line.accuracy.items()):
-            last = place == len(line.accuracy) - 1
-            scores = (_spread(Spread(*accuracy[:2])), f"{accuracy.final:.2f}", f"{accuracy.best:.2f}")
+        for place, (name, each) in enumerate(line.scores.items()):
+            last = place == len(line.scores) - 1
+            scores = (_spread(Spread(*each[:2]), metric), metric.number(each.final), metric.number(each.best))
             table.add_row(
                 "" if place else line.label,
                 name,
@@ -137,15 +149,17 @@ def averaged(lengths: Iterable[int]) -> str:
 def own_models(lines: Sequence[Line]) -> Table:
     """Makes the table of clients' own models in a comparison, the server's next to them; it fits 80 columns."""
     epochs = counted((line.results[0].experiment.last_epochs for line in lines), "epoch")
-    note = f"{scored_on(lines)} accuracy of every client's own model on its own images, in %; last pass: {epochs} "
+    metric = lines[0].metric
+    unit = f", in {metric.unit}" if metric.unit else ""
+    note = f"{scored_on(lines)} {metric.name} of every client's own model on its own images{unit}; last pass: {epochs} "
     note += "on every client; worst tenth of the clients, and standard deviation over them, after it"
     table = _table("clients' own models", note)
     for head in ("server,\nfinal", "mean of the\nlast ten", "after the\nlast pass", "worst\ntenth", "spread"):
         table.add_column(head, justify="right", no_wrap=True)
     for line in lines:
-        server = f"{line.accuracy['server'].final:.2f}" if "server" in line.accuracy else "-"
-        ours = [_spread(line.personal.get(name)) for name in ("mean of the last ten", "after the last pass")]
-        plain = [f"{line.personal[name].mean:.2f}" for name in ("worst tenth", "spread")]
+        server = metric.number(line.scores["server"].final) if "server" in line.scores else "-"
+        ours = [_spread(line.personal.get(name), metric) for name in ("mean of the last ten", "after the last pass")]
+        plain = [metric.number(line.personal[name].mean) for name in ("worst tenth", "spread")]
         table.add_row(line.label, server, *ours, *plain)
     return table
 
@@ -158,14 +172,15 @@ def _costs(line: Line, size: float) -> tuple[str, str, str]:
 def judgement(lines: Sequence[Line]) -> str:
     """Says in words what a comparison of two measured, also where the second does not win."""
     first, second = lines[0], lines[-1]
-    parts = []
-    for name, accuracy in second.accuracy.items():
-        gain = accuracy.mean - first.accuracy[name].mean
-        noise = max(accuracy.deviation or 0.0, first.accuracy[name].deviation or 0.0)
-        word = "wins" if gain > noise else "loses" if gain < -noise else "within the spread of the seeds"
+    metric, parts = first.metric, []
+    digits, unit = (".2f", "points") if metric.unit == "%" else (".4g", metric.axis)
+    for name, mine in second.scores.items():
+        before = first.scores[name]
+        gain, sign = mine.mean - before.mean, 1 if metric.higher else -1
+        noise = max(mine.deviation or 0.0, before.deviation or 0.0)
+        word = "wins" if sign * gain > noise else "loses" if sign * gain < -noise else "within the spread of the seeds"
         word = "one seed: no spread to judge by" if second.seeds == 1 else word
-        final = accuracy.final - first.accuracy[name].final
-        parts.append(f"{name} {gain:+.2f} points ({word}), final {final:+.2f}")
+        parts.append(f"{name} {gain:+{digits}} {unit} ({word}), final {mine.final - before.final:+{digits}}")
     if first.bytes_up:  # local training sends nothing
         parts.append(f"bytes sent up {second.bytes_up / first.bytes_up - 1:+.0%}")
     return f"Measured, {second.label} against {first.label}: {'; '.join(parts)}."
@@ -189,11 +204,12 @@ def joining(done: Joined) -> Table:
     title = f"on {len(sim.data.test_y):,} images held out, fitted to {len(sim.data.y):,} in {done.seconds:.1f} s"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), min_width=len(title) + 2)
     table.add_column("model")
-    for head in ("accuracy", "loss", "numbers fitted"):
+    metric = sim.objective.scale
+    for head in (metric.name, "loss", "numbers fitted"):
         table.add_column(head, justify="right")
     for name, score in done.scores.items():
         fitted = f"{done.ready.numbers:,}" if name == "personal" else "-"
-        table.add_row(name, f"{score.accuracy:.2f} %", f"{score.loss:.3f}", fitted)
+        table.add_row(name, metric.write(score.value), f"{score.loss:.3f}", fitted)
     return table
 
 
@@ -305,7 +321,7 @@ def _shown(cell: str | float | Spread | None) -> str:
     return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
-def _spread(value: Spread | None) -> str:
+def _spread(value: Spread | None, metric: Scale = ACCURACY) -> str:
     if value is None:
         return "-"
-    return f"{value.mean:.2f}" + ("" if value.deviation is None else f" ± {value.deviation:.2f}")
+    return metric.number(value.mean) + ("" if value.deviation is None else f" ± {metric.number(value.deviation)}")

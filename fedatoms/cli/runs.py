@@ -76,5 +76,11 @@ def _values(state: "RunState") -> dict[str, object]:
     found |= {"why": state.why, "checked": state.checked}
     if result is None:
         return found
-    accuracy = {name: summary.headline for name, summary in result.accuracy.items()}
-    return {**found, "headline": accuracy, "bytes_up": result.bytes_up, "seconds": result.seconds}
+    headline = {name: summary.headline for name, summary in result.scores.items()}
+    return {
+        **found,
+        "metric": result.metric.record(),
+        "headline": headline,
+        "bytes_up": result.bytes_up,
+        "seconds": result.seconds,
+    }

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 
 class Scale(NamedTuple):
@@ -63,5 +63,37 @@ class Scale(NamedTuple):
         """
         return f"{self.name}, {self.unit}".removesuffix(", ")
 
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether it is that of a classifier, which files of older versions mean too."""
+        return self.record() == ACCURACY.record()
+
+    def record(self) -> dict[str, object]:
+        """Returns what files hold of it.
+
+        >>> ACCURACY.record()
+        {'name': 'accuracy', 'unit': '%', 'higher': True}
+        """
+        return {"name": self.name, "unit": self.unit, "higher": self.higher}
+
+
+class ScaleRecord(TypedDict):
+    """A scale in a file."""
+
+    name: str
+    unit: str
+    higher: bool
+
 
 ACCURACY = Scale()
+
+
+def scale_of(record: ScaleRecord | None) -> Scale:
+    """Inverts ``Scale.record``; None, as in files of older versions, is the accuracy.
+
+    >>> scale_of(None) is scale_of(ACCURACY.record()) is ACCURACY, scale_of({**ACCURACY.record(), "name": "F1"}).high
+    (True, inf)
+    """
+    if record is None or record == ACCURACY.record():
+        return ACCURACY
+    return Scale(record["name"], record["unit"], record["higher"], -math.inf, math.inf)

@@ -31,7 +31,7 @@ class Score(NamedTuple):
     @property
     def accuracy(self) -> float:
         """The value of a classifier, in per cent."""
-        if self.scale.name != ACCURACY.name:
+        if not self.scale.is_accuracy:
             raise AttributeError(f"this score is {self.scale.axis}, no accuracy. Use its value.")
         return self.value
 

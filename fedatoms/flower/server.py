@@ -30,7 +30,7 @@ from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, NotFinite, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
 from fedatoms.runs.execute import Engine, resume, run
 from fedatoms.runs.loading import write_model
-from fedatoms.runs.personal_models import accuracy_after, accuracy_before
+from fedatoms.runs.personal_models import score_after, score_before
 from fedatoms.runs.results import Result
 from fedatoms.runs.rounds import Row, read_lines
 
@@ -122,7 +122,7 @@ class _Nodes:
     def personal(self, experiment: Experiment, runtime: Runtime, state: State, folder: Path) -> dict[str, float]:
         assert self.strategy is not None, "rounds come first"
         score, size = _scores(self.strategy, self.grid, experiment.last_epochs, self._save_holders)
-        own = {} if score is None else {**accuracy_before(folder, experiment.rounds), **accuracy_after(score)}
+        own = {} if score is None else {**score_before(folder, experiment.rounds), **score_after(score)}
         self.for_last_scores = size
         return own
 
@@ -174,7 +174,7 @@ def _rounds(
                 score, size = _scores(strategy, grid, 0, save)
                 scores |= {} if score is None else {"personal": score}
                 record = record._replace(extra={**record.extra, "beside": {**record.extra["beside"], "scores": size}})
-        log.info("round %d: loss %.4f, %d clients, %s", number + 1, record.loss, record.clients, _accuracies(scores))
+        log.info("round %d: loss %.4f, %d clients, %s", number + 1, record.loss, record.clients, _written(scores))
         log.info("round %d: bytes of arrays and headers, %s%s", number + 1, _sizes(metrics), _beside(record))
         yield Progress(state, record, scores)
 
@@ -210,7 +210,7 @@ def _beside(record: Record) -> str:
     return "".join(f", {size} {words[what]}" for what, size in record.extra["beside"].items())
 
 
-def _accuracies(scores: dict[Scored, Score]) -> str:
+def _written(scores: dict[Scored, Score]) -> str:
     return ", ".join(f"{name} {score.scale.write(score.value)}" for name, score in scores.items()) or "not scored"
 
 

@@ -9,20 +9,21 @@ from typing import NamedTuple
 
 from fedatoms.core import ledger
 from fedatoms.core.run_files import EXPERIMENT, RESULT
+from fedatoms.core.scales import Scale
 from fedatoms.engine.loop import Watch
 from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
 from fedatoms.experiment.files import load_run, to_json
 from fedatoms.experiment.identities import identity, run_folder, run_name
 from fedatoms.runs.execute import Known, resume, run
 from fedatoms.runs.lock import check_free
-from fedatoms.runs.results import Result, Summary, accuracy_curves, read_result
+from fedatoms.runs.results import Result, Summary, read_result, score_curves
 from fedatoms.runs.rounds import read_rounds
 
 Watching = Callable[[str, int], AbstractContextManager[Watch]]  # label, rounds
 
 
-class Accuracy(NamedTuple):
-    """Means over seeds, and the headline's standard deviation if there are several."""
+class Averages(NamedTuple):
+    """Means of a model's scores over seeds, and the headline's standard deviation if there are several."""
 
     mean: float  # of the headline
     deviation: float | None
@@ -41,15 +42,20 @@ class Line(NamedTuple):
     """One experiment of a comparison, over its seeds."""
 
     label: str
-    accuracy: dict[str, Accuracy]  # of each scored model
+    scores: dict[str, Averages]  # of each scored model
     personal: dict[str, Spread]  # of clients' own models, as in a result; empty if there are none
     bytes_up: float
     bytes_down: float
     seconds: float
-    target: float  # the best accuracy that every run of the comparison reaches
+    target: float  # the best score that every run of the comparison reaches
     rounds_to_target: float
     seeds: int
     results: list[Result]
+
+    @property
+    def metric(self) -> Scale:
+        """What its scores are numbers of."""
+        return self.results[0].metric
 
 
 def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[Result]:
@@ -110,18 +116,18 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 def compare(results: Sequence[Result]) -> list[Line]:
     """Groups results that differ in the seed only, in the order in which they come."""
-    groups: dict[str, list[Result]] = {}
+    metric, groups = _metric_of(results), dict[str, list[Result]]()
     for result in results:
         groups.setdefault(identity(result.experiment, without=("seed",)), []).append(result)
     names = labels([group[0].experiment for group in groups.values()])
-    target = min(max(accuracy for _, accuracy in curve(result)) for result in results)
+    target = metric.worst(metric.best(score for _, score in curve(result)) for result in results)
     return [_line(name, group, target) for name, group in zip(names, groups.values(), strict=True)]
 
 
 def curve(result: Result) -> list[tuple[int, float]]:
-    """Returns (rounds done, accuracy) of the last scored model: that of all clients if it is scored."""
-    curves = accuracy_curves(read_rounds(result.folder))
-    return [(t + 1, accuracy) for t, accuracy in list(curves.values())[-1]]
+    """Returns (rounds done, score) of the last scored model: that of all clients if it is scored."""
+    curves = score_curves(read_rounds(result.folder))
+    return [(t + 1, score) for t, score in list(curves.values())[-1]]
 
 
 def scored_on(lines: Sequence[Line]) -> str:
@@ -158,10 +164,11 @@ def _show(name: str, value: object) -> str:
 
 
 def _line(label: str, group: list[Result], target: float) -> Line:
-    reached = [next(t for t, accuracy in curve(result) if accuracy >= target) for result in group]
+    reaches = group[0].metric.reaches
+    reached = [next(t for t, score in curve(result) if reaches(score, target)) for result in group]
     return Line(
         label=label,
-        accuracy={name: _accuracy([result.accuracy[name] for result in group]) for name in group[0].accuracy},
+        scores={name: _averages([result.scores[name] for result in group]) for name in group[0].scores},
         personal=_personal([result.personal or {} for result in group]),
         bytes_up=statistics.mean(ledger.total(result.bytes_up) for result in group),
         bytes_down=statistics.mean(ledger.total(result.bytes_down) for result in group),
@@ -173,9 +180,19 @@ def _line(label: str, group: list[Result], target: float) -> Line:
     )
 
 
-def _accuracy(summaries: list[Summary]) -> Accuracy:
+def _metric_of(results: Sequence[Result]) -> Scale:
+    """Returns what all results are scored by; refuses a comparison of different metrics."""
+    found = {result.metric.axis: result.metric for result in results}
+    if len(found) > 1:
+        raise ValueError(
+            f"these runs are scored by {' and by '.join(sorted(found))}, which do not compare. Use one objective."
+        )
+    return next(iter(found.values()))
+
+
+def _averages(summaries: list[Summary]) -> Averages:
     headlines, finals, bests = zip(*summaries, strict=True)
-    return Accuracy(*spread_of(headlines), statistics.mean(finals), statistics.mean(bests))
+    return Averages(*spread_of(headlines), statistics.mean(finals), statistics.mean(bests))
 
 
 def _personal(found: list[dict[str, float]]) -> dict[str, Spread]:

@@ -9,7 +9,7 @@ from fedatoms.engine.finetune import last_pass
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
 from fedatoms.experiment.fields import Experiment
-from fedatoms.runs.results import accuracy_curves
+from fedatoms.runs.results import score_curves
 from fedatoms.runs.rounds import read_rounds
 
 FOLDER = "personal"
@@ -24,7 +24,7 @@ def finish_personal(experiment: Experiment, runtime: Runtime, state: State, fold
         row = state.clients.read(client)
         own = state.server.params if row is None else row.own  # who never took part has the server's, as in its score
         write_file(personal_file(folder, client), restrict(own, runtime.layout.own))
-    return {**accuracy_before(folder, experiment.rounds), **accuracy_after(score)}
+    return {**score_before(folder, experiment.rounds), **score_after(score)}
 
 
 def personal_file(folder: Path, client: int) -> Path:
@@ -36,14 +36,14 @@ def personal_file(folder: Path, client: int) -> Path:
     return folder / FOLDER / f"{client:06d}.safetensors"
 
 
-def accuracy_before(folder: Path, rounds: int) -> dict[str, float]:
-    """Returns the accuracy of clients' own models before a last pass, in the last of so many rounds."""
-    curve = accuracy_curves(read_rounds(folder)).get("personal", [])
-    recent = [accuracy for t, accuracy in curve if t >= rounds - 10]
+def score_before(folder: Path, rounds: int) -> dict[str, float]:
+    """Returns the scores of clients' own models before a last pass, in the last of so many rounds."""
+    curve = score_curves(read_rounds(folder)).get("personal", [])
+    recent = [score for t, score in curve if t >= rounds - 10]
     return {"last round": recent[-1], "mean of the last ten": sum(recent) / len(recent)} if recent else {}
 
 
-def accuracy_after(score: Score) -> dict[str, float]:
-    """Returns the accuracy of clients' own models in the end."""
+def score_after(score: Score) -> dict[str, float]:
+    """Returns the scores of clients' own models in the end."""
     assert score.worst is not None and score.spread is not None
-    return {"after the last pass": score.accuracy, "worst tenth": score.worst, "spread": score.spread}
+    return {"after the last pass": score.value, "worst tenth": score.worst, "spread": score.spread}

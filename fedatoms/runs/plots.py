@@ -1,11 +1,11 @@
-"""Plots of the accuracy of runs over rounds."""
+"""Plots of the scores of runs over rounds."""
 
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedatoms.runs.comparison import Line, curve, scored_on
-from fedatoms.runs.results import accuracy_curves
+from fedatoms.runs.results import score_curves
 from fedatoms.runs.rounds import read_rounds
 
 COLOURS = (
@@ -19,25 +19,27 @@ COLOURS = (
 GREYS = ("#555555", "#999999", "#bbbbbb")
 
 
-def accuracy_plot(lines: Sequence[Line], path: Path, title: str) -> None:
-    """Draws accuracy over rounds, one line per experiment: the mean over seeds, and their range as a band."""
+def score_plot(lines: Sequence[Line], path: Path, title: str) -> None:
+    """Draws scores over rounds, one line per experiment: the mean over seeds, and their range as a band."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
     from matplotlib.ticker import MaxNLocator
 
-    scored = list(accuracy_curves(read_rounds(lines[0].results[0].folder)))[-1]
+    scored = list(score_curves(read_rounds(lines[0].results[0].folder)))[-1]
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2), dpi=150)
     for line, colour in zip(lines, COLOURS * len(lines), strict=False):
         curves = [curve(result) for result in line.results]
         t = [x for x, _ in curves[0]]
-        columns = list(zip(*([accuracy for _, accuracy in each] for each in curves), strict=True))
+        columns = list(zip(*([score for _, score in each] for each in curves), strict=True))
         axes.plot(t, [statistics.mean(column) for column in columns], color=colour, label=line.label, linewidth=1.8)
         axes.fill_between(
             t, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.15, linewidth=0
         )
-    axes.set(xlabel="round", ylabel=f"{scored_on(lines)} accuracy of model '{scored}' (%)", title=title)
+    metric = lines[0].metric
+    unit = f" ({metric.unit})" if metric.unit else ""
+    axes.set(xlabel="round", ylabel=f"{scored_on(lines)} {metric.name} of model '{scored}'{unit}", title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

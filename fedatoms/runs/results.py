@@ -14,6 +14,7 @@ from fedatoms.core.border import as_path
 from fedatoms.core.files import replace_file
 from fedatoms.core.records import FORMAT, digest, fit, read_record, sealed
 from fedatoms.core.run_files import EXPERIMENT, MODEL, RESULT, ROUNDS
+from fedatoms.core.scales import ACCURACY, Scale, ScaleRecord, scale_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import from_json, load_run, without_paths
 from fedatoms.runs.rounds import Count, Percent, Row, Seconds, read_rounds
@@ -23,7 +24,7 @@ SHA256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Summary(NamedTuple):
-    """Accuracies of a scored model in per cent: mean over the last 100 rounds, the final one, the best one."""
+    """Scores of a model in the unit of their metric: mean over the last 100 rounds, the final one, the best one."""
 
     headline: float
     final: float
@@ -35,7 +36,7 @@ class Result:
     """The outcome of a run."""
 
     experiment: Experiment
-    accuracy: dict[str, Summary]
+    scores: dict[str, Summary]
     bytes_up: dict[str, int]
     bytes_down: dict[str, int]
     seconds: float
@@ -43,38 +44,54 @@ class Result:
     parameters: int
     provenance: dict[str, object]
     folder: Path
-    personal: dict[str, float] | None = None  # accuracies of clients' own models, see ``personal_models``
+    personal: dict[str, float] | None = None  # scores of clients' own models, see ``personal_models``
     model_sha256: str | None = None  # of model.safetensors; older results have none
     files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the run's other files; older results have none
     extra: Mapping[str, object] = field(default_factory=dict)  # further keys of result.json, of the run's engine
+    metric: Scale = ACCURACY  # what the scores are numbers of
+
+    @property
+    def accuracy(self) -> dict[str, Summary]:
+        """The scores of classifiers, in per cent."""
+        if not self.metric.is_accuracy:
+            raise AttributeError(f"this result is of {self.metric.axis}, no accuracy. Use its scores.")
+        return self.scores
 
 
 def summarise(rows: list[Row]) -> dict[str, Summary]:
-    """Returns the accuracies of each scored model.
+    """Returns the scores of each scored model.
 
     >>> rows = [{"round": r, "scores": {"server": {"accuracy": a}}} for r, a in enumerate([10.0, 30.0, 20.0])]
     >>> summarise(rows)
     {'server': Summary(headline=20.0, final=20.0, best=30.0)}
     """
-    curves = accuracy_curves(rows)
+    curves, best = score_curves(rows), metric_of(rows).best
     first = len(rows) - WINDOW
     summaries = {}
     for name, curve in curves.items():
-        recent = [accuracy for t, accuracy in curve if t >= first]
-        summaries[name] = Summary(sum(recent) / len(recent), curve[-1][1], max(accuracy for _, accuracy in curve))
+        recent = [score for t, score in curve if t >= first] or [curve[-1][1]]
+        summaries[name] = Summary(sum(recent) / len(recent), curve[-1][1], best(score for _, score in curve))
     return summaries
 
 
-def accuracy_curves(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
-    """Returns (round, accuracy) of each scored model.
+def metric_of(rows: list[Row]) -> Scale:
+    """Returns what the scores of some rounds are numbers of."""
+    return scale_of(next((row["metric"] for row in rows if "metric" in row), None))
 
-    >>> accuracy_curves([{"round": 4, "scores": {"all": {"accuracy": 50.0}}}])
+
+def score_curves(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
+    """Returns (round, score) of each scored model, where the score is finite.
+
+    >>> score_curves([{"round": 4, "scores": {"all": {"accuracy": 50.0}}}])
     {'all': [(4, 50.0)]}
     """
     curves: dict[str, list[tuple[int, float]]] = {}
+    metric = metric_of(rows).name
     for row in rows:
         for name, score in row["scores"].items():
-            curves.setdefault(name, []).append((row["round"], score["accuracy"]))
+            value = cast(Mapping[str, float | None], score).get(metric)
+            if value is not None:
+                curves.setdefault(name, []).append((row["round"], value))
     return curves
 
 
@@ -85,7 +102,8 @@ def result_of(
     rows = _some_rounds(folder)
     return Result(
         experiment=experiment,
-        accuracy=summarise(rows),
+        scores=summarise(rows),
+        metric=metric_of(rows),
         bytes_up=ledger.add(*(row["up"] for row in rows)),
         bytes_down=ledger.add(*(row["down"] for row in rows)),
         seconds=seconds,
@@ -101,8 +119,10 @@ def write_result(result: Result) -> Result:
     folder = result.folder
     own = sorted(path.relative_to(folder).as_posix() for path in (folder / "personal").glob("*.safetensors"))
     result = replace(result, files={name: digest(folder / name) for name in (EXPERIMENT, ROUNDS, *own)})
-    written = {**asdict(result), "accuracy": {name: each._asdict() for name, each in result.accuracy.items()}}
-    written["experiment"] = without_paths(result.experiment)
+    scores = {name: each._asdict() for name, each in result.scores.items()}
+    key = ACCURACY.name if result.metric.is_accuracy else "scores"
+    left = {name: value for name, value in asdict(result).items() if name not in ("experiment", "scores", "metric")}
+    written = {"experiment": without_paths(result.experiment), key: scores, "metric": result.metric.record(), **left}
     del written["folder"]
     extra = written.pop("extra")
     write_json(folder / RESULT, sealed({FORMAT: 2, **written, **extra}))
@@ -114,15 +134,21 @@ def read_result(folder: Path | str) -> Result:
     path = as_path(folder, "folder") / RESULT
     found = read_record(path)
     found.pop(FORMAT, None)
-    known = fit(found, _File, str(path))
+    known: _File | _ScoresFile
+    if "scores" in found:
+        known = fit(found, _ScoresFile, str(path))
+        summaries: Mapping[str, _AnySummary | _SummaryFile] = known["scores"]
+    else:
+        known = fit(found, _File, str(path))
+        summaries = known["accuracy"]
     try:
         experiment = from_json(known["experiment"])
     except ValueError as error:
         raise ValueError(f"{path}: experiment: {error}") from None
-    values = {name: value for name, value in known.items() if name not in ("accuracy", "experiment")}
-    accuracy = {name: Summary(**summary) for name, summary in known["accuracy"].items()}
-    extra = {name: value for name, value in found.items() if name not in _File.__annotations__}
-    return Result(experiment, accuracy, folder=path.parent, extra=extra, **cast(dict[str, Never], values))
+    scores, scale = {name: Summary(**summary) for name, summary in summaries.items()}, scale_of(known.get("metric"))
+    values = {name: value for name, value in known.items() if name not in _MADE}
+    extra = {name: value for name, value in found.items() if name not in {*_File.__annotations__, *_MADE}}
+    return Result(experiment, scores, folder=path.parent, extra=extra, metric=scale, **cast(dict[str, Never], values))
 
 
 def changed_files(result: Result) -> list[str]:
@@ -171,15 +197,38 @@ class _SummaryFile(TypedDict):
     best: Percent
 
 
-class _File(TypedDict):
+class _AnySummary(TypedDict):
+    headline: float
+    final: float
+    best: float
+
+
+class _FileRest(TypedDict):
     experiment: dict[str, object]
-    accuracy: dict[str, _SummaryFile]
     bytes_up: dict[str, Count]
     bytes_down: dict[str, Count]
     seconds: Seconds
     seconds_per_round: Seconds
     parameters: Count
     provenance: dict[str, object]
-    personal: NotRequired[dict[str, Percent] | None]
     model_sha256: NotRequired[SHA256 | None]
     files: NotRequired[dict[str, SHA256]]
+
+
+class _File(_FileRest):
+    """The result of a classifier; files of older versions say no metric."""
+
+    accuracy: dict[str, _SummaryFile]
+    metric: NotRequired[ScaleRecord]
+    personal: NotRequired[dict[str, Percent] | None]
+
+
+class _ScoresFile(_FileRest):
+    """The result of a model that is scored by another metric."""
+
+    scores: dict[str, _AnySummary]
+    metric: ScaleRecord
+    personal: NotRequired[dict[str, float] | None]
+
+
+_MADE = ("experiment", "accuracy", "scores", "metric")  # what a result makes values of

@@ -15,6 +15,7 @@ from fedatoms.core.border import open_regular, read_bytes
 from fedatoms.core.files import replace_file
 from fedatoms.core.records import FORMAT, MOST, SEAL, fit, parse, read_record, sealed, unsealed
 from fedatoms.core.run_files import EXPERIMENT, RESULT, ROUNDS, SEGMENTS
+from fedatoms.core.scales import ScaleRecord
 from fedatoms.engine.loop import Progress
 from fedatoms.experiment.files import from_json, load_run
 from fedatoms.experiment.identities import trajectory
@@ -38,7 +39,11 @@ class ScoreRow(TypedDict):
 
 
 class Row(TypedDict):
-    """A line of rounds.jsonl: the record of a round, with its extra columns, and the scores if it was evaluated."""
+    """A line of rounds.jsonl: the record of a round, with its extra columns, and the scores if it was evaluated.
+
+    Without a ``metric`` the scores are accuracies. Else they are under its name, beside the loss, worst and spread and
+    the objective's other metrics.
+    """
 
     round: Count
     loss: float | None  # None: no client reported
@@ -48,6 +53,13 @@ class Row(TypedDict):
     down: dict[str, Count]
     seconds: Seconds
     scores: dict[str, ScoreRow]
+    metric: NotRequired[ScaleRecord]
+
+
+class OtherRow(Row):
+    """A line whose scores are no accuracies."""
+
+    scores: dict[str, dict[str, float | None]]  # type: ignore[misc]
 
 
 class Lines(NamedTuple):
@@ -66,7 +78,9 @@ def row_of(progress: Progress) -> Row:
     for name, score in progress.scores.items():
         scores[name] = {part: value if math.isfinite(value) else None for part, value in score.parts().items()}
     loss = progress.record.loss if progress.record.clients else None
-    return cast(Row, {**record, **extra, "loss": loss, "scores": scores})
+    others = [score.scale.record() for score in progress.scores.values() if not score.scale.is_accuracy]
+    metric = {"metric": others[0]} if others else {}
+    return cast(Row, {**record, **extra, "loss": loss, "scores": scores, **metric})
 
 
 def read_rounds(folder: Path) -> list[Row]:
@@ -224,7 +238,18 @@ def _row(line: bytes, where: str, number: int, seal: int, *, must_be_sealed: boo
     if len(line) == LONGEST:
         raise ValueError(f"{where} is longer than {LONGEST:,} bytes")
     values = fit(parse(line, where, older=not must_be_sealed), dict[str, object], where)
-    if (found := fit(values, Row, where)["round"]) != number:
+    schema = OtherRow if "metric" in values else Row
+    if (found := fit(values, schema, where)["round"]) != number:
         raise ValueError(f"{where} has round {found}, but {number} comes next")
+    if "metric" in values:
+        _check_named(cast(OtherRow, values), where)
     content = unsealed(values, where, seal, must_be_sealed=must_be_sealed)  # with its extra columns
     return cast(Row, content), cast(int, values.get(SEAL, 0))
+
+
+def _check_named(row: OtherRow, where: str) -> None:
+    """Refuses scores without the metric that their line names."""
+    name = row["metric"]["name"]
+    for model, score in row["scores"].items():
+        if name not in score:
+            raise ValueError(f"{where}: scores of {model}: {name} is missing")

@@ -28,7 +28,7 @@ def tensorboard(experiment: Experiment, folder: Path, first: int) -> Watch | Non
         writer.add_scalar("bytes/up", ledger.total(record.up), t)
         writer.add_scalar("bytes/down", ledger.total(record.down), t)
         for name, score in progress.scores.items():
-            writer.add_scalar(f"accuracy/{name}", score.accuracy, t)
+            writer.add_scalar(f"{score.scale.name}/{name}", score.value, t)
             writer.add_scalar(f"loss/{name}", score.loss, t)
         writer.flush()
 

@@ -343,7 +343,7 @@ def test_a_comparison_runs_only_what_is_missing(tmp_path: Path) -> None:
     for line in lines:
         assert 1 <= line.rounds_to_target <= 4
         headlines = [result.accuracy["all"].headline for result in line.results]
-        assert line.accuracy["all"].mean == pytest.approx(sum(headlines) / 2)
+        assert line.scores["all"].mean == pytest.approx(sum(headlines) / 2)
 
 
 def test_a_comparison_refuses_repeats_and_other_experiments(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def claims(found: Found) -> list[Claim]:
     >>> {claim.verdict for claim in claims(Found([], [], [], [], []))}
     {'not run'}
     """
-    groups = group(found.runs)
+    groups = group([run for run in found.runs if run.result.metric.is_accuracy])
     ours, explained = match(groups), [each.explanation for each in found.explanations]
     return [
         tables.mean_gain(ours),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fedatoms.core.lookup import counted
 from fedatoms.core.options import check_numbers
-from fedatoms.core.scales import ACCURACY
 from fedatoms.evidence.explain.aggregates import compare_aggregates
 from fedatoms.evidence.explain.factors import Layer, layers_of
 from fedatoms.evidence.explain.files import FILE
@@ -105,7 +104,7 @@ def _open_both(run: Path, settings: Explain, scratch: Path) -> tuple[Opened, Ope
 def _open(run: Path, settings: Explain, scratch: Path) -> Opened:
     asked = {name: getattr(settings, name) for name in ("data_dir", "device", "threads")}
     opened = open_run(run, {name: value for name, value in asked.items() if value is not None}, scratch)
-    if (scale := opened.runtime.sim.objective.scale).name != ACCURACY.name:
+    if not (scale := opened.runtime.sim.objective.scale).is_accuracy:
         raise ValueError(
             f"{run} is scored by {scale.axis}, but explanations count images that are right. Explain a run with "
             f"--objective classification."

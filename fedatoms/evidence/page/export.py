@@ -28,7 +28,7 @@ def to_csv(runs: Sequence[Run]) -> str:
 
 def _line(run: Run) -> dict[str, object]:
     result = run.result
-    accuracy = {model: summary._asdict() for model, summary in result.accuracy.items()}
+    scores = {model: summary._asdict() for model, summary in result.scores.items()}
     paper = [
         f"Table {cell.table}, {row_name(cell)}, {column_name(cell)}: {cell.printed}"
         for cell in cells_of(result.experiment)
@@ -37,7 +37,8 @@ def _line(run: Run) -> dict[str, object]:
         "folder": run.name,
         "quick": "yes" if is_stand_in(result.experiment) else "",
         **without_paths(result.experiment),
-        **{f"{model} {name}": value for model, summary in accuracy.items() for name, value in summary.items()},
+        "metric": result.metric.axis,
+        **{f"{model} {name}": value for model, summary in scores.items() for name, value in summary.items()},
         **_prefixed("personal", result.personal or {}),
         **_prefixed("bytes up", result.bytes_up),
         **_prefixed("bytes down", result.bytes_down),

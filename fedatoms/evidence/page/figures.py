@@ -1,4 +1,4 @@
-"""The page's own figures as plain data: accuracy curves, bytes by group, classes of each client."""
+"""The page's own figures as plain data: curves of scores, bytes by group, classes of each client."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedatoms.core.lookup import one_line
+from fedatoms.core.scales import Scale
 from fedatoms.data.datasets import Images, load
 from fedatoms.data.federations import hold_out
 from fedatoms.evidence.page.plotly import Json
@@ -16,7 +17,7 @@ from fedatoms.evidence.results.names import distinct_names, setting
 from fedatoms.experiment.build import split_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.plots import COLOURS
-from fedatoms.runs.results import accuracy_curves
+from fedatoms.runs.results import score_curves
 
 PLAIN_DASHES: tuple[str, ...] = ("dash", "dot")
 OTHER_DASHES: tuple[str, ...] = ("solid", "dashdot", "longdash")
@@ -26,13 +27,14 @@ SHOWN = 200  # clients in a picture of a partition: more rows are thinner than a
 
 
 def curves(groups: Sequence[Group]) -> list[Json]:
-    """Returns the accuracies over rounds in each setting: the mean over seeds and their range.
+    """Returns the scores over rounds in each setting: the mean over seeds and their range.
 
     >>> curves([])
     []
     """
     whole = [group for group in groups if any(run.rows for run in group.runs)]
-    return [{"setting": name, "lines": _lines(some)} for name, some in by_setting(whole).items()]
+    settings = by_setting(whole).items()
+    return [{"setting": name, **_words(some[0].metric), "lines": _lines(some)} for name, some in settings]
 
 
 def sent(groups: Sequence[Group]) -> list[Json]:
@@ -75,6 +77,13 @@ def _lines(groups: Sequence[Group]) -> list[Json]:
     return sorted(lines, key=lambda line: (not line["shown"], str(line["label"])))
 
 
+def _words(metric: Scale) -> dict[str, str]:
+    """Returns what stands at the axis of a metric, and how Plotly writes a score."""
+    digits = ".2f" if metric.unit == "%" else ".4g"
+    unit = f" ({metric.unit})" if metric.unit else ""
+    return {"axis": f"{metric.name}{unit}", "score": f"%{{y:{digits}}} {metric.unit}".rstrip()}
+
+
 def _names(groups: Sequence[Group]) -> list[str]:
     return distinct_names([group.experiment for group in groups])[1]
 
@@ -96,16 +105,18 @@ def _styles(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
 
 
 def _models(group: Group) -> Json:
-    each = [accuracy_curves(run.rows) for run in group.runs if run.rows]
-    return {name: _band([curves[name] for curves in each if name in curves]) for name in each[0]}
+    each = [score_curves(run.rows) for run in group.runs if run.rows]
+    percent = group.metric.unit == "%"
+    return {name: _band([curves[name] for curves in each if name in curves], percent=percent) for name in each[0]}
 
 
-def _band(seeds: Sequence[list[tuple[int, float]]]) -> Json:
+def _band(seeds: Sequence[list[tuple[int, float]]], *, percent: bool) -> Json:
     values: dict[int, list[float]] = {}
     for curve in seeds:
-        for t, accuracy in curve:
-            values.setdefault(t + 1, []).append(accuracy)
-    band: Json = {"x": list(values), "y": [round(statistics.mean(some), 3) for some in values.values()]}
+        for t, score in curve:
+            values.setdefault(t + 1, []).append(score)
+    means = [statistics.mean(some) for some in values.values()]
+    band: Json = {"x": list(values), "y": [round(mean, 3) if percent else float(f"{mean:.5g}") for mean in means]}
     if len(seeds) > 1:
         band |= {"low": [min(some) for some in values.values()], "high": [max(some) for some in values.values()]}
     return band

@@ -54,16 +54,16 @@ def number(value: float | None, form: str = ".2f", kind: str = "", none: str = "
     return Cell(format(value, form).replace("-", "\u2212"), repr(float(value)), f"number {kind}".strip())
 
 
-def spread(value: Spread | None) -> Cell:
+def spread(value: Spread | None, form: str = ".2f") -> Cell:
     """Returns a cell of a mean over seeds.
 
     >>> spread(Spread(81.0, 0.25)).text
     '81.00 ± 0.25'
     """
-    cell = number(None if value is None else value.mean)
+    cell = number(None if value is None else value.mean, form)
     if value is None or value.deviation is None:
         return cell
-    return cell._replace(text=f"{cell.text} ± {value.deviation:.2f}")
+    return cell._replace(text=f"{cell.text} ± {value.deviation:{form}}")
 
 
 def change(value: float | None, beyond: float = 0.0) -> Cell:

@@ -69,13 +69,13 @@ function drawCurves() {
     });
     traces.push({
       x: band.x, y: band.y, name: line.label, type: "scatter", mode: band.x.length > 1 ? "lines" : "markers",
-      line: { color: colour, dash: line.dash, width: 2 }, hovertemplate: "%{y:.2f} %, round %{x}<extra>%{fullData.name}</extra>",
+      line: { color: colour, dash: line.dash, width: 2 }, hovertemplate: setting.score + ", round %{x}<extra>%{fullData.name}</extra>",
     });
   }
   const late = find("curve-part").value === "late", last = Math.max(...traces.flatMap((trace) => trace.x), 1);
   if (late) for (const trace of traces) trace.y = trace.y.map((y, n) => trace.x[n] * 2 >= last ? y : null);
   return show("curve-figure", traces, {
-    height: 440, xaxis: { title: { text: "round" }, ...(last <= 10 && { dtick: 1 }), ...(late && { range: [last / 2, last] }) }, yaxis: { title: { text: "accuracy (%)" } }, hoverlabel: { namelength: -1 },
+    height: 440, xaxis: { title: { text: "round" }, ...(last <= 10 && { dtick: 1 }), ...(late && { range: [last / 2, last] }) }, yaxis: { title: { text: setting.axis } }, hoverlabel: { namelength: -1 },
   });
 }
 

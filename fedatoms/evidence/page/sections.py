@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 
 from fedatoms.core.options import GROUPS
+from fedatoms.core.scales import Scale
 from fedatoms.evidence.claims.base import Claim
 from fedatoms.evidence.claims.tables import NEAR
 from fedatoms.evidence.page.html_table import Cell, change, number, spread, table, text
@@ -178,26 +179,35 @@ def other_runs(groups: Sequence[Group], known: set[int]) -> str:
     rest = [each for each in groups if id(each) not in known]
     if not rest:
         return "<p>None: every run is in a table above.</p>"
+    names, metrics = _labels(groups), {each.metric.axis: each.metric for each in rest}
+    made = []
+    for n, (axis, metric) in enumerate(metrics.items()):
+        rows = [_other_row(each, names[id(each)]) for each in rest if each.metric.axis == axis]
+        made.append(_others(f"others{n or ''}", metric, rows))
+    return "".join(made)
+
+
+def _others(name: str, metric: Scale, rows: Sequence[list[Cell]]) -> str:
     costs = ("MB up", "MB down", "rounds", "seeds")
-    heads = ("method", "setting", "accuracy", "final", "best", "model", "personal", *costs, "runs")
-    names = _labels(groups)
-    rows = [_other_row(each, names[id(each)]) for each in rest]
-    return table("others", f"Accuracy in %: mean over {LAST}, ± standard deviation over seeds", heads, rows)
+    heads = ("method", "setting", metric.name, "final", "best", "model", "personal", *costs, "runs")
+    unit = f" in {metric.unit}" if metric.unit else ""
+    which = f"{metric.name[:1].upper()}{metric.name[1:]}{unit}"
+    return table(name, f"{which}: mean over {LAST}, ± standard deviation over seeds", heads, rows)
 
 
 def _other_row(each: Group, name: str) -> list[Cell]:
-    model, accuracy = headline(each)
-    last = [run.result.accuracy[model] for run in each.runs]
+    model, score = headline(each)
+    last, form = [run.result.scores[model] for run in each.runs], ".2f" if each.metric.unit == "%" else ".4g"
     own = [(run.result.personal or {}).get("after the last pass") for run in each.runs]
     personal = [value for value in own if value is not None]
     return [
         text(name)._replace(kind="wide"),
         text(setting(each.experiment) + stand_in_mark(each.experiment))._replace(kind="wide"),
-        spread(accuracy),
-        number(statistics.mean(summary.final for summary in last)),
-        number(statistics.mean(summary.best for summary in last)),
+        spread(score, form),
+        number(statistics.mean(summary.final for summary in last), form),
+        number(statistics.mean(summary.best for summary in last), form),
         text(model),
-        number(statistics.mean(personal) if personal else None, none=""),
+        number(statistics.mean(personal) if personal else None, form, none=""),
         number(each.up / 1e6, ",.1f"),
         number(each.down / 1e6, ",.1f"),
         number(each.experiment.rounds, "d"),

@@ -140,8 +140,8 @@ def _checked(result: Result) -> Result:
     """Refuses a result that no run of this version could have."""
     check(result.experiment)
     lookup(result.experiment.dataset, DATASETS, "data set")
-    if not result.accuracy:
-        raise ValueError("it has no accuracies")
+    if not result.scores:
+        raise ValueError("it has no scores")
     return result
 
 
@@ -157,8 +157,8 @@ def _rounds(result: Result) -> tuple[list[Row], list[Note]]:
         by = writer(result.folder)
         more = f": more are running ({by})" if by else ""
         return rows, [Note(path, f"has {len(rows)} of {result.experiment.rounds} rounds{more}")]
-    if not _agree(summarise(rows), result.accuracy):
-        return rows, [Note(path, "does not give the accuracies of result.json beside it")]
+    if not _agree(summarise(rows), result.scores):
+        return rows, [Note(path, "does not give the scores of result.json beside it")]
     return rows, []
 
 
@@ -218,11 +218,15 @@ def _same_models(runs: Sequence[Run]) -> tuple[list[Run], list[Note]]:
     kept, mismatched = [], []
     for run in runs:
         first = firsts.setdefault(identity(run.result.experiment, without=("seed",)), run)
-        if run.result.accuracy.keys() == first.result.accuracy.keys():
+        if _scored(run) == _scored(first):
             kept.append(run)
         else:
             mismatched.append(Note(run.result.folder / RESULT, f"scores other models than {first.name}"))
     return kept, mismatched
+
+
+def _scored(run: Run) -> tuple[frozenset[str], str]:
+    return frozenset(run.result.scores), run.result.metric.axis
 
 
 def _unfinished(folders: Sequence[Path]) -> list[Note]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from fedatoms.core.ledger import total
+from fedatoms.core.scales import Scale
 from fedatoms.evidence.paper.study_list import quick, studies, study
 from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.names import setting
@@ -40,7 +41,12 @@ class Group:
     @property
     def models(self) -> list[str]:
         """The models that its runs score; the last one is the headline."""
-        return list(self.runs[0].result.accuracy)
+        return list(self.runs[0].result.scores)
+
+    @property
+    def metric(self) -> Scale:
+        """What its scores are numbers of."""
+        return self.runs[0].result.metric
 
     @property
     def has_rounds(self) -> bool:
@@ -125,7 +131,7 @@ def by_clients(groups: Iterable[Group]) -> dict[str, dict[int, Group]]:
 
 
 def by_setting(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Sorts groups by setting; personalised methods, trained in another regime, and quick stand-ins are apart.
+    """Sorts groups by setting; personalised methods, other metrics than accuracy and quick stand-ins are apart.
 
     >>> by_setting([])
     {}
@@ -133,7 +139,8 @@ def by_setting(groups: Sequence[Group]) -> dict[str, list[Group]]:
     found: dict[str, list[Group]] = {}
     for each in groups:
         own = "" if each.experiment.personal == "none" else ", personalised"
-        found.setdefault(setting(each.experiment) + own + stand_in_mark(each.experiment), []).append(each)
+        by = "" if each.metric.is_accuracy else f", {each.metric.axis}"
+        found.setdefault(setting(each.experiment) + own + by + stand_in_mark(each.experiment), []).append(each)
     return dict(sorted(found.items()))
 
 
@@ -147,7 +154,7 @@ def stand_in_mark(experiment: Experiment) -> str:
 
 
 def headline(group: Group) -> tuple[str, Spread]:
-    """Returns the last model that a group scores, and its mean accuracy over the last rounds."""
+    """Returns the last model that a group scores, and its mean score over the last rounds."""
     return _over_last(group, group.models[-1])
 
 
@@ -162,4 +169,4 @@ def _stand_ins() -> frozenset[str]:
 
 
 def _over_last(group: Group, model: str) -> tuple[str, Spread]:
-    return model, spread_of([run.result.accuracy[model].headline for run in group.runs])
+    return model, spread_of([run.result.scores[model].headline for run in group.runs])
