@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from fedatoms.algorithms._fedavg import fedavg as fedavg
     from fedatoms.algorithms._feddc import feddc as feddc
     from fedatoms.algorithms._feddyn import feddyn as feddyn
+    from fedatoms.algorithms._fedexp import fedexp as fedexp
+    from fedatoms.algorithms._fednova import fednova as fednova
     from fedatoms.algorithms._fedopt import fedadam as fedadam
     from fedatoms.algorithms._fedopt import fedavgm as fedavgm
     from fedatoms.algorithms._fedprox import fedprox as fedprox
+    from fedatoms.algorithms._moon import moon as moon
     from fedatoms.algorithms._scaffold import scaffold as scaffold
     from fedatoms.algorithms.base import Algorithm as Algorithm
+    from fedatoms.algorithms.base import Seen as Seen
     from fedatoms.algorithms.base import Server as Server
     from fedatoms.algorithms.base import Work as Work
 
@@ -29,6 +33,9 @@ ALGORITHMS: dict[str, Method] = {
     "feddc": Method("FedDC", "_feddc:feddc", strength="a", traits={"controls"}),
     "fedavgm": Method("FedAvgM", "_fedopt:fedavgm", strength="momentum"),
     "fedadam": Method("FedAdam", "_fedopt:fedadam", strength="server_lr"),
+    "fednova": Method("FedNova", "_fednova:fednova"),
+    "fedexp": Method("FedExP", "_fedexp:fedexp", strength="epsilon"),
+    "moon": Method("MOON", "_moon:moon", strength="mu", traits={"replaces"}),
 }
 TABLE = Table("algorithm", __name__, ALGORITHMS, field="algorithm", strength="strength")
 
@@ -46,7 +53,7 @@ def algorithm(name: str, strength: float | None = None) -> "Algorithm":
     return TABLE.build(name, strength, Algorithm)
 
 
-_HOMES = {**TABLE.homes(), **dict.fromkeys(("Algorithm", "Server", "Work"), "base")}
+_HOMES = {**TABLE.homes(), **dict.fromkeys(("Algorithm", "Seen", "Server", "Work"), "base")}
 __all__ = sorted(["ALGORITHMS", "algorithm", *_HOMES])
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__, _HOMES)

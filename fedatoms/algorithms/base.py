@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedatoms.core import trees
@@ -22,11 +23,19 @@ class Work(NamedTuple):
 
     start: Params  # the server's parameters, except those that the client keeps
     steps: Tensor
-    displacement: (
-        Params  # a number each: eta_t * sum over j <= K of (1 - b^j) / (1 - b), with momentum b; if it has one
-    )
+    displacement: Params  # a number each: eta_t * sum over j <= K of (1 - b^j) / (1 - b), with momentum b; or empty
+    units: Tensor = torch.ones(())  # the displacement at the rate 1: the steps, without momentum
 
 
+class Seen(NamedTuple):
+    """What a model makes of a batch: a row for each sample."""
+
+    logits: Tensor
+    features: Tensor  # the inputs of the head
+
+
+See = Callable[[Params], Seen]
+Penalty = Callable[[Seen, See, Server, Memory], Tensor]
 Remember = Callable[[Params], Memory]
 Correct = Callable[[Params, Params, Server, Memory], Params]
 Report = Callable[[Params, Server, Memory, Work], tuple[Memory, Memory]]
@@ -88,7 +97,9 @@ class Algorithm(NamedTuple):
     """A federated algorithm over the parameters that travel.
 
     ``aggregate`` sees only the weighted mean of the uploads and the share of clients that took part, so uploads can be
-    summed in blocks, by another framework, or under secure aggregation.
+    summed in blocks, by another framework, or under secure aggregation. An upload has "params", further trees over the
+    parameters, and scalars of any name in its tree "numbers". A ``penalty`` gets what the trained model makes of a
+    batch, and a function that shows, without a gradient, what it would be with other parameters, as the received ones.
     """
 
     server_memory: Remember = nothing
@@ -99,7 +110,8 @@ class Algorithm(NamedTuple):
     weighting: Weighting = "samples"
     decay: float = 0.0  # extra weight decay, after the clip
     sends: tuple[str, ...] = ()  # server memory that is broadcast too, and counted
-    measures: bool = False  # ``report`` reads the displacement, which some optimisers do not have
+    measures: bool = False  # ``report`` reads the displacement or its units, which some optimisers do not have
+    penalty: Penalty | None = None  # seen, see, broadcast, own memory -> a term of each sample's loss
 
 
 def require(value: float, name: str, *, below: float = RANGES["strength"].high, or_zero: bool = False) -> None:

@@ -12,14 +12,21 @@ Entry = TypeVar("Entry", bound=str)
 
 
 def bytes_of(message: Memory, labels: Mapping[str, Group]) -> Bytes:
-    """Counts the bytes of a message by group.
+    """Counts the bytes of a message by group; numbers, which belong to no group, with its first tensor.
 
     >>> from torch import zeros
-    >>> bytes_of({"params": {"w": zeros(2)}, "control": {"w": zeros(2)}}, {"w": "rest"})
-    {'rest': 16}
+    >>> message = {"params": {"w": zeros(2)}, "control": {"w": zeros(2)}, "numbers": {"steps": zeros(())}}
+    >>> bytes_of(message, {"w": "rest"})
+    {'rest': 20}
     """
-    leaves = [(name, leaf) for tree in message.values() for name, leaf in tree.items()]
-    return add(*({labels[name]: trees.nbytes({name: leaf})} for name, leaf in leaves))
+    groups = [
+        {labels[name]: trees.nbytes({name: leaf})}
+        for kind, tree in message.items()
+        if kind != trees.NUMBERS
+        for name, leaf in tree.items()
+    ]
+    beside = trees.nbytes(message.get(trees.NUMBERS, {}))
+    return add(*groups, dict.fromkeys(groups[0], beside) if groups and beside else {})
 
 
 def add(*counts: Mapping[Entry, int]) -> dict[Entry, int]:

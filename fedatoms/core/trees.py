@@ -9,6 +9,7 @@ from fedatoms.core.lookup import some
 
 Params = dict[str, Tensor]
 Memory = dict[str, Params]  # named trees, for example {"control": ...}
+NUMBERS = "numbers"  # the tree of an upload that has names of its own, and scalars; all others have parameters' names
 
 
 def apply(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Params:
@@ -46,6 +47,15 @@ def zeros_like(tree: Mapping[str, Tensor]) -> Params:
     {'w': tensor([0., 0.])}
     """
     return apply(torch.zeros_like, tree)
+
+
+def squared(tree: Mapping[str, Tensor]) -> Tensor:
+    """Returns the sum of the squares of all elements.
+
+    >>> squared({"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(2.0)})
+    tensor(9.)
+    """
+    return torch.stack([leaf.square().sum() for leaf in tree.values()]).sum()
 
 
 def restrict(tree: Mapping[str, Tensor], names: Collection[str]) -> Params:

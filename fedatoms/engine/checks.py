@@ -12,5 +12,5 @@ def check_rounds(sim: Simulation) -> None:
     layout, phase = layout_of(sim), shared_phase(sim) or Phase("own")
     for t in (0, 1):
         names_in(sim, layout, t, phase)
-    if phase.align:
+    if phase.align or sim.algorithm.penalty:
         head_of(sim)

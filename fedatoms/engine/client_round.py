@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatoms.algorithms.base import Algorithm, Server, Work
+from fedatoms.algorithms.base import Algorithm, See, Seen, Server, Work
 from fedatoms.core import trees
 from fedatoms.core.inputs import Inputs
 from fedatoms.core.options import Precision
@@ -24,9 +24,8 @@ T = TypeVar("T")
 
 
 class Alignment(NamedTuple):
-    """A pull of the features that go into a layer towards the client's targets, one for each class."""
+    """A pull of the features that go into the head towards the client's targets, one for each class."""
 
-    layer: str
     strength: float
 
 
@@ -46,6 +45,7 @@ class Learner(NamedTuple):
     decomposed: frozenset[str] = frozenset()  # parameters that are atoms or coefficients
     align: Alignment | None = None  # to the leaf ``classes`` of the memory ``targets``
     shared: Mapping[str, Tensor] = {}  # frozen parameters: one copy for all clients, without a client axis
+    head: str | None = None  # the layer whose inputs are features, where a loss needs them
 
 
 class Job(NamedTuple):
@@ -122,8 +122,8 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
         carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: float | Tensor
     ) -> tuple[Carry, Tensor]:
         def of_batch(params: Params, part: Batch) -> Gradient:
-            weights = trees.restrict(params, learner.trained)
-            return differentiate(lambda w: _loss(learner, {**learner.shared, **params, **w}, memory, part), weights)
+            weights, held = trees.restrict(params, learner.trained), {**learner.shared, **params}
+            return differentiate(lambda w: _loss(learner, {**held, **w}, broadcast, memory, part), weights)
 
         params, weights = carry.params, trees.restrict(carry.params, learner.trained)
         one = learner.training.accumulate == 1
@@ -152,7 +152,7 @@ def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: 
     steps = job.plan.real.any(-1).sum(-1)
     unit = learner.training.rate(0) if learner.training.controls == "first" else rate
     far = _displacement(learner, steps.to(losses.dtype), unit, most=len(losses))
-    work = Work(trees.restrict(job.params, learner.travelling), steps, far)
+    work = Work(trees.restrict(job.params, learner.travelling), steps, far, _units(learner, steps, losses))
     upload, memory = learner.algorithm.report(
         trees.restrict(carry.params, learner.travelling), broadcast, job.memory, work
     )
@@ -192,16 +192,22 @@ def finite_loss(own: list[Traces], shared: list[Traces], t: int) -> float:
 
 def _displacement(learner: Learner, steps: Tensor, rate: float | Tensor, most: int) -> Params:
     """Returns how far so many unit gradients move each parameter; empty if that has no meaning for the optimiser."""
-    of, of_step = learner.training.rule.displacement, learner.training.of_step
-    if of is None:
+    if learner.training.rule.displacement is None:
         return {}
+    return _rates(learner, learner.travelling, lambda factor: _far(learner, steps, factor * rate, most))
 
-    def far(factor: float) -> Tensor:
-        unit = factor * rate
-        moved = of(steps, unit) if of_step is None else unit * summed(of_step, of, steps, most)
-        return torch.where(moved > 0, moved, torch.inf)  # no step at all: no estimate of a gradient
 
-    return _rates(learner, learner.travelling, far)
+def _units(learner: Learner, steps: Tensor, losses: Tensor) -> Tensor:
+    """Returns the displacement at the rate 1, for an algorithm that measures."""
+    measures = learner.algorithm.measures
+    return _far(learner, steps.to(losses.dtype), 1.0, len(losses)) if measures else losses.new_ones(())
+
+
+def _far(learner: Learner, steps: Tensor, rate: float | Tensor, most: int) -> Tensor:
+    of, of_step = learner.training.rule.displacement, learner.training.of_step
+    assert of is not None, "checked when the simulation is made"
+    moved = of(steps, rate) if of_step is None else rate * summed(of_step, of, steps, most)
+    return torch.where(moved > 0, moved, torch.inf)  # no step at all: no estimate of a gradient
 
 
 def _decayed(learner: Learner, gradient: Params, weights: Params, *, apart: bool) -> tuple[Params, dict[str, float]]:
@@ -238,17 +244,21 @@ def _down(weight: Tensor, move: Tensor, rate: float | Tensor) -> Tensor:
     return weight - rate * move  # a tensor: a new rate must not compile again
 
 
-def _loss(learner: Learner, params: Params, memory: Memory, batch: Batch) -> tuple[Tensor, Params]:
-    net, align = learner.network, learner.align
+def _loss(learner: Learner, params: Params, broadcast: Server, memory: Memory, batch: Batch) -> tuple[Tensor, Params]:
+    net, align, penalty = learner.network, learner.align, learner.algorithm.penalty
     with torch.autocast(batch.y.device.type, torch.bfloat16, enabled=learner.precision == "bf16"):
-        if align is None:
+        if learner.head is None:
             returned, buffers = net.train(params, batch.x, batch.real, batch.key)
         else:
-            returned, buffers, z = net.study(align.layer, params, batch.x, batch.real, batch.key)
-    loss = _objective_loss(learner.objective, _output(learner, returned).to(net.dtype), batch)
+            returned, buffers, z = net.study(learner.head, params, batch.x, batch.real, batch.key)
+    outputs = _output(learner, returned).to(net.dtype)
+    loss = _objective_loss(learner.objective, outputs, batch)
     if align is not None:
         far = F.mse_loss(z.to(net.dtype), memory["targets"]["classes"][batch.y], reduction="none").mean(1)
         loss = loss + align.strength * _mean(far, batch)
+    if penalty is not None:
+        seen = Seen(outputs, z.to(net.dtype))
+        loss = loss + _mean(penalty(seen, _seeing(learner, params, batch), broadcast, memory), batch)
     return loss, buffers
 
 
@@ -262,6 +272,19 @@ def _objective_loss(objective: Objective, outputs: Tensor, batch: Batch) -> Tens
     if batch.real is None and objective.mean_loss is not None:
         return objective.mean_loss(outputs, batch.y)
     return _mean(objective.loss(outputs, batch.y), batch)
+
+
+def _seeing(learner: Learner, params: Params, batch: Batch) -> See:
+    """Returns what shows a batch as the model would see it with other parameters; all else is as it is now."""
+    net, still = learner.network, trees.apply(torch.detach, params)
+
+    def see(others: Params) -> Seen:
+        assert learner.head is not None, "known where there is a penalty"
+        with torch.no_grad(), torch.autocast(batch.y.device.type, torch.bfloat16, enabled=learner.precision == "bf16"):
+            returned, _, z = net.study(learner.head, {**still, **others}, batch.x, batch.real, batch.key)
+        return Seen(_output(learner, returned).to(net.dtype), z.to(net.dtype))
+
+    return see
 
 
 def _mean(each: Tensor, batch: Batch) -> Tensor:

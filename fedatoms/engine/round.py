@@ -139,14 +139,15 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
     """Returns what all clients share in a phase of round ``t``: by default the one whose result is uploaded."""
     sim, layout = runtime.sim, runtime.layout
     phase = phase or shared_phase(sim) or Phase("own")
-    own = phase.moves == "own"
+    algorithm = _pulled(phase.pull) if phase.moves == "own" else sim.algorithm
+    aligned = bool(phase.align and t)
     trained, sent = names_in(sim, layout, t, phase)
     training = sim.training
     if phase.epochs or phase.lr:
         training = training._replace(epochs=phase.epochs or training.epochs, lr=phase.lr or training.lr)
     return Learner(
         network=runtime.network,
-        algorithm=_pulled(phase.pull) if own else sim.algorithm,
+        algorithm=algorithm,
         training=training,
         data=runtime.data,
         trained=trained,
@@ -156,7 +157,8 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
         objective=sim.objective,
         precision=sim.precision,
         decomposed=_names_of(layout, {"atoms", "coefficients"}),
-        align=Alignment(head_of(sim), phase.align) if phase.align and t else None,
+        align=Alignment(phase.align) if aligned else None,
+        head=head_of(sim) if aligned or algorithm.penalty else None,
     )
 
 

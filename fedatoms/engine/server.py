@@ -71,9 +71,14 @@ def gather(total: Total, uploads: Memory, weights: Tensor) -> Total:
 
 
 def mean_of(total: Total, like: Params) -> Memory:
-    """Divides a total by its weight, in the types of ``like``."""
+    """Divides a total by its weight, in the types of ``like``; numbers in that of the first parameter."""
+    kinds = {name: like[name].dtype for name in total.uploads["params"]}
+    number = next(iter(kinds.values()), torch.float64)
     return {
-        kind: {name: (leaf / total.weight).to(like[name].dtype) for name, leaf in tree.items()}
+        kind: {
+            name: (leaf / total.weight).to(number if kind == trees.NUMBERS else like[name].dtype)
+            for name, leaf in tree.items()
+        }
         for kind, tree in total.uploads.items()
     }
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedatoms.algorithms.base import Work
 from fedatoms.core import trees
-from fedatoms.core.trees import Memory, Params
+from fedatoms.core.trees import NUMBERS, Memory, Params
 from fedatoms.engine import server as server_side
 from fedatoms.engine.evaluation import from_numbers, score_of
 from fedatoms.engine.round import travelling
@@ -83,17 +83,19 @@ def variances(model: nn.Module) -> frozenset[str]:
 def outliers(state: State, answers: Mapping[int, Answer], times: float) -> dict[int, str]:
     """Finds clients whose update is more than ``times`` as long as the median, and says how long each is.
 
-    What an algorithm uploads beside the model is checked too, each kind by itself: a control has another scale.
+    What an algorithm uploads beside the model is checked too, each kind by itself: a control has another scale. Each
+    number may be ``times`` squared as large.
     """
     far: dict[int, str] = {}
     if not times or len(answers) < FEWEST:
         return far
-    for kind in next(iter(answers.values())).upload:
-        lengths = {client: _length(state, kind, answer.upload[kind]) for client, answer in answers.items()}
+    for kind, name in _measured(next(iter(answers.values())).upload):
+        uploads = {client: answer.upload[kind] for client, answer in answers.items()}
+        lengths = {client: _length(state, kind, _part(tree, name)) for client, tree in uploads.items()}
         median = float(torch.tensor(sorted(lengths.values()), dtype=torch.float64).median())
         for client, length in lengths.items():
-            if length > times * median:
-                what = f"its update of '{kind}' has norm {length:.3g}, and the median is {median:.3g}"
+            if length > (times**2 if name else times) * median:  # a number may be the square of a norm
+                what = f"its update of '{name or kind}' has norm {length:.3g}, and the median is {median:.3g}"
                 far.setdefault(client, what)
     return far
 
@@ -111,7 +113,8 @@ def _expected(runtime: Runtime, state: State) -> Memory:
     sent, algorithm = travelling(runtime, state.round), runtime.sim.algorithm
     broadcast = server_side.broadcast(state.server, algorithm, sent & runtime.layout.parameters)
     params = broadcast.params
-    still = Work(params, torch.ones(()), trees.apply(lambda leaf: leaf.new_ones(()), params))
+    one = next((leaf.new_ones(()) for leaf in params.values()), torch.ones(()))
+    still = Work(params, torch.ones(()), trees.apply(lambda leaf: leaf.new_ones(()), params), one)
     upload, _ = algorithm.report(params, broadcast, algorithm.client_memory(params), still)
     return {**upload, "statistics": trees.restrict(runtime.network.statistics, sent)}
 
@@ -133,6 +136,16 @@ def _tree(kind: str, like: Params, tree: Params) -> Params:
         if leaf.is_floating_point() and not torch.isfinite(leaf).all():
             raise Refused(f"'{kind}/{name}' is not finite")
     return {name: tree[name].to(like[name].device) for name in like}
+
+
+def _measured(upload: Memory) -> list[tuple[str, str | None]]:
+    """Lists what of an upload has a length: each kind as a whole, and each number by its name."""
+    kinds: list[tuple[str, str | None]] = [(kind, None) for kind in upload if kind != NUMBERS]
+    return kinds + [(NUMBERS, name) for name in upload.get(NUMBERS, {})]
+
+
+def _part(tree: Params, name: str | None) -> Params:
+    return tree if name is None else {name: tree[name]}
 
 
 def _length(state: State, kind: str, tree: Params) -> float:

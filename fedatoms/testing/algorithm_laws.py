@@ -18,7 +18,7 @@ from fedatoms.nn.parameter_groups import groups
 from fedatoms.testing import laws
 from fedatoms.testing.small import TRAINING, WHOLE, check_same, clients, network, simulation, tensors
 
-RESERVED = ("params", "statistics")  # what every message has
+RESERVED = ("params", "statistics", trees.NUMBERS)  # what messages have
 PERSONAL_HEAD = Exchange(every_round(), personal=frozenset({"head"}))
 FAST_AND_SLOW = Exchange(fast_slow(FAST, SLOW, 2), slow_local="keep")
 FROZEN_SLOW = Exchange(fast_slow(FAST, SLOW, 2), slow_local="freeze")
@@ -147,7 +147,11 @@ def _check_upload(upload: Memory, params: Params) -> None:
         raise AssertionError(f"an upload has {', '.join(upload) or 'nothing'}: 'params' and names of its own")
     _check_fit({"params": upload["params"]}, {"params": params})
     for kind, tree in upload.items():
-        _check_names(kind, tree, params)
+        if kind != trees.NUMBERS:
+            _check_names(kind, tree, params)
+    for name, leaf in upload.get(trees.NUMBERS, {}).items():
+        if leaf.shape or not leaf.is_floating_point():
+            raise AssertionError(f"the number {name!r} has the shape {tuple(leaf.shape)} and is {leaf.dtype}")
 
 
 def _check_fit(found: Memory, expected: Memory) -> None:

@@ -15,7 +15,7 @@ from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slo
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import _job, advance, select
 from fedatoms.engine.runtime import layout_of, prepare
-from fedatoms.engine.spec import Simulation, batches_of
+from fedatoms.engine.spec import Simulation, batches_of, head_of
 from fedatoms.nn.models import build
 from fedatoms.personal.base import Phase
 
@@ -42,7 +42,7 @@ class Node:
         trained = travelling & parameters if sim.exchange.slow_local == "freeze" else parameters
         learner = Learner(
             prepare(sim).network, sim.algorithm, sim.training, sim.data, trained, travelling & parameters,
-            travelling - parameters, sim.training.rate(t),
+            travelling - parameters, sim.training.rate(t), head=head_of(sim) if sim.algorithm.penalty else None,
         )  # fmt: skip
         sent = {kind: tree for kind, tree in message.items() if kind != "params"}
         heard = Server(trees.restrict(self.cache, learner.travelling), sent)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedatoms import fuse
 from fedatoms.algorithms import ALGORITHMS, algorithm
+from fedatoms.algorithms.base import replace_params
 from fedatoms.cli import main
 from fedatoms.core.randomness import generator
 from fedatoms.engine.client_round import Training
@@ -339,7 +340,7 @@ def test_a_fork_is_the_same_wherever_clients_states_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_only_a_server_that_just_averages_is_forked(name: str) -> None:
     sim = a_simulation(algorithm=algorithm(name))
-    if name in ("fedavg", "fedprox"):
+    if algorithm(name).aggregate is replace_params:
         check_fork(sim, name)
     else:
         with pytest.raises(ValueError, match=f"{name}.*leave --fork out"):

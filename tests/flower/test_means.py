@@ -161,3 +161,9 @@ def test_a_robust_mean_of_one_answer_or_of_nothing_that_travels_is_no_trouble(ag
     on_flower(replace(SMALL, fraction=0.25), tmp_path / "one", aggregation=aggregation)
     on_flower(replace(SMALL, personal="local"), tmp_path / "nothing", aggregation=aggregation)
     assert len(read_rounds(tmp_path / "nothing" / "runs" / "it")) == 3
+
+
+@pytest.mark.parametrize("aggregation", ["median", "trimmed"])
+def test_flowers_other_means_take_numbers_too(aggregation: str, tmp_path: Path) -> None:
+    on_flower(replace(SIX, algorithm="fedexp"), tmp_path, task=in_float64(SIX), aggregation=aggregation)
+    assert all(array.isfinite().all() for array in server_of(tmp_path).values())

@@ -12,6 +12,7 @@ from support.small import clients_of, difference, identical, play, small_net
 from torch import Tensor, nn
 
 from fedatoms.algorithms import ALGORITHMS, algorithm
+from fedatoms.algorithms.base import nothing
 from fedatoms.core import trees
 from fedatoms.data import load, partition, shards
 from fedatoms.engine.client_round import Training
@@ -191,7 +192,7 @@ def test_the_head_is_trained_at_its_own_rate_for_one_epoch() -> None:
     first, second = (learner_of(prepare(sim), 2, phase) for phase in sim.personal.phases)
     assert first.trained == set(HEAD) and first.training.epochs == 1 and first.rate == pytest.approx(0.1 * 0.9**2)
     assert not second.trained & set(HEAD) and second.training.epochs == 2 and second.rate == sim.training.rate(2)
-    assert first.align is None and second.align is not None and second.align.layer == "fc2"
+    assert first.align is None and second.align is not None and second.head == "fc2"
 
 
 @pytest.mark.parametrize("place", ["device", "disk"])
@@ -265,7 +266,7 @@ def test_it_learns_digits() -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithms_with_a_memory_on_clients_are_refused(name: str) -> None:
-    if name in ("scaffold", "feddyn", "feddc"):
+    if algorithm(name).client_memory is not nothing:
         with pytest.raises(ValueError, match=r"memory on clients.*Use an algorithm without such a memory"):
             simulation(algorithm=algorithm(name))
     else:
