@@ -15,10 +15,11 @@ from fedatoms.core.options import Scored, check_range
 from fedatoms.core.trees import Params
 from fedatoms.data.batches import cast_inputs, cast_targets
 from fedatoms.engine import feature_exchange, server
+from fedatoms.engine.checks import check_reports
 from fedatoms.engine.client_states import Clients
 from fedatoms.engine.evaluation import Score, evaluate
 from fedatoms.engine.limits import check_machine
-from fedatoms.engine.round import advance, check_reports
+from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation, check_simulation
 from fedatoms.engine.state import Record, State

@@ -13,7 +13,6 @@ from fedatoms.algorithms.base import Algorithm, Server, proximal, require
 from fedatoms.core import ledger, trees
 from fedatoms.core.files import Stored
 from fedatoms.core.ledger import Bytes
-from fedatoms.core.lookup import counted
 from fedatoms.core.options import Group, View
 from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Memory, Params
@@ -26,7 +25,6 @@ from fedatoms.engine.spec import Simulation, head_of, shared_phase
 from fedatoms.engine.state import Record, State
 from fedatoms.personal.base import Phase
 
-LOOKED_AT = 10_000  # rounds in which someone must report: who does is drawn, so it is known before
 T = TypeVar("T")
 Rows = Mapping[int, Client | Stored]
 Collect = Callable[[T, State, list[int], Reply, View], tuple[T, Rows]]  # adds a block's reply; what its clients keep
@@ -56,15 +54,6 @@ def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
     chosen = torch.randperm(count, generator=generator(sim.seed, "clients", t))[:wanted].sort().values
     reports = torch.rand(wanted, generator=generator(sim.seed, "failures", t)) >= sim.failures
     return chosen.tolist(), chosen[reports].tolist()
-
-
-def check_reports(sim: Simulation, until: int) -> None:
-    """Refuses a run in which no client ever reports: nothing would be learnt."""
-    if sim.failures and not any(select(sim, t)[1] for t in range(min(until, LOOKED_AT))):
-        raise ValueError(
-            f"failures={sim.failures}: no client reports in {counted(until, 'round')}, so nothing would be learnt. Use "
-            f"for example failures=0.1, or more rounds."
-        )
 
 
 def weights_of(sim: Simulation, clients: list[int]) -> Tensor:
