@@ -92,18 +92,20 @@ def local_round(learner: Learner, broadcast: Server, job: Job) -> Reply:
     counts = job.plan.real.sum(-1).tolist()
     job = job._replace(plan=move(job.plan, learner.data.y.device))
     carry, losses = begin(learner, job), []
-    of_step, per_step = learner.training.of_step, learner.training.accumulate
-    rates = (
-        [learner.rate * one for one in step_factors(of_step, len(counts))] if of_step else [learner.rate] * len(counts)
-    )
-    for s, (count, rate) in enumerate(zip(counts, rates, strict=True)):
+    for s, (count, rate) in enumerate(zip(counts, _rates_of_steps(learner, len(counts)), strict=True)):
         x, y = data_of(learner, job.plan, (s, slice(count)))
         # torch's BatchNorm refuses a single row; ours, which knows of padding, does not
-        batch = Batch(x, y, job.plan.real[s, :1] if count == 1 else None, job.plan.key + s * per_step)
+        key = job.plan.key + s * learner.training.accumulate
+        batch = Batch(x, y, job.plan.real[s, :1] if count == 1 else None, key)
         with torch.no_grad():
             carry, loss = step(carry, job.memory, batch, broadcast, rate)
         losses.append(loss)
     return finish(learner, broadcast, job, carry, torch.stack(losses), learner.rate)
+
+
+def _rates_of_steps(learner: Learner, steps: int) -> list[float]:
+    of_step = learner.training.of_step
+    return [learner.rate * factor for factor in step_factors(of_step, steps)] if of_step else [learner.rate] * steps
 
 
 def data_of(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[Inputs, Tensor]:
@@ -128,11 +130,8 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
         params, weights = carry.params, trees.restrict(carry.params, learner.trained)
         one = learner.training.accumulate == 1
         gradient, loss, buffers = of_batch(params, batch) if one else accumulated(of_batch, params, batch, size)
-        seen = trees.restrict(gradient, learner.travelling)
-        gradient = {
-            **gradient,
-            **algorithm.correct(seen, trees.restrict(weights, learner.travelling), broadcast, memory),
-        }
+        seen, moved = (trees.restrict(each, learner.travelling) for each in (gradient, weights))
+        gradient = {**gradient, **algorithm.correct(seen, moved, broadcast, memory)}
         gradient, decays = _decayed(learner, gradient, weights, apart=rule.decouples)
         rates = _rates(learner, weights, lambda factor: rate if factor == 1 else factor * rate)
         weights = {name: _shrunk(weight, decays[name], rates[name]) for name, weight in weights.items()}

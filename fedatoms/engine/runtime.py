@@ -119,10 +119,8 @@ def _same(one: object, other: object) -> bool:
 
 
 def _predictor(sim: Simulation, net: Network) -> Predict:
-    read = sim.objective.read
-
     def plain(params: Params, x: Inputs) -> Tensor:
-        return read(net.predict(params, x))
+        return sim.objective.read(net.predict(params, x))
 
     if not sim.device.startswith("cuda") or sim.precision == "float32":
         return plain

@@ -45,9 +45,8 @@ def from_json(fields: Mapping[str, object]) -> Experiment:
     ValueError: it lacks the fields dataset, augment, partition and 38 more
     """
     known = [field.name for field in dataclasses.fields(Experiment)]
-    for name in fields:
-        if name not in known:
-            raise unknown(name, known, "field")
+    for name in (name for name in fields if name not in known):
+        raise unknown(name, known, "field")
     optional = ABSENT_IN_OLDER_FILES.union(PATH_FIELDS)
     if missing := [name for name in known if name not in fields and name not in optional]:
         raise ValueError(f"it lacks the field{'s' * (len(missing) > 1)} {some(missing)}")

@@ -83,8 +83,7 @@ def variances(model: nn.Module) -> frozenset[str]:
 def outliers(state: State, answers: Mapping[int, Answer], times: float) -> dict[int, str]:
     """Finds clients whose update is more than ``times`` as long as the median, and says how long each is.
 
-    What an algorithm uploads beside the model is checked too, each kind by itself: a control has another scale. Each
-    number may be ``times`` squared as large.
+    What is uploaded beside the model is checked too, each kind by itself; a number may be ``times`` squared as large.
     """
     far: dict[int, str] = {}
     if not times or len(answers) < FEWEST:

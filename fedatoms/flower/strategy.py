@@ -213,8 +213,7 @@ class FedAtoms(Strategy):
         with np.errstate(over="ignore", invalid="ignore"):  # a mean that is not finite ends the run with a line
             arrays, _ = self._robust().aggregate_train(1, messages)
         assert arrays is not None, "there are answers"
-        like = next(iter(answers.values())).upload
-        found = wire.unpack(arrays)
+        like, found = next(iter(answers.values())).upload, wire.unpack(arrays)
         return {kind: {name: found[kind][name].to(leaf) for name, leaf in tree.items()} for kind, tree in like.items()}
 
     def _recorded(self, number: int, answers: dict[int, Answer], chosen: int) -> Record:

@@ -34,8 +34,7 @@ def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
             owner, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(owner), attribute, new[module])
     for old, layer in new.items():
-        for hooks in _HOOKS:
-            layer.__dict__[hooks] = old.__dict__[hooks]
+        layer.__dict__.update({hooks: old.__dict__[hooks] for hooks in _HOOKS})
     return guarded(new.get(model, model))
 
 

@@ -418,7 +418,7 @@ REFUSED: dict[str, tuple[Callable[[Path, Path], Path], list[str], str]] = {
     "plain": (
         lambda folder, _: folder / "plain",
         [],
-        "plain network: nothing is decomposed. Explain a run with --para",
+        "plain network, which has no atoms. Explain a run with --para",
     ),
     "no run": (lambda folder, _: folder, [], "holds no run"),
     "rounds": (lambda folder, _: folder / "atoms", ["--rounds", "0"], "--rounds 0 is less than 1"),

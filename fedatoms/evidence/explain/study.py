@@ -64,15 +64,9 @@ def explain(
 def check(run: Path, settings: Explain) -> None:
     """Refuses runs and settings that cannot be explained, before anything is computed."""
     experiment = load_run(run)
-    if experiment.parametrisation == "plain":
-        raise ValueError(
-            f"{run} has a plain network: nothing is decomposed. Explain a run with --parametrisation atoms."
-        )
-    if experiment.parametrisation != "atoms":
-        raise ValueError(
-            f"{run} has a network of {experiment.parametrisation}, which has no coefficients and atoms. "
-            f"Explain a run with --parametrisation atoms."
-        )
+    if (kind := experiment.parametrisation) != "atoms":
+        what = "a plain network" if kind == "plain" else f"a network of {kind}"
+        raise ValueError(f"{run} has {what}, which has no atoms. Explain a run with --parametrisation atoms.")
     check_numbers(settings, "explain")
     out = out_of(run, settings)
     if out.suffix != ".json" or not out.parent.is_dir():

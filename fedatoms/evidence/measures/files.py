@@ -60,9 +60,8 @@ def read_measure(folder: Path | str) -> Measure:
         found = fit(read_record(path, "it"), _File, "")
         experiments = tuple(_experiment(one) for one in found["experiments"])
     except (ValueError, OSError) as error:
-        raise ValueError(
-            f"{path} is not a measure, or is damaged: {one_line(error)}. Measure again, or delete it."
-        ) from error
+        what = f"{path} is not a measure, or is damaged: {one_line(error)}"
+        raise ValueError(f"{what}. Measure again, or delete it.") from error
     return Measure(found["name"], experiments, found["settings"], found["values"], found["provenance"])
 
 
