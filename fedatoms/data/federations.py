@@ -1,6 +1,6 @@
 """The data of a federation: one pool of samples, and which of them each client holds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -71,29 +71,32 @@ def partition(images: Images, split: Split) -> Federation:
     return Federation(x, y, split.train, test_x, test_y, split.test, classes, recipe)
 
 
-def federation(clients: Sequence[Samples], test: Samples) -> Federation:
+def federation(
+    clients: Sequence[Samples], test: Samples | None = None, *, tests: Sequence[Samples | None] | None = None
+) -> Federation:
     """Builds a federation from your own data: one (x, y) pair or map-style data set per client, and one for testing.
 
     Labels, y of shape (n,) in whole numbers, are classes: client k's part of the test set is those samples whose labels
-    occur in its own data. Any other y is kept as it is, and every client's part is the whole test set.
+    occur in its own data. Any other y is kept as it is, and every client's part is the whole test set. With ``tests``,
+    one for each client or None for one that has none, these are the clients' parts, and all of them the test set.
 
     >>> ann, bob = (torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])), (torch.ones(3, 2), torch.tensor([2, 2, 2]))
     >>> ours = federation([ann, bob], test=(torch.zeros(3, 2), torch.tensor([0, 1, 2])))
     >>> ours.classes, [part.tolist() for part in ours.parts], [part.tolist() for part in ours.test_parts]
     (3, [[0, 1, 2, 3], [4, 5, 6]], [[0, 1], [2]])
+    >>> [part.tolist() for part in federation([ann, bob], tests=[bob, ann]).test_parts]
+    [[0, 1, 2], [3, 4, 5, 6]]
     """
     if len(clients) == 0:
         raise ValueError("clients is empty: a federation needs at least one client. Pass [(x, y), ...].")
-    pairs = [pair_up(samples, f"client {number}") for number, samples in enumerate(clients)]
-    test_x, test_y = pair_up(test, "test")
-    xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
-    check_alike({**{f"client {number}": pair for number, pair in enumerate(pairs)}, "test": (test_x, test_y)})
-    x, y = each(lambda *parts: torch.cat(parts), *xs), torch.cat(ys)
-    parts = list(torch.split(torch.arange(len(y)), [len(one) for one in ys]))
-    if not are_labels(y):
-        return Federation(x, y, parts, test_x, test_y, [torch.arange(len(test_y))] * len(parts), 0, None)
-    classes = int(torch.cat([y, test_y]).max()) + 1
-    return Federation(x, y, parts, test_x, test_y, _seen(ys, test_y), classes, None)
+    pairs = {f"client {number}": pair_up(one, f"client {number}") for number, one in enumerate(clients)}
+    held = _test_sets(len(clients), test, tests)
+    check_alike({**pairs, **held})
+    (x, y), (test_x, test_y) = _pool(pairs), _pool(held)
+    ys = [own for _, own in pairs.values()]
+    parts = list(torch.arange(len(y)).split([len(own) for own in ys]))
+    classes = int(torch.cat([y, test_y]).max()) + 1 if are_labels(y) else 0
+    return Federation(x, y, parts, test_x, test_y, _test_parts(ys, held), classes, None)
 
 
 def need_labels(y: Tensor, what: str, instead: str) -> None:
@@ -154,6 +157,39 @@ def check_own_tests(data: Federation) -> None:
                 f"client {client} trains on class {min(lacking)}, which its part of the test set lacks: its own model "
                 "cannot be scored fairly. Use own_test=classes."
             )
+
+
+def _test_sets(
+    count: int, test: Samples | None, tests: Sequence[Samples | None] | None
+) -> dict[str, tuple[Inputs, Tensor]]:
+    """Returns the test set, or those of clients, by what errors call them."""
+    if tests is None and test is not None:
+        return {"test": pair_up(test, "test")}
+    if tests is None or test is not None:
+        raise ValueError("a federation takes one of test=(x, y) and tests=[(x, y), ...], a set for each client.")
+    if len(tests) != count:
+        raise ValueError(
+            f"tests has {len(tests)} sets for {counted(count, 'client')}. Give one for each, None for none."
+        )
+    named = {f"test of client {number}": one for number, one in enumerate(tests)}
+    if not any(one is not None for one in tests):
+        raise ValueError("tests has no set at all, so nothing could be scored. Give one client a set, or use test=.")
+    return {name: pair_up(one, name) for name, one in named.items() if one is not None}
+
+
+def _test_parts(ys: Sequence[Tensor], held: Mapping[str, tuple[Inputs, Tensor]]) -> list[Tensor]:
+    """Returns each client's part of the test set: its own, its classes, or all of it."""
+    if "test" not in held:
+        sizes = {name: len(y) for name, (_, y) in held.items()}
+        each_size = [sizes.get(f"test of client {number}", 0) for number in range(len(ys))]
+        return list(torch.arange(sum(each_size)).split(each_size))
+    test_y = held["test"][1]
+    return _seen(ys, test_y) if are_labels(test_y) else [torch.arange(len(test_y))] * len(ys)
+
+
+def _pool(pairs: Mapping[str, tuple[Inputs, Tensor]]) -> tuple[Inputs, Tensor]:
+    x = each(lambda *parts: torch.cat(parts), *(x for x, _ in pairs.values()))
+    return x, torch.cat([y for _, y in pairs.values()])
 
 
 def _seen(labels: Sequence[Tensor], test_y: Tensor) -> list[Tensor]:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from fedatoms.data.federations import check_rows, federation
+from fedatoms.engine.loop import train
 from fedatoms.engine.spec import Simulation
 
 LABELS = torch.tensor([0, 1])
@@ -69,3 +70,34 @@ def test_parts_name_samples_that_are_there(changes: dict[str, list[torch.Tensor]
 
 def test_clients_without_samples_are_no_mistake_in_the_parts() -> None:
     check_rows(federation([(PIXELS, LABELS)], test=(PIXELS, LABELS))._replace(parts=[LABELS[:0]] * 2, test_parts=[]))
+
+
+def some(n: int, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(start, start + n).float()[:, None], torch.arange(n) % 2
+
+
+def test_each_client_may_have_a_test_set_of_its_own() -> None:
+    ours = federation([some(3), some(4), some(2)], tests=[some(2, 10), None, some(3, 20)])
+    assert ours.test_x[:, 0].tolist() == [10, 11, 20, 21, 22]
+    assert [part.tolist() for part in ours.test_parts] == [[0, 1], [], [2, 3, 4]]
+    numbers = [(x, x[:, 0] / 2) for x, _ in (some(3), some(4))]
+    assert [part.tolist() for part in federation(numbers, tests=numbers).test_parts] == [[0, 1, 2], [3, 4, 5, 6]]
+    model = nn.Linear(1, 2)
+    scored = train(Simulation(model, ours, score=("server", "personal")), 1).scores
+    assert scored["personal"].loss == pytest.approx(scored["server"].loss, rel=1e-6)  # all share one model
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, r"takes one of test=\(x, y\) and tests"),
+        ({"test": some(2), "tests": [some(2)] * 2}, r"takes one of test=\(x, y\) and tests"),
+        ({"tests": [some(2)]}, "tests has 1 sets for 2 clients. Give one for each"),
+        ({"tests": [None, None]}, "tests has no set at all"),
+        ({"tests": [None, (torch.zeros(2, 3), LABELS)]}, r"test of client 1: samples of shape \(3,\) differ"),
+        ({"tests": [None, (torch.zeros(2, 1), LABELS[:1])]}, "test of client 1: x of shape .* do not pair up"),
+    ],
+)  # fmt: skip
+def test_test_sets_that_do_not_fit_are_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        federation([some(3), some(4)], **changes)
