@@ -62,7 +62,7 @@ def _export(run: Path, to: Export, out: Path | None, client: int | None) -> int:
 
 
 def _network(run: Path, client: int | None) -> "nn.Module":
-    from fedatoms.adapt.fit import personal_model
+    from fedatoms.adapt.fitting import personal_model
     from fedatoms.runs.loading import load_model
 
     return load_model(run) if client is None else personal_model(run, client)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from fedatoms.adapt.join import Newcomer, _as_experiment
 from support.small import clients_of, difference, identical, play, small_net
 
+from fedatoms.adapt.joining import Newcomer, _as_experiment
 from fedatoms.algorithms import algorithm, scaffold
 from fedatoms.core.options import Map
 from fedatoms.engine.client_round import Training
