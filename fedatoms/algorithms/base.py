@@ -28,7 +28,11 @@ class Work(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a model makes of a batch: a row for each sample."""
+    """What a model makes of a batch: a row for each sample.
+
+    >>> Seen(logits=Tensor(2, 10), features=Tensor(2, 64))._fields
+    ('logits', 'features')
+    """
 
     logits: Tensor
     features: Tensor  # the inputs of the head

@@ -42,7 +42,8 @@ class Node:
         trained = travelling & parameters if sim.exchange.slow_local == "freeze" else parameters
         learner = Learner(
             prepare(sim).network, sim.algorithm, sim.training, sim.data, trained, travelling & parameters,
-            travelling - parameters, sim.training.rate(t), sim.objective, head=head_of(sim) if sim.algorithm.penalty else None,
+            travelling - parameters, sim.training.rate(t), sim.objective,
+            head=head_of(sim) if sim.algorithm.penalty else None,
         )  # fmt: skip
         sent = {kind: tree for kind, tree in message.items() if kind != "params"}
         heard = Server(trees.restrict(self.cache, learner.travelling), sent)

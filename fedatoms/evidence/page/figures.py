@@ -16,13 +16,13 @@ from fedatoms.evidence.results.groups import Group, by_setting, stand_in_mark
 from fedatoms.evidence.results.names import distinct_names, setting
 from fedatoms.experiment.build import split_of
 from fedatoms.experiment.fields import Experiment
-from fedatoms.runs.plots import COLOURS
+from fedatoms.runs.plots import COLOURS, GREYS
 from fedatoms.runs.results import score_curves
 
 PLAIN_DASHES: tuple[str, ...] = ("dash", "dot")
 OTHER_DASHES: tuple[str, ...] = ("solid", "dashdot", "longdash")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-STYLES = [(colour, dash) for dash in DASHES for colour in COLOURS]
+STYLES = [(colour, dash) for colours in (COLOURS, GREYS) for dash in DASHES for colour in colours]  # greys last
 SHOWN = 200  # clients in a picture of a partition: more rows are thinner than a pixel
 
 

@@ -102,7 +102,7 @@ function listLines() {
 function swatch(line) {
   const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const stroke = document.createElementNS(picture.namespaceURI, "line");
-  const dashes = { solid: "none", dash: "7 4", dot: "3 3", dashdot: "8 3 3 3", longdash: "13 3" };
+  const dashes = { solid: "none", dash: "7 4", dot: "3 3", dashdot: "8 3 3 3", longdash: "13 3", longdashdot: "13 3 3 3" };
   const ends = { x1: 0, x2: 30, y1: 3, y2: 3 };
   const drawn = { ...ends, stroke: line.colour, "stroke-width": 3, "stroke-dasharray": dashes[line.dash] };
   for (const [name, value] of Object.entries(drawn)) stroke.setAttribute(name, value);
