@@ -1,6 +1,7 @@
 """What is tried with each network, and the table of it: decompose, train in both maps, fuse, export."""
 
 import copy
+import tempfile
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 
 import fedatoms
 from fedatoms.bench.report import table as markdown
+from fedatoms.engine.execution.vmap import NotVectorisable
 from fedatoms.engine.loop import train
+from fedatoms.nn.exporting import export
 from fedatoms.nn.layers import Convolution
 from fedatoms.nn.models import build
 from fedatoms.objectives.base import output_of
@@ -111,7 +114,7 @@ def _decomposed(model: nn.Module) -> tuple[nn.Module, str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = fedatoms.decompose(model, atoms=4)
+            made = fedatoms.decompose(model, atoms=4, init="svd")
     except ValueError as error:
         if spatial:
             return model, str(error).split(".")[0]
@@ -124,8 +127,8 @@ def _maps(trial: Trial, model: nn.Module) -> str:
     """Trains two clients for a round, one by one and vectorised; in float32 both must be finite."""
     try:
         _round(trial, model, "vectorised")
-    except ValueError as error:
-        return str(error).split(". ")[0]
+    except NotVectorisable as error:
+        return f"no: {error.reason}"
     _round(trial, model, "one_by_one")
     one, other = (_round(trial, copy.deepcopy(model).double(), map) for map in ("one_by_one", "vectorised"))
     far = max(float((one[name] - other[name]).abs().max()) for name in one if one[name].numel())
@@ -150,5 +153,23 @@ def _fused(trial: Trial, model: nn.Module) -> str:
     return "yes" if far < CLOSE else f"{far:.1e} apart"
 
 
+class Exportable(nn.Module):
+    """A network from real numbers to one tensor: what others return is read, and token ids are made of the numbers."""
+
+    def __init__(self, network: nn.Module, tokens: bool) -> None:
+        super().__init__()
+        self.network, self.tokens = network, tokens
+
+    def forward(self, x: Tensor) -> Tensor:
+        return output_of(self.network((x.abs().clamp(max=1) * (s.WORDS - 1)).long() if self.tokens else x))
+
+
 def _exported(trial: Trial, model: nn.Module) -> str:
-    return ""
+    example = trial.inputs(1)
+    network = Exportable(model, tokens=not example.is_floating_point())
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            export(network, f"{folder}/net.onnx", shape=tuple(example.shape[1:]), to="onnx")
+        except ValueError as error:
+            return str(error).split(". ")[0]
+    return "yes"
