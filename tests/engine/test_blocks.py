@@ -240,7 +240,10 @@ def test_asked_for_by_name_it_is_an_error(maker: str) -> None:
 
 @pytest.mark.parametrize("otherwise", [None, one_by_one])
 def test_a_mistake_in_the_model_stays_what_it_is(otherwise: MapClients | None) -> None:
-    sim = simulation(Net(lambda x: x @ torch.ones(4, 4, dtype=x.dtype)))
+    def wrong(x: Tensor) -> Tensor:
+        return x @ torch.ones(4, 4, dtype=x.dtype) if torch.is_grad_enabled() else x  # not in the check before
+
+    sim = simulation(Net(wrong))
     with warnings.catch_warnings(), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         warnings.simplefilter("error")
         play(mapped(sim, in_blocks(vectorised, sized(3), otherwise)), 1)
