@@ -149,7 +149,8 @@ RANGES: dict[str, Range] = {
     "warmup": COUNT_OR_NONE,
     "warmup_steps": COUNT_OR_NONE,
     "weight_decay": NOT_NEGATIVE,
-    # of one client's training, in Python
+    # of one client's training and data, in Python
+    "workers": COUNT_OR_NONE._replace(high=1000, use="0 for none, or for example 4"),
     "align": NOT_NEGATIVE,
     "period": COUNT._replace(use="period=1 to send the slow groups every round"),
     "phase epochs": COUNT_OR_NONE._replace(use="0 for the run's"),

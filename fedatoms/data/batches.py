@@ -137,6 +137,16 @@ def cast_inputs(x: Inputs, recipe: Recipe | None, dtype: torch.dtype) -> Inputs:
     return each(lambda leaf: leaf if leaf.dtype in _AS_THEY_ARE else leaf.to(dtype), x)
 
 
+def received(x: Inputs, y: Tensor, dtype: torch.dtype, device: torch.device) -> tuple[Inputs, Tensor]:
+    """Returns samples that were read as inputs and targets on a device.
+
+    >>> received(torch.tensor([1.5], dtype=torch.float64), torch.tensor([0]), torch.float32, torch.device("cpu"))
+    (tensor([1.5000]), tensor([0]))
+    """
+    there = each(lambda leaf: leaf.to(device, non_blocking=True), cast_inputs(x, None, dtype))
+    return there, cast_targets(y, dtype).to(device, non_blocking=True)
+
+
 def cast_targets(y: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns targets that are real numbers in the type of the parameters; whole numbers stay.
 

@@ -6,11 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedatoms.core.inputs import Inputs, each, samples_in
+from fedatoms.core.inputs import Inputs, each, samples_in, take
 from fedatoms.core.lookup import counted
 from fedatoms.core.options import check_range
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Images, Recipe
+from fedatoms.data.lazy import Pool, outline, pool_of
 from fedatoms.data.partitions import Split
 from fedatoms.data.samples import Samples, are_labels, check_alike, pair_up
 
@@ -30,6 +31,7 @@ class Federation(NamedTuple):
     test_parts: list[Tensor]
     classes: int  # 0: targets are no classes
     recipe: Recipe | None
+    lazy: Pool | None = None  # what is read when it is trained on; x and y then only outline it
 
 
 def hold_out(images: Images, share: float, seed: int) -> Images:
@@ -72,13 +74,21 @@ def partition(images: Images, split: Split) -> Federation:
 
 
 def federation(
-    clients: Sequence[Samples], test: Samples | None = None, *, tests: Sequence[Samples | None] | None = None
+    clients: Sequence[Samples],
+    test: Samples | None = None,
+    *,
+    tests: Sequence[Samples | None] | None = None,
+    lazy: bool = False,
+    workers: int = 0,
 ) -> Federation:
     """Builds a federation from your own data: one (x, y) pair or map-style data set per client, and one for testing.
 
     Labels, y of shape (n,) in whole numbers, are classes: client k's part of the test set is those samples whose labels
     occur in its own data. Any other y is kept as it is, and every client's part is the whole test set. With ``tests``,
     one for each client or None for one that has none, these are the clients' parts, and all of them the test set.
+
+    With ``lazy`` clients' items are read each time that a client trains on them, by ``workers`` threads ahead of it if
+    there are any, and their random transforms draw anew; the test set is read at once.
 
     >>> ann, bob = (torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])), (torch.ones(3, 2), torch.tensor([2, 2, 2]))
     >>> ours = federation([ann, bob], test=(torch.zeros(3, 2), torch.tensor([0, 1, 2])))
@@ -89,8 +99,10 @@ def federation(
     """
     if len(clients) == 0:
         raise ValueError("clients is empty: a federation needs at least one client. Pass [(x, y), ...].")
-    pairs = {f"client {number}": pair_up(one, f"client {number}") for number, one in enumerate(clients)}
     held = _test_sets(len(clients), test, tests)
+    if lazy:
+        return _lazy(pool_of(clients, workers), held)
+    pairs = {f"client {number}": pair_up(one, f"client {number}") for number, one in enumerate(clients)}
     check_alike({**pairs, **held})
     (x, y), (test_x, test_y) = _pool(pairs), _pool(held)
     ys = [own for _, own in pairs.values()]
@@ -157,6 +169,28 @@ def check_own_tests(data: Federation) -> None:
                 f"client {client} trains on class {min(lacking)}, which its part of the test set lacks: its own model "
                 "cannot be scored fairly. Use own_test=classes."
             )
+
+
+def samples_of(data: Federation, rows: Tensor) -> tuple[Inputs, Tensor]:
+    """Returns some training samples and their targets, read if they are lazy.
+
+    >>> ann = (torch.arange(3.0)[:, None], torch.tensor([0, 1, 1]))
+    >>> [samples_of(federation([ann], test=ann, lazy=lazy), torch.tensor([2]))[1] for lazy in (False, True)]
+    [tensor([1]), tensor([1])]
+    """
+    if data.lazy is None:
+        return take(data.x, rows), data.y[rows]
+    x, y = data.lazy.read(rows, torch.zeros((), dtype=torch.int64))
+    return each(lambda leaf: leaf.to(rows.device), x), y.to(rows.device)
+
+
+def _lazy(pool: Pool, held: Mapping[str, tuple[Inputs, Tensor]]) -> Federation:
+    x, y = outline(pool)
+    check_alike({"client 0": (take(x, slice(1)), y[:1]), **held})
+    test_x, test_y = _pool(held)
+    parts = list(torch.arange(len(y)).split([len(one) for one in pool.data_sets]))
+    classes = int(torch.cat([y, test_y]).max()) + 1 if are_labels(y) else 0
+    return Federation(x, y, parts, test_x, test_y, _test_parts([y[part] for part in parts], held), classes, None, pool)
 
 
 def _test_sets(

@@ -92,7 +92,7 @@ def _materialise(dataset: Dataset[object], name: str) -> tuple[Inputs, Tensor]:
     try:
         items = [dataset[number] for number in range(len(dataset))]
         x, y = zip(*items, strict=True)
-        return _stacked(x), torch.stack([torch.as_tensor(one) for one in y])
+        return stacked(x), torch.stack([torch.as_tensor(one) for one in y])
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
         raise ValueError(
             f"{name}: the items of {type(dataset).__name__} are not pairs (x, y) of numbers, all of one shape "
@@ -100,7 +100,7 @@ def _materialise(dataset: Dataset[object], name: str) -> tuple[Inputs, Tensor]:
         ) from error
 
 
-def _stacked(items: Sequence[Arrays]) -> Inputs:
+def stacked(items: Sequence[Arrays]) -> Inputs:
     """Stacks the inputs of samples, each a tensor, or a tuple or dictionary of them."""
     first = items[0]
     if isinstance(first, Mapping):

@@ -1,6 +1,6 @@
 """One client's round, a pure function: broadcast, memory and batches in; upload and new memory out."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -12,7 +12,7 @@ from fedatoms.core import trees
 from fedatoms.core.inputs import Inputs
 from fedatoms.core.options import Precision
 from fedatoms.core.trees import Memory, Params
-from fedatoms.data.batches import Plan, fetch, move
+from fedatoms.data.batches import Plan, fetch, move, received
 from fedatoms.data.federations import Federation
 from fedatoms.engine.accumulation import Batch, Gradient, accumulated
 from fedatoms.engine.training import Training as Training
@@ -93,9 +93,10 @@ def local_round(learner: Learner, broadcast: Server, job: Job) -> Reply:
     job = job._replace(plan=move(job.plan, learner.data.y.device))
     carry, losses = begin(learner, job), []
     for s, (count, rate) in enumerate(zip(counts, _rates_of_steps(learner, len(counts)), strict=True)):
-        x, y = data_of(learner, job.plan, (s, slice(count)))
-        # torch's BatchNorm refuses a single row; ours, which knows of padding, does not
+        expect(learner, job.plan, s, counts)
         key = job.plan.key + s * learner.training.accumulate
+        x, y = data_of(learner, job.plan, (s, slice(count)), key)
+        # torch's BatchNorm refuses a single row; ours, which knows of padding, does not
         batch = Batch(x, y, job.plan.real[s, :1] if count == 1 else None, key)
         with torch.no_grad():
             carry, loss = step(carry, job.memory, batch, broadcast, rate)
@@ -108,12 +109,22 @@ def _rates_of_steps(learner: Learner, steps: int) -> list[float]:
     return [learner.rate * factor for factor in step_factors(of_step, steps)] if of_step else [learner.rate] * steps
 
 
-def data_of(learner: Learner, plan: Plan, at: tuple[int | slice, ...]) -> tuple[Inputs, Tensor]:
-    """Fetches the inputs and targets of a step from a plan."""
+def data_of(learner: Learner, plan: Plan, at: tuple[int | slice, ...], key: Tensor) -> tuple[Inputs, Tensor]:
+    """Fetches the inputs and targets of a step from a plan; ``key`` seeds what lazy data draw."""
     data, dtype = learner.data, learner.network.dtype
+    if data.lazy is not None:
+        return received(*data.lazy.read(plan.rows[at], key), dtype, data.y.device)
     return fetch(
         data.x, data.y, plan.rows[at], recipe=data.recipe, dtype=dtype, flip=plan.flip[at], shift=plan.shift[at]
     )
+
+
+def expect(learner: Learner, plan: Plan, s: int, counts: Sequence[int] | None = None) -> None:
+    """Lets lazy data be read for step ``s`` and the next one, of one client's real rows or of a block's all."""
+    if learner.data.lazy is not None:
+        steps = range(s, min(s + 2, plan.rows.shape[-2]))
+        for n in steps:
+            learner.data.lazy.expect(plan.rows[..., n, :] if counts is None else plan.rows[n, : counts[n]])
 
 
 def local_step(learner: Learner, differentiate: Differentiate) -> Step:

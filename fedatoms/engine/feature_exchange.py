@@ -11,6 +11,7 @@ from fedatoms.core.ledger import Bytes
 from fedatoms.core.options import Group
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import cast_inputs
+from fedatoms.data.federations import samples_of
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.spec import head_of
 from fedatoms.engine.state import State
@@ -98,7 +99,8 @@ def _method(runtime: Runtime) -> Collaboration:
 
 def _of_client(runtime: Runtime, params: Params, client: int) -> tuple[Tensor, Tensor]:
     rows = runtime.data.parts[client].to(runtime.sim.device)
-    return _features(runtime, params, take(runtime.data.x, rows)), runtime.data.y[rows]
+    x, y = samples_of(runtime.data, rows)
+    return _features(runtime, params, x), y
 
 
 @torch.no_grad()

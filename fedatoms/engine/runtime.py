@@ -105,7 +105,8 @@ def check_map(sim: Simulation) -> str | None:
 
 def on_device(data: Federation, device: str) -> Federation:
     """Moves the images and labels of a federation to a device."""
-    x, test_x = (each(lambda leaf: leaf.to(device), one) for one in (data.x, data.test_x))
+    outline = (lambda leaf: leaf[:1].to(device).expand(leaf.shape)) if data.lazy else (lambda leaf: leaf.to(device))
+    x, test_x = each(outline, data.x), each(lambda leaf: leaf.to(device), data.test_x)
     return data._replace(x=x, y=data.y.to(device), test_x=test_x, test_y=data.test_y.to(device))
 
 
@@ -154,7 +155,7 @@ def _map_of(sim: Simulation, net: Network) -> MapClients:
     if why_not:
         return in_blocks(lambda size: refusing(why_not), lambda *first: 1, one_by_one)
     make = vectorised
-    if sim.device.startswith("cuda"):
+    if sim.device.startswith("cuda") and sim.data.lazy is None:  # a graph cannot read
         make = compiled
         start_compiler()
 

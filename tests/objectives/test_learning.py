@@ -121,6 +121,7 @@ def test_batches_of_parts_and_an_objective_of_your_own_run_on_flower(tmp_path: P
     def far(outputs: Tensor, y: Tensor) -> Tensor:
         return (outputs[:, 0] - y).abs()
 
+    torch.manual_seed(0)
     draws = torch.Generator().manual_seed(0)
     parts = [(torch.randn(n, 2, generator=draws), torch.randn(n, 1, generator=draws)) for n in (9, 12, 14)]
     pairs = [((a, b), a[:, 0] - b[:, 0]) for a, b in parts]
@@ -128,7 +129,7 @@ def test_batches_of_parts_and_an_objective_of_your_own_run_on_flower(tmp_path: P
         data=federation(pairs, tests=pairs),
         net=Sum(),
         objective=Objective(lambda o, y: far(o, y) ** 2, (Metric("far", far, higher=False, low=0.0),)),
-        rounds=8,
+        rounds=12,
     )
     experiment = experiment_of(it, lr=0.1, momentum=0.0)
     on_flower(experiment, tmp_path, task=task_of(it, experiment, ((2,), (1,))))

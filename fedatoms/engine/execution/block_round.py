@@ -10,7 +10,7 @@ from fedatoms.core import trees
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan
 from fedatoms.engine.accumulation import Batch, Gradient
-from fedatoms.engine.client_round import Carry, Job, Learner, Loss, Reply, begin, data_of, finish, local_step
+from fedatoms.engine.client_round import Carry, Job, Learner, Loss, Reply, begin, data_of, expect, finish, local_step
 
 BlockStep = Callable[[Carry, Memory, Plan, Tensor, Server, Tensor], tuple[Carry, Tensor]]
 
@@ -21,6 +21,7 @@ def local_rounds(learner: Learner, broadcast: Server, jobs: Job) -> Reply:
     rate = torch.tensor(learner.rate, dtype=learner.network.dtype, device=jobs.plan.rows.device)
     carry, losses = begin_block(learner, jobs), []
     for s in range(jobs.plan.rows.shape[1]):
+        expect(learner, jobs.plan, s)
         carry, loss = step(carry, jobs.memory, jobs.plan, torch.tensor([s], device=rate.device), broadcast, rate)
         losses.append(loss)
     return finish_block(learner, broadcast, jobs, carry, torch.stack(losses, 1), rate)
@@ -51,7 +52,7 @@ def block_step(learner: Learner) -> BlockStep:
     ) -> tuple[Carry, Tensor]:
         rows, real, flip, shift = (leaf.index_select(1, s).squeeze(1) for leaf in plan[:4])
         now = Plan(rows, real, flip, shift, plan.key + s * learner.training.accumulate)
-        x, y = data_of(learner, now, ())
+        x, y = data_of(learner, now, (), now.key)
         if of_step is not None:  # by the steps that each client has
             rate = rate * of_step(s.double(), plan.real.any(-1).sum(-1).double()).to(rate.dtype)
         return every_client(carry, memory, Batch(x, y, now.real, now.key), broadcast, rate)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from fedatoms.core.inputs import take
 from fedatoms.core.trees import Params
+from fedatoms.data.federations import samples_of
 from fedatoms.engine.evaluation import score
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance
@@ -62,7 +62,8 @@ def scored_on_training(runtime: Runtime, rows: Tensor | None = None) -> Runtime:
     """
     pool = runtime.data
     rows = (torch.cat(pool.parts) if rows is None else rows).to(pool.y.device)
-    data = pool._replace(test_x=take(pool.x, rows), test_y=pool.y[rows], test_parts=[])
+    x, y = samples_of(pool, rows)
+    data = pool._replace(test_x=x, test_y=y, test_parts=[])
     return prepare(replace(runtime.sim, data=data), like=runtime)
 
 

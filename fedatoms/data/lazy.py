@@ -1,0 +1,175 @@
+"""Samples that are read when a client trains on them: for data larger than memory, and random transforms."""
+
+import random
+from collections.abc import Iterator, Sequence, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatoms.core.inputs import Inputs, leaves, like
+from fedatoms.core.lookup import one_line
+from fedatoms.core.options import check_range
+from fedatoms.data.samples import Array, Arrays, Samples, are_labels, stacked
+
+Item = tuple[Arrays, Array]
+SEEDS = 2**32  # of NumPy's global stream
+
+
+class Items(Protocol):
+    """A map-style data set of pairs (x, y)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> object: ...
+
+
+class Pool:
+    """The items of all clients by number; ``read`` makes a batch of some of them.
+
+    Without workers, items are read in order by the calling thread, under a seed of client, round and step: random
+    transforms draw the same in every run and in both maps. With workers, threads read a batch ahead, and what
+    transforms draw depends on the threads' order.
+    """
+
+    def __init__(self, data_sets: Sequence[Items], workers: int = 0) -> None:
+        self.data_sets, self.workers = data_sets, workers
+        self.first = np.cumsum([0, *(len(each) for each in data_sets)])
+        self._threads: ThreadPoolExecutor | None = None
+        self._expected: dict[bytes, list[Future[Item]]] = {}
+
+    def read(self, rows: Tensor, key: Tensor) -> tuple[Inputs, Tensor]:
+        """Returns the samples of rows (..., B), seeded by keys (...); a row that is repeated, padding, is read once."""
+        many, keys = rows.cpu().reshape(-1, rows.shape[-1]), key.cpu().reshape(-1).tolist()
+        parts = [self._batch(some, seed) for some, seed in zip(many, keys, strict=True)]
+        xs, ys = [x for x, _ in parts], torch.stack([y for _, y in parts])
+        columns = zip(*(leaves(x) for x in xs), strict=True)
+        shaped = [torch.stack(column).reshape(*rows.shape, *column[0].shape[1:]) for column in columns]
+        return like(xs[0], shaped), ys.reshape(*rows.shape, *ys.shape[2:])
+
+    def expect(self, rows: Tensor) -> None:
+        """Lets worker threads begin with the batches (C, B) that come next, if there are any workers."""
+        if not self.workers:
+            return
+        for some in rows.cpu().reshape(-1, rows.shape[-1]):
+            name = some.numpy().tobytes()
+            if name not in self._expected:
+                self._expected[name] = self._submit(some)
+
+    def _batch(self, rows: Tensor, seed: int) -> tuple[Inputs, Tensor]:
+        places = {row: n for n, row in enumerate(dict.fromkeys(rows.tolist()))}
+        if self.workers:
+            waiting = self._expected.pop(rows.numpy().tobytes(), None) or self._submit(rows)
+            x, y = _stacked([future.result() for future in waiting])
+        else:
+            with _seeded(seed):
+                x, y = _stacked([self._item(row) for row in places])
+        if len(places) == len(rows):
+            return x, y
+        back = torch.tensor([places[row] for row in rows.tolist()])
+        return like(x, [leaf[back] for leaf in leaves(x)]), y[back]
+
+    def _submit(self, rows: Tensor) -> list[Future[Item]]:
+        self._threads = self._threads or ThreadPoolExecutor(self.workers, "fedatoms-reader")
+        return [self._threads.submit(self._item, row) for row in dict.fromkeys(rows.tolist())]
+
+    def _item(self, row: int) -> Item:
+        client = int(np.searchsorted(self.first, row, side="right")) - 1
+        number = row - int(self.first[client])
+        try:
+            x, y = cast(Item, self.data_sets[client][number])
+            return x, y
+        except Exception as error:  # whatever the user's code raises
+            raise ValueError(
+                f"client {client}, item {number}: cannot be read ({type(error).__name__}: {one_line(error)[:200]}). "
+                f"Mend the data set, or leave the item out."
+            ) from error
+
+
+class Rows:
+    """Two arrays, such as memory maps, as a data set of their rows."""
+
+    def __init__(self, x: Arrays, y: Array) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, number: int, /) -> object:
+        x = self.x
+        if isinstance(x, dict):
+            return {name: _copied(leaf[number]) for name, leaf in x.items()}, _copied(self.y[number])
+        if isinstance(x, tuple | list):
+            return tuple(_copied(leaf[number]) for leaf in x), _copied(self.y[number])
+        return _copied(cast(Array, x)[number]), _copied(self.y[number])
+
+
+def _copied(one: Array) -> Tensor:
+    return one if isinstance(one, Tensor) else torch.tensor(np.asarray(one))  # a read-only map is no tensor
+
+
+def _stacked(items: Sequence[Item]) -> tuple[Inputs, Tensor]:
+    try:
+        x, y = stacked([x for x, _ in items]), torch.stack([torch.as_tensor(y) for _, y in items])
+    except (RuntimeError, TypeError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"items of one batch are not numbers of one shape ({one_line(error)[:200]}). Give the data set a transform "
+            f"to tensors of one shape."
+        ) from error
+    return x, y if y.is_floating_point() else y.long()
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seeds the global streams of torch, NumPy and Python for what is done within, and restores them."""
+    before, others = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed % SEEDS)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before)
+            np.random.set_state(others)
+
+
+def pool_of(clients: Sequence[Samples], workers: int) -> Pool:
+    """Makes the pool of clients' data sets, or of pairs of arrays, such as memory maps."""
+    check_range("workers", workers)
+    sets = []
+    for number, one in enumerate(clients):
+        made = Rows(*one) if isinstance(one, tuple | list) and len(one) == 2 else one
+        if not isinstance(made, Sized) or not hasattr(made, "__getitem__"):
+            raise ValueError(
+                f"client {number}: {type(one).__name__} has no length, but samples are indexed. Use a map-style "
+                f"Dataset."
+            )
+        if len(made) == 0:
+            raise ValueError(f"client {number}: has no samples, but needs at least one. Leave it out.")
+        sets.append(cast(Items, made))
+    return Pool(sets, workers)
+
+
+def outline(pool: Pool) -> tuple[Inputs, Tensor]:
+    """Returns the shape of the pool without its samples: each row is the first item, and takes no memory.
+
+    Labels are all real: those in ``targets``, where a data set has them as torchvision's do, or read once.
+    """
+    count = int(pool.first[-1])
+    x, y = pool.read(torch.zeros(1, dtype=torch.int64), torch.zeros((), dtype=torch.int64))
+    every = like(x, [leaf.expand(count, *leaf.shape[1:]) for leaf in leaves(x)])
+    if not are_labels(y):
+        return every, y.expand(count, *y.shape[1:])
+    return every, torch.cat([_labels(one) for one in pool.data_sets])
+
+
+def _labels(one: Items) -> Tensor:
+    known = one.y if isinstance(one, Rows) else getattr(one, "targets", None)
+    if known is not None and len(known) == len(one):
+        return torch.as_tensor(np.asarray(known)).long()
+    with _seeded(0):
+        return torch.tensor([int(cast(Item, one[number])[1]) for number in range(len(one))])
