@@ -42,7 +42,8 @@ def test_a_problem_is_learnt_to_its_score_in_both_maps(name: str, way: str) -> N
 
 
 def experiment_of(it: Problem, **changes: object) -> Experiment:
-    settings = {name: value for name, value in asdict(it.training).items() if name in Experiment.__dataclass_fields__}
+    given = {name: value for name, value in asdict(it.training).items() if value is not None}  # None: the default
+    settings = {name: value for name, value in given.items() if name in Experiment.__dataclass_fields__}
     fixed = {"clients": 3, "fraction": 1.0, "rounds": it.rounds, "eval_every": it.rounds, "threads": 1, "device": "cpu"}
     return Experiment(**{**settings, **fixed, "dataset": "own", "score": "server", **changes})
 
