@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from fedatoms.data.federations import federation
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.loop import train
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.nn.models import resnet18
 
 CLIENTS = (10, 100)

@@ -12,16 +12,14 @@ from fedatoms.core.lazy import did_you_mean, lazily
 from fedatoms.core.version import __version__
 
 if TYPE_CHECKING:
-    from fedatoms import adapt, algorithms, data, engine, flower, nn, personal, testing
-    from fedatoms import objectives as objectives
-    from fedatoms import optimisers as optimisers
-    from fedatoms.engine.client_round import Training
+    from fedatoms import adapt, algorithms, data, engine, flower, nn, objectives, optimisers, personal
+    from fedatoms import testing as testing
     from fedatoms.engine.loop import train
     from fedatoms.engine.spec import Simulation
+    from fedatoms.engine.training import Training
     from fedatoms.experiment.fields import Experiment
     from fedatoms.experiment.presets import preset
     from fedatoms.nn.atoms import decompose, fuse
-    from fedatoms.nn.parameter_groups import groups
     from fedatoms.runs.execute import run
     from fedatoms.runs.loading import load_model
     from fedatoms.runs.results import Result
@@ -39,13 +37,13 @@ __all__ = [
     "engine",
     "flower",
     "fuse",
-    "groups",
     "load_model",
     "nn",
+    "objectives",
+    "optimisers",
     "personal",
     "preset",
     "run",
-    "testing",
     "train",
 ]
 
@@ -53,23 +51,22 @@ _HOMES = {
     "Experiment": "experiment.fields",
     "Result": "runs.results",
     "Simulation": "engine.spec",
-    "Training": "engine.client_round",
+    "Training": "engine.training",
     "decompose": "nn.atoms",
     "fuse": "nn.atoms",
-    "groups": "nn.parameter_groups",
     "load_model": "runs.loading",
     "preset": "experiment.presets",
     "run": "runs.execute",
     "train": "engine.loop",
 }
-_BESIDE = ("objectives", "optimisers")  # folders of values that one of the twenty takes
+_BESIDE = ("testing",)  # for tests of your own methods alone
 _MOVED = {  # names of 0.1.0, for the error that says where each is now
     **dict.fromkeys(("inputs_of", "load_personal", "personal_model", "personalise", "save_personal"), "adapt"),
     **dict.fromkeys(("ALGORITHMS", "Algorithm", "algorithm", "fedadam", "fedavg", "fedavgm"), "algorithms"),
     **dict.fromkeys(("feddc", "feddyn", "fedprox", "scaffold"), "algorithms"),
     **dict.fromkeys(("Federation", "federation"), "data"),
     **dict.fromkeys(("Exchange", "Trained", "every_round", "fast_slow"), "engine"),
-    **dict.fromkeys(("AtomConv2d", "factorise", "is_decomposed", "personal_factors"), "nn"),
+    **dict.fromkeys(("AtomConv2d", "factorise", "groups", "is_decomposed", "personal_factors"), "nn"),
 }
 
 
@@ -78,7 +75,7 @@ def _hint(name: str) -> str:
     if name in _MOVED:
         return f". fedatoms.{name} has moved since 0.1.0: use fedatoms.{_MOVED[name]}.{name}"
     places = {each: f"fedatoms.{folder}.{each}" for each, folder in _MOVED.items()}
-    for folder in ("algorithms", "personal", "objectives"):  # these need no torch
+    for folder in ("algorithms", "personal", "objectives", "optimisers"):  # these need no torch
         places |= {each: f"fedatoms.{folder}.{each}" for each in importlib.import_module(f"fedatoms.{folder}").__all__}
     return did_you_mean(name, {**places, **{each: f"fedatoms.{each}" for each in __all__}})
 

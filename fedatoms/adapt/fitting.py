@@ -24,11 +24,11 @@ from fedatoms.data.batches import normalise
 from fedatoms.data.datasets import Recipe, recipe_of
 from fedatoms.data.federations import Federation, federation
 from fedatoms.data.samples import Samples, as_inputs
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.finetune import last_pass, runtime_of_last_pass
 from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import CLASSES, Simulation
+from fedatoms.engine.training import Training
 from fedatoms.experiment.build import assemble, objective_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run

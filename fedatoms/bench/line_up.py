@@ -13,11 +13,11 @@ from fedatoms.core.options import Precision
 from fedatoms.data.batches import Plan, fetch
 from fedatoms.data.datasets import Recipe
 from fedatoms.data.federations import Federation
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance, select
 from fedatoms.engine.runtime import on_device, prepare
 from fedatoms.engine.spec import Simulation, batches_of
+from fedatoms.engine.training import Training
 from fedatoms.nn.atoms import decompose
 from fedatoms.nn.models import build
 

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedatoms.bench.line_up import Cell
 from fedatoms.core.options import Precision
-from fedatoms.engine.client_round import Training
+from fedatoms.engine.training import Training
 from fedatoms.nn.models import build
 
 IMAGE = 3 * 32 * 32 + 8  # bytes of a uint8 image and its int64 label

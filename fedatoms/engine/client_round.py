@@ -15,7 +15,7 @@ from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move, received
 from fedatoms.data.federations import Federation
 from fedatoms.engine.accumulation import Batch, Gradient, accumulated
-from fedatoms.engine.training import Training as Training
+from fedatoms.engine.training import Training
 from fedatoms.nn.pure import Network
 from fedatoms.objectives.base import Objective, output_of
 from fedatoms.optimisers.schedules import step_factors, summed

@@ -25,8 +25,8 @@ from fedatoms.core.options import (
 )
 from fedatoms.data.batches import Plan, planner
 from fedatoms.data.federations import Federation, check_rows
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round
+from fedatoms.engine.training import Training
 from fedatoms.nn.layers import require_unwrapped
 from fedatoms.nn.parameter_groups import heads
 from fedatoms.objectives import TABLE as OBJECTIVES

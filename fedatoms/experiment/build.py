@@ -15,11 +15,11 @@ from fedatoms.data.datasets import Images, load
 from fedatoms.data.federations import Federation, check_own_tests, hold_out, partition, test_by_classes
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
 from fedatoms.engine.checks import check_reports, check_rounds
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round, fast_slow
 from fedatoms.engine.freeze import hold_fixed
 from fedatoms.engine.limits import check_device, check_memory
 from fedatoms.engine.spec import CLASSES, Simulation
+from fedatoms.engine.training import Training
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.parse import fast_groups, fixed_groups, pattern_of, period_of, scored_models

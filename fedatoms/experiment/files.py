@@ -11,11 +11,14 @@ from fedatoms.core.run_files import EXPERIMENT
 from fedatoms.experiment.fields import PATH_FIELDS, Experiment
 from fedatoms.experiment.parse import period_of
 
-ABSENT_IN_OLDER_FILES = frozenset(  # such a file means the default
-    {"holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"}
-    | {"own_test", "precision", "fixed", "optimiser", "accumulate", "schedule", "warmup", "step_schedule"}
-    | {"warmup_steps", "weights_sha256", "objective", "objective_strength"}
+ADDED_LATER = frozenset(  # no part of an identity at their defaults: results from before them keep theirs
+    {"fixed", "optimiser", "accumulate", "schedule", "warmup", "step_schedule", "warmup_steps", "weights_sha256"}
+    | {"objective", "objective_strength"}
 )
+ABSENT_IN_OLDER_FILES = ADDED_LATER | {  # such a file means the default
+    *("holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"),
+    *("own_test", "precision"),
+}
 
 
 def to_json(experiment: Experiment) -> dict[str, object]:

@@ -5,15 +5,8 @@ import json
 from pathlib import Path
 
 from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
-from fedatoms.experiment.files import to_json
+from fedatoms.experiment.files import ADDED_LATER, to_json
 from fedatoms.experiment.weights import pinned
-
-# no part of an identity at these values: results from before the field keep theirs
-ADDED_LATER: dict[str, str | int | None] = {
-    **{"fixed": "", "optimiser": "sgd", "schedule": "constant", "warmup": 0},
-    **{"step_schedule": "constant", "warmup_steps": 0, "accumulate": 1, "weights_sha256": ""},
-    **{"objective": "classification", "objective_strength": None},
-}
 
 
 def identity(experiment: Experiment, *, without: tuple[str, ...] = ()) -> str:
@@ -26,7 +19,8 @@ def identity(experiment: Experiment, *, without: tuple[str, ...] = ()) -> str:
     """
     left_out = EXECUTION_FIELDS.union(without)
     fields = {name: value for name, value in to_json(pinned(experiment)).items() if name not in left_out}
-    counted = dict(fields.items() - ADDED_LATER.items())
+    unset = {name: getattr(Experiment, name) for name in ADDED_LATER}
+    counted = dict(fields.items() - unset.items())
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
 
 

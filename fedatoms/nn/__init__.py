@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fedatoms.nn.exporting import export
     from fedatoms.nn.hadamard import factorise, personal_factors
     from fedatoms.nn.models import build
+    from fedatoms.nn.parameter_groups import groups
     from fedatoms.nn.summaries import summary
     from fedatoms.nn.weights import load_weights
 
@@ -19,6 +20,7 @@ _HOMES = {
     "build": "models",
     "export": "exporting",
     "factorise": "hadamard",
+    "groups": "parameter_groups",
     "is_decomposed": "atoms",
     "load_weights": "weights",
     "personal_factors": "hadamard",
@@ -30,6 +32,7 @@ __all__ = [
     "build",
     "export",
     "factorise",
+    "groups",
     "is_decomposed",
     "load_weights",
     "personal_factors",

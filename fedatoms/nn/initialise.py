@@ -91,7 +91,7 @@ def error_of(weight: Tensor, made: Tensor) -> float:
 
 
 def _triangle(rows: Tensor) -> Tensor:
-    """Returns R of a QR, N x N at most: it has the right singular vectors of the tall matrix, and is had far sooner.
+    """Returns R of a QR, N x N at most: it has the right singular vectors of the tall matrix, and is small.
 
     Block by block, as one tall matrix takes several times longer where LAPACK's threads wait for each other.
     """

@@ -1,4 +1,4 @@
-"""Objectives: what clients minimise and models are scored by, one file each; imports core.
+"""Objectives: what clients minimise and models are scored by, one file each; imports core and data.
 
 A new one is its file and its line in ``OBJECTIVES`` (and its import, for type checkers).
 ``fedatoms.objectives.classification()`` makes one; the table itself needs no torch.

@@ -16,7 +16,11 @@ OfStep = Callable[[Tensor, Tensor], Tensor]
 
 
 class Schedule(NamedTuple):
-    """Factors on the learning rate; a round's and a step's are multiplied, and by ``lr_decay`` too."""
+    """Factors on the learning rate; a round's and a step's are multiplied, and by ``lr_decay`` too.
+
+    >>> Schedule(of_round=lambda t: 0.5 if t > 9 else 1.0).of_step is None
+    True
+    """
 
     of_round: OfRound  # round, from 0 -> factor
     of_step: OfStep | None = None  # step, from 0, and how many the client has in the round -> factor; None: 1

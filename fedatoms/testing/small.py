@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from fedatoms.core.trees import Params
 from fedatoms.data.federations import Federation, federation
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.loop import Trained, rounds, train
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.nn.atoms import decompose
 from fedatoms.runs.checkpoints import load_checkpoint, save_checkpoint
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from examples.fedavg_by_hand import fedavg_by_hand
 from fedatoms.algorithms import ALGORITHMS, Algorithm, Server, Work, algorithm, fedavgm, feddyn, fedprox, scaffold
 from fedatoms.core.options import Map
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import select
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation, batches_of
+from fedatoms.engine.training import Training
 from fedatoms.optimisers import sgd
 from fedatoms.personal import ditto
 from fedatoms.personal.base import Personal, Phase

@@ -18,13 +18,13 @@ from fedatoms.core import trees
 from fedatoms.core.ledger import total
 from fedatoms.core.options import Map
 from fedatoms.core.trees import NUMBERS, Memory, Params
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance, select
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.server import NOTHING_YET, gather, mean_of
 from fedatoms.engine.spec import Simulation, batches_of
+from fedatoms.engine.training import Training
 from fedatoms.optimisers import cosine
 
 TRAINING = Training(epochs=2, batch_size=5, lr=0.05, lr_decay=0.9)

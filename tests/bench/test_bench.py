@@ -21,11 +21,11 @@ from fedatoms.bench.report import block, content
 from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, collect, machine, read, write
 from fedatoms.cli import main
 from fedatoms.cli.result_tables import benchmarks, contest, news
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import batches_of
+from fedatoms.engine.training import Training
 
 TINY = Bench(
     threads=1,

@@ -10,12 +10,13 @@ from torch import Tensor
 from fedatoms.algorithms import ALGORITHMS, Server, algorithm
 from fedatoms.core import trees
 from fedatoms.engine import server as server_side
-from fedatoms.engine.client_round import Job, Learner, Training, local_round
+from fedatoms.engine.client_round import Job, Learner, local_round
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import _job, advance, select
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation, batches_of, head_of
+from fedatoms.engine.training import Training
 from fedatoms.nn.models import build
 from fedatoms.personal.base import Phase
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from fedatoms.data.federations import federation
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.loop import begin, train
 from fedatoms.engine.round import advance, select
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.objectives import regression
 from fedatoms.personal import fedpac
 

@@ -9,10 +9,10 @@ from support.small import clients_of, difference, play, small_net
 
 from fedatoms.algorithms import algorithm, scaffold
 from fedatoms.core.options import Map
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.experiment.build import simulation as build
 from fedatoms.experiment.build import training_of
 from fedatoms.experiment.fields import Experiment

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedatoms.algorithms.base import Server
 from fedatoms.cli import main
 from fedatoms.core import trees
-from fedatoms.engine.client_round import Job, Learner, Reply, Training
+from fedatoms.engine.client_round import Job, Learner, Reply
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, fast_slow
 from fedatoms.engine.execution import block_round, blocks, cuda_graph, vmap
 from fedatoms.engine.execution.blocks import even_blocks, in_blocks, room, that_fit
@@ -29,6 +29,7 @@ from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
+from fedatoms.engine.training import Training
 
 TRAINING = Training(epochs=2, batch_size=10, lr=0.05, momentum=0.5)
 MAKERS = {"vectorised": vectorised, "compiled": cuda_graph.compiled}

@@ -14,12 +14,12 @@ from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.core import trees
 from fedatoms.data.federations import federation
 from fedatoms.engine import server
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, check_covers, every_round, fast_slow
 from fedatoms.engine.loop import begin, train
 from fedatoms.engine.round import advance, select
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.nn.atoms import decompose
 from fedatoms.nn.dropouts import uniform
 from fedatoms.nn.models import build

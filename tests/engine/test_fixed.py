@@ -12,7 +12,6 @@ from support.small import clients_of, difference, identical, play, small_net
 from fedatoms import load_model
 from fedatoms.adapt import personalise
 from fedatoms.algorithms import ALGORITHMS, algorithm
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.finetune import last_pass
@@ -21,6 +20,7 @@ from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.evidence.explain.aggregates import mean_of_filters
 from fedatoms.evidence.explain.factors import factors_of, filters, layers_of
 from fedatoms.evidence.explain.replayed_round import replay

@@ -11,12 +11,12 @@ from support.small import clients_of, difference, play, small_net
 from torch.fx import GraphModule
 
 from fedatoms.algorithms import ALGORITHMS, algorithm
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, fast_slow
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
+from fedatoms.engine.training import Training
 
 TRAINING = Training(epochs=2, batch_size=10, lr=0.05, lr_decay=0.9, momentum=0.5, weight_decay=1e-3, clip=1.0)
 

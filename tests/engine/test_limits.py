@@ -14,11 +14,11 @@ from torch import nn
 
 from fedatoms.algorithms import algorithm
 from fedatoms.engine import limits
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.limits import check_device, check_memory, needs_of
 from fedatoms.engine.loop import train
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.experiment.build import device_of, simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.personal import personal

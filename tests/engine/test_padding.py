@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from fedatoms.algorithms import algorithm
 from fedatoms.data.datasets import Recipe
 from fedatoms.data.federations import Federation, federation
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
+from fedatoms.engine.training import Training
 from fedatoms.nn.atoms import decompose
 from fedatoms.nn.pure import MaskedBatchNorm
 

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from fedatoms.adapt.fitting import load_personal, personalise, save_personal
 from fedatoms.algorithms import ALGORITHMS, algorithm
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.loop import Progress, begin
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.evidence.explain.study import explain
 from fedatoms.evidence.explain.values import Explain
 from fedatoms.experiment.fields import Experiment

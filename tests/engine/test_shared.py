@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
 from fedatoms.data.federations import federation
-from fedatoms.engine.client_round import Job, Learner, Reply, Training
+from fedatoms.engine.client_round import Job, Learner, Reply
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.execution.loop import one_by_one
 from fedatoms.engine.execution.vmap import stack, vectorised
@@ -20,6 +20,7 @@ from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
+from fedatoms.engine.training import Training
 from fedatoms.nn.models import resnet18
 
 TRAINING = Training(batch_size=10, lr=0.05, momentum=0.5)

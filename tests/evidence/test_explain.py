@@ -17,12 +17,12 @@ from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.algorithms.base import replace_params
 from fedatoms.cli import main
 from fedatoms.core.randomness import generator
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.evaluation import score
 from fedatoms.engine.exchange import Exchange, fast_slow
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.evidence.explain import study
 from fedatoms.evidence.explain.aggregates import Apart, compare_aggregates, mean_model, mean_of_filters
 from fedatoms.evidence.explain.factors import Factors, factors_of, filters, layers_of

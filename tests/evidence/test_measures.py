@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from support.small import clients_of, identical, play, small_net
 from torch.nn.functional import cross_entropy
 
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import select
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.evidence.measures import FULL, MEASURES
 from fedatoms.evidence.measures.base import Settings, Watch, size_of
 from fedatoms.evidence.measures.files import FILE, Measure, read_measure, write_measure

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fedatoms
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.nn.atoms import AtomConv, decompose, fuse, is_decomposed
 from fedatoms.nn.choice import choose
 from fedatoms.nn.layers import Settings, Transposed, convolve
@@ -165,7 +165,7 @@ def test_they_survive_copies_and_training_in_both_maps(kind: type[nn.Conv2d]) ->
 
 def test_a_scaled_layer_keeps_its_gain_as_a_parameter_of_the_rest() -> None:
     layer = decompose(nn.Sequential(conv_of(ScaledStdConv2d)), 4, init="orthonormal")
-    assert fedatoms.groups(layer)["0.gain"] == "rest"
+    assert fedatoms.nn.groups(layer)["0.gain"] == "rest"
     layer(torch.randn(2, 4, 7, 7, dtype=torch.float64)).square().sum().backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in layer.parameters())
 

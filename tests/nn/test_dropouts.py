@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support.small import clients_of, difference, play
 from torch import Tensor, nn
 
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.nn.dropouts import AddressedAttention, AddressedDepth, with_addressed_dropout
 from fedatoms.nn.pure import network, why_not_vectorised
 

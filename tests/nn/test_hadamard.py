@@ -13,8 +13,8 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.core.randomness import generator
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.experiment.build import network_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.atoms import decompose, fuse

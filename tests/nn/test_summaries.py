@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 import fedatoms
 from fedatoms.core.ledger import total
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, fast_slow
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.nn.atoms import AtomConv, decompose
 
 

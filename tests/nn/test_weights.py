@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.gpu.rewrite import BatchedKernels
 from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.nn.atoms import AtomConv, decompose, fuse
 from fedatoms.nn.hadamard import HadamardConv, HadamardLinear, factorise
 from fedatoms.nn.layers import Conv

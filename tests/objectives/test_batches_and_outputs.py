@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from fedatoms.data.federations import Federation, federation
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.loop import train
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
 from fedatoms.personal import fedper
 from fedatoms.testing.small import simulation as small_simulation
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 import fedatoms
 from fedatoms.data.federations import Federation, federation
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.evaluation import from_numbers, over_clients, score_of, to_numbers
 from fedatoms.engine.loop import train
 from fedatoms.engine.spec import Simulation, batches_of
+from fedatoms.engine.training import Training
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import from_json, to_json
 from fedatoms.experiment.identities import identity, run_name

@@ -14,10 +14,10 @@ import fedatoms
 from fedatoms import algorithms, optimisers
 from fedatoms.algorithms import ALGORITHMS, algorithm, feddyn, scaffold
 from fedatoms.core.options import Map
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation, batches_of
+from fedatoms.engine.training import Training
 from fedatoms.experiment.build import simulation, training_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import from_json, to_json

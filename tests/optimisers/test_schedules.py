@@ -12,10 +12,10 @@ from support.small import clients_of, difference, identical, play, small_net
 from fedatoms.adapt.joining import Newcomer, _as_experiment
 from fedatoms.algorithms import algorithm, scaffold
 from fedatoms.core.options import Map
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation, batches_of
+from fedatoms.engine.training import Training
 from fedatoms.experiment.build import training_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import from_json, to_json

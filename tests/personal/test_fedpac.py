@@ -15,7 +15,6 @@ from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.algorithms.base import nothing
 from fedatoms.core import trees
 from fedatoms.data import load, partition, shards
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.exchange import Exchange, every_round, fast_slow
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.finetune import last_pass
@@ -24,6 +23,7 @@ from fedatoms.engine.round import advance, learner_of, select
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
+from fedatoms.engine.training import Training
 from fedatoms.nn.models import build
 from fedatoms.personal import FeatureReport, fedpac, personal
 from fedatoms.personal._fedpac import collaborators, describe, forms, prototypes

@@ -17,7 +17,6 @@ from fedatoms.core.options import Group
 from fedatoms.data.batches import fetch
 from fedatoms.data.federations import Federation
 from fedatoms.engine import evaluation
-from fedatoms.engine.client_round import Training
 from fedatoms.engine.client_states import Client, Clients
 from fedatoms.engine.evaluation import personal_score, score
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
@@ -28,6 +27,7 @@ from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation, batches_of
 from fedatoms.engine.state import State
+from fedatoms.engine.training import Training
 from fedatoms.experiment.build import simulation as build_simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.atoms import decompose

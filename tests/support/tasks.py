@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedatoms.data.datasets import load
 from fedatoms.data.federations import Federation, federation
-from fedatoms.engine.client_round import Training
+from fedatoms.engine.training import Training
 from fedatoms.objectives import multi_label, regression, segmentation
 from fedatoms.objectives.base import Objective
 
