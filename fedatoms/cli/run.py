@@ -92,15 +92,14 @@ def _resume(home: Path, before: Experiment, after: Experiment) -> int:
 
 def _show(result: "Result", home: Path) -> int:
     from fedatoms.cli.result_tables import tables
+    from fedatoms.experiment.identities import resumable as may_change
     from fedatoms.runs.comparison import compare
 
     console, rounds = terminal(), result.experiment.rounds
     for table in tables(compare([result]), f"{home.name}: {counted(rounds, 'round')}"):
         console.print(table)
     line(console, f"files: {home}")
-    suggest(
-        console,
-        (f"fedatoms report {home.parent}", "all its runs on one page"),
-        (f"fedatoms run --resume {home} --rounds {2 * rounds}", "more rounds"),
-    )
+    more = [(f"fedatoms run --resume {home} --rounds {2 * rounds}", "more rounds")]
+    grows = "rounds" in may_change(result.experiment)
+    suggest(console, (f"fedatoms report {home.parent}", "all its runs on one page"), *(more if grows else []))
     return 0

@@ -214,4 +214,21 @@ def _depth_of(layer: nn.Module) -> AddressedDepth | None:
         return None
     if not isinstance(p, float | int) or not 0 <= p <= 1 or mode not in ("row", "batch"):
         return None
-    return AddressedDepth(p, mode, scaled=bool(getattr(layer, "scale_by_keep", True)))
+    scaled = bool(getattr(layer, "scale_by_keep", True))
+    return AddressedDepth(p, mode, scaled=scaled) if _drops_samples(layer, p, mode, scaled) else None
+
+
+def _drops_samples(layer: nn.Module, p: float, mode: str, scaled: bool) -> bool:
+    """Tries whether a layer of that name does drop whole samples, and nothing else: a name is no promise."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.default_generator.manual_seed(0)
+        try:
+            found = copy.deepcopy(layer).cpu().train()(torch.ones(64, 2))
+        except Exception:  # of another kind
+            return False
+    kept = 1 / (1 - p) if scaled and p < 1 else 1.0
+    dropped = (found == 0).all(1)
+    whole = torch.where(dropped[:, None], 0.0, kept)
+    return torch.allclose(found, whole.expand(64, 2)) and (
+        mode == "batch" or abs(float(dropped.float().mean()) - p) < 0.3
+    )

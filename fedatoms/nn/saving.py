@@ -37,16 +37,17 @@ class LoadsFactors(nn.Module):
 
 
 def guarded(model: nn.Module) -> nn.Module:
-    """Returns a model whose parts refuse ``save_pretrained`` while they have layers made of factors, itself included.
+    """Returns a model that refuses to go to the Hub, in parts too, while it has layers made of factors.
 
     ``from_pretrained`` would build the class's own plain layers, and leave them as they were drawn.
     """
     for module in model.modules():
-        if callable(getattr(type(module), "save_pretrained", None)):
-            if any(isinstance(layer, LoadsFactors) for layer in module.modules()):
-                module.__dict__["save_pretrained"] = _refused
-            else:
-                module.__dict__.pop("save_pretrained", None)
+        for name in ("save_pretrained", "push_to_hub"):
+            if callable(getattr(type(module), name, None)):
+                if any(isinstance(layer, LoadsFactors) for layer in module.modules()):
+                    module.__dict__[name] = _refused
+                else:
+                    module.__dict__.pop(name, None)
     return model
 
 

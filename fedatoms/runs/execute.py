@@ -127,7 +127,8 @@ def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
     check(new)
     if trajectory(new) != trajectory(old):
         fixed = [f"`{name}`" for name in changes if name not in resumable(old) - {"weights"}]
-        raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run. Leave it out, or start a new run.")
+        why = " whose learning rate falls over all of them (schedule=cosine)" if fixed == ["`rounds`"] else ""
+        raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run{why}. Leave it out, or start a new run.")
     return new
 
 

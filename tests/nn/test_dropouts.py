@@ -245,3 +245,13 @@ def test_plain_dropout_in_front_of_attention_draws_what_it_drew_before() -> None
     model = nn.Sequential(nn.MultiheadAttention(6, 2, dropout=0.3), StochasticDepth(0.2, "row"), nn.Dropout(0.5))
     places = [name for name, _ in model.named_modules()]
     assert [name for name, _ in with_addressed_dropout(model).named_modules()] == places
+
+
+def test_a_layer_that_only_has_the_name_of_stochastic_depth_stays_as_it_is() -> None:
+    class DropPath(nn.Module):
+        drop_prob = 0.5
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 0 * x
+
+    assert isinstance(with_addressed_dropout(nn.Sequential(DropPath()))[0], DropPath)
