@@ -1,7 +1,7 @@
 """Samples that are read when a client trains on them: for data larger than memory, and random transforms."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol, cast
@@ -51,6 +51,7 @@ class Pool:
     def __init__(self, data_sets: Sequence[Items], workers: int = 0) -> None:
         self.data_sets, self.workers = data_sets, workers
         self.first = np.cumsum([0, *(len(each) for each in data_sets)])
+        self.wrong: Callable[[Tensor], tuple[int, str] | None] = lambda y: None  # the place of a bad target, and why
         self._threads: ThreadPoolExecutor | None = None
         self._expected: dict[bytes, list[Future[Item]]] = {}
 
@@ -96,14 +97,18 @@ class Pool:
         return [self._threads.submit(self._item, row) for row in dict.fromkeys(rows.tolist())]
 
     def _check(self, x: Inputs, y: Tensor, rows: Sequence[int]) -> None:
-        """Refuses a batch that is not finite, and names the item."""
-        for leaf in (*leaves(x), y):
-            if (found := not_finite(leaf)) is not None:
-                client, number = self._address(rows[found[0]])
-                raise ValueError(
-                    f"client {client}, item {number}: the data hold {found[1]}, but must be finite. Leave this item "
-                    f"out."
-                )
+        """Refuses a batch that is not finite, or has targets that the objective cannot have, and names the item."""
+        found = next((found for leaf in (*leaves(x), y) if (found := not_finite(leaf)) is not None), None)
+        wrong = self.wrong(y)
+        if found is not None:
+            wrong = found[0], f"the data hold {found[1]}, but must be finite. Leave this item out."
+        if wrong is not None:
+            client, number = self._address(rows[wrong[0]])
+            raise ValueError(f"client {client}, item {number}: {wrong[1]}")
+
+    def again(self) -> "Pool":
+        """Returns another pool of the same data sets, for another objective."""
+        return Pool(self.data_sets, self.workers)
 
     def _address(self, row: int) -> tuple[int, int]:
         client = int(np.searchsorted(self.first, row, side="right")) - 1

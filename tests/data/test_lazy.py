@@ -17,7 +17,7 @@ from fedatoms.data.federations import federation
 from fedatoms.engine.client_round import Training
 from fedatoms.engine.loop import begin, train
 from fedatoms.engine.round import advance, select
-from fedatoms.engine.runtime import prepare
+from fedatoms.engine.runtime import on_device, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.objectives import regression
 from fedatoms.personal import fedpac
@@ -113,6 +113,11 @@ def test_labels_without_targets_are_read_once_and_other_targets_never() -> None:
     assert identical(
         done.state.server.params, train(Simulation(net, plain, objective=regression()), 1).state.server.params
     )
+
+
+def test_targets_that_are_no_labels_stay_a_single_row_on_a_device() -> None:
+    data = federation([Counted(7, labels=False)], test=(TEST[0], torch.randn(9, 2)), lazy=True)
+    assert on_device(data, "meta").y.untyped_storage().nbytes() == 2 * 4 and on_device(data, "meta").y.shape == (7, 2)
 
 
 def test_memory_maps_are_read_row_by_row(tmp_path: Path) -> None:
