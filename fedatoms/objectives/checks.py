@@ -1,12 +1,14 @@
 """Refuses an objective that is none, targets that it cannot have, and outputs that it cannot read, in one line each."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from fedatoms.core.lookup import one_line
-from fedatoms.data.federations import Federation
+from fedatoms.data.federations import Federation, test_by_classes
 from fedatoms.data.samples import are_labels
 from fedatoms.objectives.base import Objective, Targets
 
@@ -63,6 +65,22 @@ def check_range_of(targets: Targets, y: Tensor, name: str) -> None:
     """Refuses targets that are too low or too high, and names the sample."""
     if (found := targets.stray(y)) is not None:
         raise ValueError(f"{name}, sample {found[0]}: {found[1]}")
+
+
+def warn_of_classes(objective: Objective, data: Federation) -> None:
+    """Says that numbers were taken for classes, where clients are tested on the numbers that occur in their data."""
+    if objective.targets.classes or not are_labels(data.y):
+        return
+    if all(len(part) == len(data.test_y) for part in data.test_parts):
+        return
+    both = zip(data.test_parts, test_by_classes(data).test_parts, strict=True)
+    if all(torch.equal(torch.as_tensor(part, device="cpu"), by_class) for part, by_class in both):
+        warnings.warn(
+            f"whole numbers in y were taken for classes, so each client is tested only on those that occur in its own "
+            f"data, but {objective.scale.name} has no classes: use y.float(), or Targets(classes=True) in an objective "
+            f"of your own",
+            stacklevel=4,  # where the simulation is made
+        )
 
 
 def known_targets(data: Federation) -> Tensor:

@@ -221,6 +221,20 @@ def test_what_needs_classes_is_refused_without_them() -> None:
         simulation_of("regression", personal=fedpac())
 
 
+def test_whole_numbers_that_were_taken_for_classes_are_said_where_own_models_are_scored() -> None:
+    x, ages = torch.randn(4, 3), torch.tensor([20, 30, 40, 50])
+    clients, net, both = [(x[:2], ages[:2]), (x[2:], ages[2:])], nn.Linear(3, 1), ("server", "personal")
+    with pytest.warns(
+        UserWarning, match=r"tested only on those that occur in its own data, but rmse .* use y.float\(\)"
+    ):
+        Simulation(net, federation(clients, test=(x, ages)), objective=regression(), score=both)
+    Simulation(net, federation(clients, test=(x, ages)), objective=regression())  # a warning would be an error
+    Simulation(net, federation(clients, tests=[(x, ages), (x, ages)]), objective=regression(), score=both)
+    floats = [(x, ages.float()) for _ in range(2)]
+    Simulation(net, federation(floats, test=floats[0]), objective=regression(), score=both)
+    Simulation(nn.Linear(3, 51), federation(clients, test=(x, ages)), score=both)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
