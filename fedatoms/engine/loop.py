@@ -25,7 +25,7 @@ from fedatoms.engine.spec import Simulation, check_simulation
 from fedatoms.engine.state import Record, State
 from fedatoms.nn.models import fitting
 from fedatoms.nn.pure import with_params
-from fedatoms.objectives.checks import check_outputs
+from fedatoms.objectives.checks import check_outputs, check_range_of, known_targets
 
 
 class Progress(NamedTuple):
@@ -115,7 +115,7 @@ def diverged(runtime: Runtime, scores: Mapping[Scored, Score]) -> str | None:
 
 @torch.no_grad()
 def _check_outputs(runtime: Runtime, params: Params) -> None:
-    """Refuses a model whose outputs for two samples the objective cannot use, in training and in scoring."""
+    """Refuses a model whose outputs for two samples the objective cannot use, and targets that they cannot have."""
     data, net = runtime.data, runtime.network
     for x, y, trains in ((data.test_x, data.test_y, False), (data.x, data.y, True)):
         if not len(y):  # a server that has no images
@@ -125,7 +125,11 @@ def _check_outputs(runtime: Runtime, params: Params) -> None:
         with _fitting(images), torch.random.fork_rng(_gpus(y)):
             returned = net.train(params, images, None, torch.tensor(0, device=y.device))[0] if trains else None
             returned = returned if trains else net.predict(params, images)
-        check_outputs(runtime.sim.objective, returned, targets, data.classes)
+        aim = runtime.sim.objective
+        possible = aim.targets.up_to(check_outputs(aim, returned, targets, data.classes))
+        check_range_of(possible, known_targets(data) if trains else y, "y" if trains else "test_y")
+        if data.lazy is not None:
+            data.lazy.wrong = possible.stray  # of what is read later
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from fedatoms.core.options import Group
 from fedatoms.core.trees import Params
 from fedatoms.data.batches import Planner, planner
 from fedatoms.data.federations import Federation
+from fedatoms.data.samples import are_labels
 from fedatoms.engine.client_round import Job, Learner
 from fedatoms.engine.exchange import check_covers
 from fedatoms.engine.execution.blocks import UNMEASURED, even_blocks, in_blocks, room
@@ -61,7 +62,8 @@ def prepare(sim: Simulation, like: Runtime | None = None) -> Runtime:
         check_machine(sim)
     same = _same_fields(sim, like.sim) if like else set()
     net = like.network if like and {"model", "device"} <= same else network(copied(sim.model).to(sim.device))
-    data = like.data if like and {"data", "device"} <= same else on_device(sim.data, sim.device)
+    kept = {"data", "device"} | ({"model", "objective"} if sim.data.lazy else set())  # by which lazy data are checked
+    data = like.data if like and kept <= same else on_device(sim.data, sim.device)
     predict = like.predict if like and {"model", "device", "precision", "objective"} <= same else _predictor(sim, net)
     mapped = {
         "model",
@@ -104,10 +106,15 @@ def check_map(sim: Simulation) -> str | None:
 
 
 def on_device(data: Federation, device: str) -> Federation:
-    """Moves the images and labels of a federation to a device."""
-    outline = (lambda leaf: leaf[:1].to(device).expand(leaf.shape)) if data.lazy else (lambda leaf: leaf.to(device))
+    """Moves the images and labels of a federation to a device; what outlines lazy data stays a single row."""
+
+    def outline(leaf: Tensor) -> Tensor:
+        return leaf.to(device) if data.lazy is None else leaf[:1].to(device).expand(leaf.shape)
+
     x, test_x = each(outline, data.x), each(lambda leaf: leaf.to(device), data.test_x)
-    return data._replace(x=x, y=data.y.to(device), test_x=test_x, test_y=data.test_y.to(device))
+    y = data.y.to(device) if are_labels(data.y) else outline(data.y)
+    lazy = data.lazy and data.lazy.again()
+    return data._replace(x=x, y=y, test_x=test_x, test_y=data.test_y.to(device), lazy=lazy)
 
 
 def _same_fields(one: Simulation, other: Simulation) -> set[str]:

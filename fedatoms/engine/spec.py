@@ -32,7 +32,7 @@ from fedatoms.nn.parameter_groups import heads
 from fedatoms.objectives import TABLE as OBJECTIVES
 from fedatoms.objectives import classification
 from fedatoms.objectives.base import Objective
-from fedatoms.objectives.checks import check_objective, check_targets
+from fedatoms.objectives.checks import check_objective, check_targets, warn_of_classes
 from fedatoms.personal import TABLE as METHODS
 from fedatoms.personal.base import Personal, Phase
 
@@ -77,6 +77,8 @@ class Simulation:
         check_rows(self.data)
         check_objective(self.objective)
         check_targets(self.objective, self.data)
+        if "personal" in self.score:
+            warn_of_classes(self.objective, self.data)
         if self.client_state == "disk" and self.folder is None:
             raise ValueError("client_state='disk' needs a folder for the files. Add folder=Path(...).")
         if self.personal.collaboration is not None:

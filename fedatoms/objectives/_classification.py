@@ -10,7 +10,15 @@ from torch import Tensor
 
 from fedatoms.objectives.base import Metric, Objective, Targets
 
-ONE_CLASS = Targets("whole", dims=1, classes=True, example="y of shape (n,), whole numbers from 0 up")
+ONE_CLASS = Targets(
+    "whole",
+    dims=1,
+    classes=True,
+    example="y of shape (n,), whole numbers from 0 up",
+    low=0,
+    axis=1,
+    remedy="Number the classes from 0, and let the model have a logit for each.",
+)
 
 
 def classification(label_smoothing: float = 0.0, class_weights: Sequence[float] | None = None) -> Objective:

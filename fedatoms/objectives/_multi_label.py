@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedatoms.objectives.base import Metric, Objective, Targets, over_rest, quotient
 
-FLAGS = Targets("any", dims=2, example="y of shape (n, labels), of 0 and 1")
+FLAGS = Targets("any", dims=2, example="y of shape (n, labels), of 0 and 1", low=0, high=1, remedy="Use (y > 0).")
 
 
 def multi_label() -> Objective:

@@ -8,7 +8,13 @@ from torch import Tensor
 
 from fedatoms.objectives.base import Metric, Objective, Targets, quotient
 
-A_MAP = Targets("whole", example="y of shape (n, height, width), whole numbers from 0 up")
+A_MAP = Targets(
+    "whole",
+    example="y of shape (n, height, width), whole numbers from 0 up",
+    low=0,
+    axis=1,
+    remedy="Number the classes from 0, let the model have logits for each, or pass ignore=VALUE.",
+)
 
 
 def segmentation(ignore: int = 255) -> Objective:
@@ -25,7 +31,8 @@ def segmentation(ignore: int = 255) -> Objective:
     """
     miou = Metric("mIoU", partial(overlaps, ignore=ignore), mean_ratio, unit="%", low=0.0, high=1.0)
     pixels = Metric("pixels", partial(right, ignore=ignore), ratio, unit="%", low=0.0, high=1.0)
-    return Objective(partial(loss, ignore=ignore), (miou, pixels), A_MAP, check=partial(fits, ignore=ignore))
+    targets = A_MAP._replace(ignore=ignore)
+    return Objective(partial(loss, ignore=ignore), (miou, pixels), targets, check=partial(fits, ignore=ignore))
 
 
 def loss(logits: Tensor, y: Tensor, ignore: int) -> Tensor:
@@ -82,10 +89,10 @@ def fits(logits: Tensor, y: Tensor, classes: int, ignore: int) -> str:
         shapes = f"the model returns {tuple(logits.shape)} for targets of shape {tuple(y.shape)}"
         pixels = ", ".join(map(str, y.shape[1:]))
         return f"{shapes}. Let it return ({len(y)}, classes, {pixels})."
-    labels = y[y != ignore]
-    if len(labels) and (int(labels.max()) >= logits.shape[1] or int(labels.min()) < 0):
+    strange = y[(y != ignore) & ((y < 0) | (y >= logits.shape[1]))]
+    if len(strange):
         return (
-            f"targets hold the class {int(labels.max())}, but the model has {logits.shape[1]} logits per pixel. Let it "
-            f"have more, or pass ignore={int(labels.max())}."
+            f"targets hold the class {int(strange[0])}, but the model has {logits.shape[1]} logits per pixel. Let it "
+            f"have more, or pass ignore={int(strange[0])}."
         )
     return ""

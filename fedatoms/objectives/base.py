@@ -12,6 +12,7 @@ from fedatoms.core.scales import Scale
 
 Rows = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> one row per sample
 Kind = Literal["whole", "real", "any"]
+_PART = 1024  # samples that are looked at together
 NAMES = ("logits", "out")  # of the tensor that counts, in a dictionary or a dataclass
 
 
@@ -55,6 +56,11 @@ class Targets(NamedTuple):
     dims: int | None = None  # of y, its rows included
     classes: bool = False
     example: str = "y of shape (n, ...)"
+    low: float | None = None  # no value is lower
+    high: float | None = None
+    ignore: int | None = None  # a value that may lie outside
+    axis: int | None = None  # of outputs, along which they have one for each class: values lie below its size
+    remedy: str = "Mend it, or leave the sample out."
 
     def misfit(self, y: Tensor) -> str:
         """Says what is wrong with targets; empty if nothing.
@@ -67,6 +73,38 @@ class Targets(NamedTuple):
         if self.dims is not None and y.dim() != self.dims:
             return f"shape {tuple(y.shape)} has {y.dim()} dimension{'s' * (y.dim() != 1)}, not {self.dims}"
         return ""
+
+    def up_to(self, outputs: Tensor) -> "Targets":
+        """Returns what targets must be for a model that returns these outputs.
+
+        >>> Targets(low=0, axis=1).up_to(torch.zeros(2, 3)).high
+        2
+        """
+        return self if self.axis is None else self._replace(high=outputs.shape[self.axis] - 1)
+
+    def stray(self, y: Tensor) -> tuple[int, str] | None:
+        """Returns the first sample with a value that is too low or too high, and what is wrong with it.
+
+        >>> Targets(low=0, high=1).stray(torch.tensor([[0, 1], [1, 255]]))
+        (1, 'holds 255, but must hold values from 0 to 1. Mend it, or leave the sample out.')
+        """
+        low, high = (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
+        if (low, high) == (-math.inf, math.inf) or not y.numel():
+            return None
+        least, most = y.aminmax()
+        if low <= float(least) and float(most) <= high:
+            return None
+        for first, part in zip(range(0, len(y), _PART), y.split(_PART), strict=True):  # masks of all would take memory
+            wrong = ((part < low) | (part > high)) & (True if self.ignore is None else part != self.ignore)
+            if wrong.any():
+                at = tuple(wrong.nonzero()[0].tolist())
+                return first + at[0], self._outside(f"{float(part[at]):g}")
+        return None
+
+    def _outside(self, value: str) -> str:
+        most = "up" if self.high is None else f"to {self.high:g}"
+        least = "" if self.low is None else f" from {self.low:g}"
+        return f"holds {value}, but must hold values{least} {most}. {self.remedy.replace('VALUE', value)}"
 
 
 Check = Callable[[Tensor, Tensor, int], str]  # outputs, targets, classes -> what is wrong, or ""

@@ -1,13 +1,16 @@
 """Refuses an objective that is none, targets that it cannot have, and outputs that it cannot read, in one line each."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from fedatoms.core.lookup import one_line
-from fedatoms.data.federations import Federation
-from fedatoms.objectives.base import Objective
+from fedatoms.data.federations import Federation, test_by_classes
+from fedatoms.data.samples import are_labels
+from fedatoms.objectives.base import Objective, Targets
 
 RESERVED = ("loss", "worst", "spread", "round", "num-examples")  # columns of results
 
@@ -34,8 +37,8 @@ def check_objective(objective: Objective) -> None:
 
 
 def check_targets(objective: Objective, data: Federation) -> None:
-    """Refuses a federation with targets of another type or shape than the objective's."""
-    for name, y in (("y", data.y), ("test_y", data.test_y)):
+    """Refuses a federation with targets of another type, shape or range than the objective's."""
+    for name, y in (("y", known_targets(data)), ("test_y", data.test_y)):
         if len(y):
             check_some_targets(objective, y, name)
 
@@ -55,10 +58,38 @@ def check_some_targets(objective: Objective, y: Tensor, name: str) -> None:
             f"{name}: {wrong}, but {objective.scale.name} needs {objective.targets.example}. Use "
             f"{_cast(objective, y)}objective=fedatoms.objectives.{_meant(y)}()."
         )
+    check_range_of(objective.targets, y, name)
 
 
-def check_outputs(objective: Objective, returned: object, y: Tensor, classes: int) -> None:
-    """Refuses what a model returns for a few samples if the objective cannot read it, or makes no losses of it."""
+def check_range_of(targets: Targets, y: Tensor, name: str) -> None:
+    """Refuses targets that are too low or too high, and names the sample."""
+    if (found := targets.stray(y)) is not None:
+        raise ValueError(f"{name}, sample {found[0]}: {found[1]}")
+
+
+def warn_of_classes(objective: Objective, data: Federation) -> None:
+    """Says that numbers were taken for classes, where clients are tested on the numbers that occur in their data."""
+    if objective.targets.classes or not are_labels(data.y):
+        return
+    if all(len(part) == len(data.test_y) for part in data.test_parts):
+        return
+    both = zip(data.test_parts, test_by_classes(data).test_parts, strict=True)
+    if all(torch.equal(torch.as_tensor(part, device="cpu"), by_class) for part, by_class in both):
+        warnings.warn(
+            f"whole numbers in y were taken for classes, so each client is tested only on those that occur in its own "
+            f"data, but {objective.scale.name} has no classes: use y.float(), or Targets(classes=True) in an objective "
+            f"of your own",
+            stacklevel=4,  # where the simulation is made
+        )
+
+
+def known_targets(data: Federation) -> Tensor:
+    """Returns the targets of training samples; of lazy ones those that are known, the labels or the first target."""
+    return data.y if data.lazy is None or are_labels(data.y) else data.y[:1]
+
+
+def check_outputs(objective: Objective, returned: object, y: Tensor, classes: int) -> Tensor:
+    """Returns the outputs in what a model returns for a few samples, if the objective makes losses of them."""
     outputs = returned
     with _failing("read", f"what the model returns, {type(returned).__name__},"):
         outputs = objective.read(returned)
@@ -71,6 +102,7 @@ def check_outputs(objective: Objective, returned: object, y: Tensor, classes: in
     _check_rows(objective.loss, outputs, y, "loss", shapes)
     for metric in objective.metrics:
         _check_rows(metric.of, outputs, y, f"metric {metric.name!r}", shapes, alone=metric.value is None)
+    return outputs
 
 
 def _check_rows(

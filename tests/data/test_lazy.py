@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from fedatoms.data.federations import federation
 from fedatoms.engine.loop import begin, train
 from fedatoms.engine.round import advance, select
-from fedatoms.engine.runtime import prepare
+from fedatoms.engine.runtime import on_device, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.training import Training
 from fedatoms.objectives import regression
@@ -89,7 +89,7 @@ def test_items_are_read_in_the_rounds_of_their_client_and_once_in_an_epoch() -> 
     for each in sets:
         each.targets = each.y.tolist()  # as torchvision's data sets have them
     data = federation(sets, test=TEST, lazy=True)
-    assert [each.read for each in sets] == [[0], [], []]  # its shape
+    assert [each.read for each in sets] == [[0], [0], [0]]  # its shape
     runtime = prepare(replace(simulation(lazy=True), data=data, fraction=0.34))
     state = begin(runtime)  # which looks at the outputs of two samples
     for each in sets:
@@ -113,6 +113,11 @@ def test_labels_without_targets_are_read_once_and_other_targets_never() -> None:
     assert identical(
         done.state.server.params, train(Simulation(net, plain, objective=regression()), 1).state.server.params
     )
+
+
+def test_targets_that_are_no_labels_stay_a_single_row_on_a_device() -> None:
+    data = federation([Counted(7, labels=False)], test=(TEST[0], torch.randn(9, 2)), lazy=True)
+    assert on_device(data, "meta").y.untyped_storage().nbytes() == 2 * 4 and on_device(data, "meta").y.shape == (7, 2)
 
 
 def test_memory_maps_are_read_row_by_row(tmp_path: Path) -> None:
@@ -148,6 +153,58 @@ def test_what_is_no_lazy_data_is_refused() -> None:
             federation(clients, test=TEST, lazy=True, workers=workers)
     with pytest.raises(ValueError, match=r"test: samples of shape \(1, 5, 5\) differ from client 0's \(1, 6, 6\)"):
         federation([Counted(3)], test=(torch.zeros(2, 1, 5, 5), torch.zeros(2).long()), lazy=True)
+
+
+def with_y(y: object, *, shape: tuple[int, ...] = (1, 6, 6), **more: object) -> Counted:
+    made = Counted(len(y))
+    made.x, made.y = torch.zeros(len(y), *shape), y
+    vars(made).update(more)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ((torch.zeros(4, 1, 6, 6), torch.zeros(3).long()), r"client 1: x of shape \(4, 1, 6, 6\) and y of sh"),
+        (with_y(torch.tensor([0, 1, -1])), "client 1, sample 2: label -1 is negative"),
+        (with_y(torch.tensor([0, 1, 2]), targets=[0, 1, -1]), "client 1, sample 2: label -1 is negative"),
+        (with_y([0, 1, 1.5]), r"client 1: labels of type torch.float32 are not whole numbers. Use y.long\(\)"),
+        (with_y(torch.zeros(3)), r"client 1: labels of type torch.float32 are not whole numbers"),
+        (with_y(torch.zeros(3).long(), shape=(1, 5, 5)), r"client 1: samples of shape \(1, 5, 5\) differ from"),
+        (Counted(3, bad=2), "client 1, item 2: cannot be read"),
+    ],
+)  # fmt: skip
+def test_lazy_data_are_checked_as_those_in_memory(second: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        federation([Counted(7), second], test=TEST, lazy=True)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_item_that_is_not_finite_is_named_when_it_is_read(workers: int) -> None:
+    sets = [Counted(7), Counted(12)]
+    sets[1].x[3, 0, 0, 0] = torch.nan
+    sim = replace(simulation(lazy=True), data=federation(sets, test=TEST, lazy=True, workers=workers))
+    with pytest.raises(ValueError, match=r"^client 1, item 3: the data hold nan, but must be finite. Leave this item"):
+        train(sim, 1)
+
+
+def test_targets_are_those_of_the_items_where_a_data_set_says_other_ones() -> None:
+    """A target_transform is applied to items, not to ``targets``."""
+    items = torch.tensor([0, 1, 2, 0])
+    for more in ({"targets": [5, 6, 7, 5]}, {"targets": [0, 6, 7, 5], "target_transform": abs}, {"targets": ["a"] * 4}):
+        data = federation([with_y(items, **more)], test=TEST, lazy=True)
+        assert torch.equal(data.y, items) and data.classes == 3
+    same = with_y(items, targets=items.tolist(), target_transform=None)
+    assert torch.equal(federation([same], test=TEST, lazy=True).y, items) and same.read == [0]
+
+
+def test_reading_seeds_the_stream_of_the_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream of a GPU would not be restored."""
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    federation([Counted(7)], test=TEST, lazy=True)
+    assert not seeded
 
 
 def test_features_of_lazy_data_are_those_of_the_data() -> None:

@@ -156,7 +156,7 @@ def test_targets_that_do_not_fit_are_answered_with_the_objective_that_does(name:
     [
         (regression(), torch.zeros(4), r"the model returns \(2, 3\) for targets of shape \(2,\). Let it return"),
         (multi_label(), torch.zeros(4, 5).long(), r"the model returns \(2, 3\) for targets of shape \(2, 5\). Let it"),
-        (multi_label(), torch.full((4, 3), 2), r"targets go from 2 to 2, but each label is 0 or 1. Use \(y > 0\)"),
+        (multi_label(), torch.full((4, 3), 2), r"^y, sample 0: holds 2, but must hold values from 0 to 1. Use \(y"),
         (classification(0, [1, 1]), torch.ones(4).long(), "class_weights has 2 numbers, but the model has 3"),
         (classification(), torch.full((4,), 7), r"the model returns \(2, 3\) for 2 images, but labels go up to 7"),
         (Objective(F.mse_loss, regression().metrics), torch.zeros(4, 3), r"loss is of shape \(\) .*one number per"),
@@ -175,6 +175,40 @@ def test_outputs_that_do_not_fit_are_said_before_the_first_round(aim: Objective,
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("multi-label", 255, r"sample 10: holds 255, but must hold values from 0 to 1. Use \(y > 0\)\.$"),
+        ("segmentation", -100, r"sample 10: holds -100, but must hold values from 0 up. .* or pass ignore=-100\.$"),
+        ("segmentation", 3, r"sample 10: holds 3, but must hold values from 0 to 2. .* or pass ignore=3\.$"),
+    ],
+)
+@pytest.mark.parametrize("place", ["y", "test_y", "client 0, item"])
+def test_targets_of_every_sample_are_looked_at(name: str, value: int, words: str, place: str) -> None:
+    x, good = torch.zeros(12, 1, 6, 6, dtype=torch.float64), targets_of(name, 12, torch.Generator().manual_seed(0))
+    bad = good.clone()
+    bad[10].view(-1)[-1] = value
+    y, test_y = (good, bad) if place == "test_y" else (bad, good)
+    lazy = place.startswith("client")
+    if lazy:  # the range is known when the model is
+        words = words.replace("sample", "item").replace("from 0 up", "from 0 to 2")
+    with pytest.raises(ValueError, match=f"^{place.removesuffix(' item').rstrip(',')}, {words}") as caught:
+        train(Simulation(net_of(name), federation([(x, y)], test=(x, test_y), lazy=lazy), objective=ALL[name]), 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_class_that_has_no_logits_is_named() -> None:
+    logits, y = torch.zeros(1, 3, 1, 3), torch.tensor([[[2, -100, 255]]])
+    assert segmentation().check(logits, y, 0).startswith("targets hold the class -100, but the model has 3 logits")
+    assert segmentation(ignore=-100).check(logits, torch.tensor([[[2, -100, 0]]]), 0) == ""
+
+
+def test_pixels_that_are_ignored_may_be_of_any_class() -> None:
+    aim = segmentation(ignore=-100)
+    assert aim.targets.stray(torch.tensor([[[2, -100, 0]]])) is None
+    assert aim.targets.stray(torch.full((2, 1, 1), -1))[0] == 0
+
+
 def test_what_needs_classes_is_refused_without_them() -> None:
     y = torch.randn(20)
     for split in (
@@ -185,6 +219,20 @@ def test_what_needs_classes_is_refused_without_them() -> None:
             split()
     with pytest.raises(ValueError, match=r"class by class, and an objective without classes \(rmse\)"):
         simulation_of("regression", personal=fedpac())
+
+
+def test_whole_numbers_that_were_taken_for_classes_are_said_where_own_models_are_scored() -> None:
+    x, ages = torch.randn(4, 3), torch.tensor([20, 30, 40, 50])
+    clients, net, both = [(x[:2], ages[:2]), (x[2:], ages[2:])], nn.Linear(3, 1), ("server", "personal")
+    with pytest.warns(
+        UserWarning, match=r"tested only on those that occur in its own data, but rmse .* use y.float\(\)"
+    ):
+        Simulation(net, federation(clients, test=(x, ages)), objective=regression(), score=both)
+    Simulation(net, federation(clients, test=(x, ages)), objective=regression())  # a warning would be an error
+    Simulation(net, federation(clients, tests=[(x, ages), (x, ages)]), objective=regression(), score=both)
+    floats = [(x, ages.float()) for _ in range(2)]
+    Simulation(net, federation(floats, test=floats[0]), objective=regression(), score=both)
+    Simulation(nn.Linear(3, 51), federation(clients, test=(x, ages)), score=both)
 
 
 @pytest.mark.parametrize(
