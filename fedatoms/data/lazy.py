@@ -1,7 +1,7 @@
 """Samples that are read when a client trains on them: for data larger than memory, and random transforms."""
 
 import random
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol, cast
@@ -13,9 +13,22 @@ from torch import Tensor
 from fedatoms.core.inputs import Inputs, leaves, like
 from fedatoms.core.lookup import one_line
 from fedatoms.core.options import check_range
-from fedatoms.data.samples import Array, Arrays, Samples, are_labels, stacked
+from fedatoms.data.samples import (
+    Array,
+    Arrays,
+    Samples,
+    are_labels,
+    as_inputs,
+    as_targets,
+    check_alike,
+    check_pairs,
+    check_targets_alike,
+    not_finite,
+    stacked,
+)
 
 Item = tuple[Arrays, Array]
+_NOTHING = torch.zeros(0)
 SEEDS = 2**32  # of NumPy's global stream
 
 
@@ -50,6 +63,11 @@ class Pool:
         shaped = [torch.stack(column).reshape(*rows.shape, *column[0].shape[1:]) for column in columns]
         return like(xs[0], shaped), ys.reshape(*rows.shape, *ys.shape[2:])
 
+    def labels(self, client: int) -> Tensor:
+        """Reads all items of a client for their targets."""
+        with _seeded(0):
+            return _stacked([(_NOTHING, self._item(row)[1]) for row in range(*self.first[client : client + 2])])[1]
+
     def expect(self, rows: Tensor) -> None:
         """Lets worker threads begin with the batches (C, B) that come next, if there are any workers."""
         if not self.workers:
@@ -67,6 +85,7 @@ class Pool:
         else:
             with _seeded(seed):
                 x, y = _stacked([self._item(row) for row in places])
+        self._check(x, y, list(places))
         if len(places) == len(rows):
             return x, y
         back = torch.tensor([places[row] for row in rows.tolist()])
@@ -76,9 +95,22 @@ class Pool:
         self._threads = self._threads or ThreadPoolExecutor(self.workers, "fedatoms-reader")
         return [self._threads.submit(self._item, row) for row in dict.fromkeys(rows.tolist())]
 
-    def _item(self, row: int) -> Item:
+    def _check(self, x: Inputs, y: Tensor, rows: Sequence[int]) -> None:
+        """Refuses a batch that is not finite, and names the item."""
+        for leaf in (*leaves(x), y):
+            if (found := not_finite(leaf)) is not None:
+                client, number = self._address(rows[found[0]])
+                raise ValueError(
+                    f"client {client}, item {number}: the data hold {found[1]}, but must be finite. Leave this item "
+                    f"out."
+                )
+
+    def _address(self, row: int) -> tuple[int, int]:
         client = int(np.searchsorted(self.first, row, side="right")) - 1
-        number = row - int(self.first[client])
+        return client, row - int(self.first[client])
+
+    def _item(self, row: int) -> Item:
+        client, number = self._address(row)
         try:
             x, y = cast(Item, self.data_sets[client][number])
             return x, y
@@ -127,7 +159,7 @@ def _seeded(seed: int) -> Iterator[None]:
     """Seeds the global streams of torch, NumPy and Python for what is done within, and restores them."""
     before, others = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reset the GPU's stream
         np.random.seed(seed % SEEDS)
         random.seed(seed)
         try:
@@ -142,7 +174,7 @@ def pool_of(clients: Sequence[Samples], workers: int) -> Pool:
     check_range("workers", workers)
     sets = []
     for number, one in enumerate(clients):
-        made = Rows(*one) if isinstance(one, tuple | list) and len(one) == 2 else one
+        made = _rows(*one, f"client {number}") if isinstance(one, tuple | list) and len(one) == 2 else one
         if not isinstance(made, Sized) or not hasattr(made, "__getitem__"):
             raise ValueError(
                 f"client {number}: {type(one).__name__} has no length, but samples are indexed. Use a map-style "
@@ -157,19 +189,52 @@ def pool_of(clients: Sequence[Samples], workers: int) -> Pool:
 def outline(pool: Pool) -> tuple[Inputs, Tensor]:
     """Returns the shape of the pool without its samples: each row is the first item, and takes no memory.
 
-    Labels are all real: those in ``targets``, where a data set has them as torchvision's do, or read once.
+    Labels are all real: those in ``targets``, where a data set has them as torchvision's do, or read once. The first
+    item of every client must have the form of client 0's.
     """
-    count = int(pool.first[-1])
-    x, y = pool.read(torch.zeros(1, dtype=torch.int64), torch.zeros((), dtype=torch.int64))
+    count, key = int(pool.first[-1]), torch.zeros((), dtype=torch.int64)
+    firsts = [pool.read(torch.tensor([row]), key) for row in pool.first[:-1]]
+    for client, (own, _) in enumerate(firsts):
+        for leaf in leaves(own):
+            as_inputs(leaf, f"client {client}")
+    check_alike({f"client {client}": one for client, one in enumerate(firsts)})
+    x, y = firsts[0]
     every = like(x, [leaf.expand(count, *leaf.shape[1:]) for leaf in leaves(x)])
     if not are_labels(y):
         return every, y.expand(count, *y.shape[1:])
-    return every, torch.cat([_labels(one) for one in pool.data_sets])
+    return every, torch.cat([_labels(pool, client, own) for client, (_, own) in enumerate(firsts)])
 
 
-def _labels(one: Items) -> Tensor:
+def _rows(x: Arrays, y: Array, name: str) -> Rows:
+    """Returns two arrays as a data set, if they have as many rows."""
+    shapes: Inputs
+    if isinstance(x, Mapping):
+        shapes = {str(key): _no_memory(part) for key, part in x.items()}
+    else:
+        shapes = tuple(map(_no_memory, x)) if isinstance(x, tuple | list) else _no_memory(cast(Array, x))
+    check_pairs(shapes, _no_memory(y), name)
+    return Rows(x, y)
+
+
+def _no_memory(one: Array) -> Tensor:
+    return torch.empty(np.shape(one), device="meta")
+
+
+def _labels(pool: Pool, client: int, first: Tensor) -> Tensor:
+    """Returns a client's labels, of which the first is known: without reading items, if its data set has them."""
+    one, name = pool.data_sets[client], f"client {client}"
     known = one.y if isinstance(one, Rows) else getattr(one, "targets", None)
-    if known is not None and len(known) == len(one):
-        return torch.as_tensor(np.asarray(known)).long()
-    with _seeded(0):
-        return torch.tensor([int(cast(Item, one[number])[1]) for number in range(len(one))])
+    if known is None or getattr(one, "target_transform", None) is not None or not _begins(known, len(one), first):
+        known = pool.labels(client)
+    y = torch.as_tensor(np.asarray(known))
+    check_targets_alike(y, first, name)
+    return as_targets(y, name)
+
+
+def _begins(known: object, count: int, first: Tensor) -> bool:
+    """Says whether what a data set calls its targets are those of its items, by the first one."""
+    try:
+        found = np.asarray(known)
+        return len(found) == count and found.dtype.kind in "biu" and bool(found[0] == first.numpy()[0])
+    except (TypeError, ValueError, RuntimeError):
+        return False

@@ -31,18 +31,23 @@ def pair_up(samples: Samples, name: str) -> tuple[Inputs, Tensor]:
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not _holds_arrays(pair[0]) or not _is_array(pair[1]):
         raise ValueError(f"{name}: {type(pair).__name__} is not a pair of tensors. Pass (x, y) or a map-style Dataset.")
     x, y = _tensors(pair[0], name), _tensor(pair[1], name)
+    check_pairs(x, y, name)
+    if len(y) == 0:
+        raise ValueError(f"{name}: has no samples, but needs at least one. Leave it out.")
+    made = [as_inputs(leaf, name) for leaf in leaves(x)]
+    for leaf in made:
+        check_finite(leaf, name)
+    return like(x, [leaf.detach() for leaf in made]), as_targets(y, name)
+
+
+def check_pairs(x: Inputs, y: Tensor, name: str) -> None:
+    """Refuses inputs and targets that do not have a row for each sample."""
     if y.ndim == 0 or any(leaf.ndim == 0 or len(leaf) != len(y) for leaf in leaves(x)):
         shapes = ", ".join(f"{at} of shape {tuple(leaf.shape)}" for at, leaf in named(x).items())
         raise ValueError(
             f"{name}: {shapes} and y of shape {tuple(y.shape)} do not pair up: each sample needs a label. Pass x of "
             "shape (n, ...) and y of shape (n,) or (n, ...)."
         )
-    if len(y) == 0:
-        raise ValueError(f"{name}: has no samples, but needs at least one. Leave it out.")
-    made = [as_inputs(leaf, name) for leaf in leaves(x)]
-    for leaf in made:
-        _check_finite(leaf, name)
-    return like(x, [leaf.detach() for leaf in made]), _targets(y, name)
 
 
 def check_alike(samples: Mapping[str, tuple[Inputs, Tensor]]) -> None:
@@ -57,7 +62,7 @@ def check_alike(samples: Mapping[str, tuple[Inputs, Tensor]]) -> None:
         for leaf, first in zip(leaves(x), leaves(first_x), strict=True):
             _check_shape(leaf, first, name)
             _check_kind(leaf, first, name)
-        _check_targets_alike(y, first_y, name)
+        check_targets_alike(y, first_y, name)
 
 
 def are_labels(y: Tensor) -> bool:
@@ -160,13 +165,14 @@ def _tensor(one: Array, name: str) -> Tensor:
     return made
 
 
-def _targets(y: Tensor, name: str) -> Tensor:
+def as_targets(y: Tensor, name: str) -> Tensor:
+    """Returns targets as numbers that can be learnt: whole ones as int64; an error names ``name``."""
     if y.is_complex():
         raise ValueError(
             f"{name}: targets of type {y.dtype} are no numbers that a model returns. Use y.real or y.abs()."
         )
     if y.is_floating_point():
-        _check_finite(y, name)
+        check_finite(y, name)
         return y.detach()
     labels = y.detach().long()
     if are_labels(labels) and (labels < 0).any():
@@ -178,7 +184,7 @@ def _targets(y: Tensor, name: str) -> Tensor:
     return labels
 
 
-def _check_targets_alike(y: Tensor, first: Tensor, name: str) -> None:
+def check_targets_alike(y: Tensor, first: Tensor, name: str) -> None:
     """Refuses targets of another kind or shape than those of the first client."""
     if y.is_floating_point() and are_labels(first):
         raise ValueError(
@@ -192,12 +198,24 @@ def _check_targets_alike(y: Tensor, first: Tensor, name: str) -> None:
         )
 
 
-def _check_finite(x: Tensor, name: str) -> None:
-    if not x.is_floating_point():
-        return
-    broken = ~x.isfinite().flatten(1).all(1) if x.ndim > 1 else ~x.isfinite()
-    if broken.any():
-        sample = int(broken.nonzero()[0])
-        values = x[sample].flatten()
-        value = values[~values.isfinite()][0]
+def check_finite(x: Tensor, name: str) -> None:
+    """Refuses numbers that are not finite, and names the sample."""
+    if (found := not_finite(x)) is not None:
+        sample, value = found
         raise ValueError(f"{name}, sample {sample}: the data hold {value}, but must be finite. Leave this sample out.")
+
+
+def not_finite(x: Tensor) -> tuple[int, float] | None:
+    """Returns the first sample that is not finite, and what it holds.
+
+    >>> not_finite(torch.tensor([[0.0, 1.0], [2.0, float("nan")]]))
+    (1, nan)
+    """
+    if not x.is_floating_point():
+        return None
+    broken = ~x.isfinite().flatten(1).all(1) if x.ndim > 1 else ~x.isfinite()
+    if not broken.any():
+        return None
+    sample = int(broken.nonzero()[0])
+    values = x[sample].flatten()
+    return sample, float(values[~values.isfinite()][0])
