@@ -41,7 +41,7 @@ class Newcomer:
     epochs: int = 10
     """Epochs over its images."""
     lr: float | None = None
-    """Learning rate; None takes that of the run's last round."""
+    """Learning rate; None takes the run's after its last round, without its schedule over rounds."""
     momentum: float | None = None
     """Momentum of the SGD; None takes the run's."""
     batch_size: int | None = None
@@ -135,7 +135,7 @@ def _check_files(newcomer: Newcomer) -> Path:
 
 def _as_experiment(newcomer: Newcomer, experiment: Experiment) -> Experiment:
     """Returns the run's experiment with a newcomer's settings, for its checks and its training."""
-    last = training_of(experiment).rate(experiment.rounds)
+    last = training_of(experiment).after_rounds().rate(experiment.rounds)
     return replace(
         experiment,
         epochs=newcomer.epochs,

@@ -1,12 +1,14 @@
-"""What a model takes: a tensor, or a tuple or dictionary of tensors, with a row for each sample in all of them."""
+"""What a model takes: a tensor, or a tuple or dictionary of them, with a row for each sample; and what it returns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 
 import torch
 from torch import Tensor
 
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 Shape = Sequence[int] | Sequence[Sequence[int]] | dict[str, Sequence[int]]  # of a sample, or of its parts
+NAMES = ("logits", "out")  # of the tensor that counts, in a dictionary or a dataclass
 
 
 def leaves(x: Inputs) -> list[Tensor]:
@@ -96,3 +98,39 @@ def first_shape(shape: Shape) -> tuple[int, ...]:
     ((3, 8, 8), (4,))
     """
     return tuple(leaves(no_samples(shape))[0].shape[1:])
+
+
+def output_of(returned: object) -> Tensor:
+    """Returns the tensor that counts of what a model returns: ``logits`` or ``out`` if there is one, or the first.
+
+    >>> output_of({"hidden": torch.zeros(2, 3), "logits": torch.zeros(2, 5)}).shape
+    torch.Size([2, 5])
+    >>> output_of((torch.zeros(2, 4), None)).shape
+    torch.Size([2, 4])
+    >>> output_of({"a": 1})
+    Traceback (most recent call last):
+    ...
+    ValueError: the model returns dict without a tensor. Let it return a tensor, a tuple that begins with one, or a
+    dictionary or dataclass with logits.
+    """
+    found = next((each for each in _parts(returned) if isinstance(each, Tensor)), None)
+    if found is None:
+        raise ValueError(
+            f"the model returns {type(returned).__name__} without a tensor. Let it return a tensor, a tuple that "
+            f"begins with one, or a dictionary or dataclass with logits."
+        )
+    return found
+
+
+def _parts(returned: object) -> Iterator[object]:
+    if isinstance(returned, Mapping):
+        yield from (returned[name] for name in NAMES if name in returned)
+        yield from returned.values()
+    elif isinstance(returned, tuple | list):
+        yield from (getattr(returned, name) for name in NAMES if hasattr(returned, name))
+        yield from returned[:1]
+    elif is_dataclass(returned) and not isinstance(returned, type):
+        own = {field.name: getattr(returned, field.name) for field in fields(returned)}
+        yield from _parts(own)
+    else:
+        yield returned

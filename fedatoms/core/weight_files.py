@@ -18,7 +18,6 @@ from fedatoms.core.lookup import one_line
 from fedatoms.core.trees import Params
 
 NESTED = ("state_dict", "model_state_dict", "model")  # where a file of a whole training keeps the network's tensors
-PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every name
 _USE = "Save them with torch.save(model.state_dict(), FILE), or as safetensors."
 
 
@@ -87,8 +86,4 @@ def _named(content: object, path: Path) -> Params:
         if not isinstance(name, str) or not plain or leaf.is_quantized:
             kind = str(leaf.dtype) if isinstance(leaf, Tensor) else type(leaf).__name__
             raise ValueError(f"weights={path}: {shorten(repr(name), 60)} is {kind} and no plain tensor. {_USE}")
-    found = {name: leaf.detach() for name, leaf in content.items()}
-    for prefix in PREFIXES:
-        if all(name.startswith(prefix) for name in found):
-            found = {name.removeprefix(prefix): leaf for name, leaf in found.items()}
-    return found
+    return {name: leaf.detach() for name, leaf in content.items()}

@@ -160,7 +160,7 @@ def begin(learner: Learner, job: Job) -> Carry:
 def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: Tensor, rate: float | Tensor) -> Reply:
     """Makes the reply of one client."""
     steps = job.plan.real.any(-1).sum(-1)
-    unit = learner.training.rate(0) if learner.training.controls == "first" else rate
+    unit = learner.training.lr if learner.training.controls == "first" else rate
     far = _displacement(learner, steps.to(losses.dtype), unit, most=len(losses))
     work = Work(trees.restrict(job.params, learner.travelling), steps, far, _units(learner, steps, losses))
     upload, memory = learner.algorithm.report(

@@ -29,4 +29,5 @@ def runtime_of_last_pass(runtime: Runtime, epochs: int) -> Runtime:
     """Returns the runtime whose personal parameters are those that a last pass of ``epochs`` trains."""
     personal = runtime.sim.personal
     own, phase = personal.final or personal.own, Phase("own", epochs=epochs)
-    return prepare(replace(runtime.sim, personal=personal._replace(own=own, phases=(phase,))), like=runtime)
+    training, method = runtime.sim.training.after_rounds(), personal._replace(own=own, phases=(phase,))
+    return prepare(replace(runtime.sim, personal=method, training=training), like=runtime)

@@ -74,6 +74,7 @@ def prepare(sim: Simulation, like: Runtime | None = None) -> Runtime:
         "precision",
         "fraction",
         "objective",
+        "head",
     }  # a compiled step reads the data
     map_clients = like.map_clients if like and mapped <= same else _map_of(sim, net)
     remembered = 2 * AHEAD * len(sim.personal.phases)

@@ -7,7 +7,7 @@ from functools import cache
 from fedatoms.core.options import CONTROLS, RANGES, Controls, check_numbers, one_of
 from fedatoms.optimisers import sgd
 from fedatoms.optimisers.base import Optimiser, check_optimiser
-from fedatoms.optimisers.schedules import OfStep, Schedule, check_schedule
+from fedatoms.optimisers.schedules import OfStep, Schedule, always_one, check_schedule, factor_of
 
 _sgd = cache(sgd)
 
@@ -66,7 +66,16 @@ class Training:
         if grown > 0 and grown + math.log(self.lr or 1) > math.log(RANGES["lr"].high):
             what = f"lr_decay={self.lr_decay} has raised the learning rate above {RANGES['lr'].high:g}"
             raise FloatingPointError(f"round {round + 1}: {what}. Use lr_decay=1 or less.")
-        return self.lr * self.lr_decay**round * (1.0 if self.schedule is None else self.schedule.of_round(round))
+        return self.lr * self.lr_decay**round * (1.0 if self.schedule is None else factor_of(self.schedule, round))
+
+    def after_rounds(self) -> "Training":
+        """Returns the training of what comes after the last round: without the schedule's factors of rounds.
+
+        >>> from fedatoms.optimisers import cosine
+        >>> Training(lr=0.1, lr_decay=0.5, schedule=cosine(rounds=2)).after_rounds().rate(2)
+        0.025
+        """
+        return replace(self, schedule=None if self.of_step is None else Schedule(always_one, self.of_step))
 
     @property
     def of_step(self) -> OfStep | None:

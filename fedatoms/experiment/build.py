@@ -277,6 +277,7 @@ def _check_before_data(experiment: Experiment) -> None:
     algorithm(experiment.algorithm, experiment.strength)
     personal(experiment.personal, experiment.personal_strength)
     optimiser_of(experiment)
+    schedule_of(experiment)
     objective_of(experiment)
     device_of(experiment)
     check_threads(experiment.threads)

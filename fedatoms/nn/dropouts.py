@@ -227,8 +227,6 @@ def _drops_samples(layer: nn.Module, p: float, mode: str, scaled: bool) -> bool:
         except Exception:  # of another kind
             return False
     kept = 1 / (1 - p) if scaled and p < 1 else 1.0
-    dropped = (found == 0).all(1)
-    whole = torch.where(dropped[:, None], 0.0, kept)
-    return torch.allclose(found, whole.expand(64, 2)) and (
-        mode == "batch" or abs(float(dropped.float().mean()) - p) < 0.3
-    )
+    dropped = (found == 0).all(1, keepdim=True)
+    as_often = mode == "batch" or abs(float(dropped.float().mean()) - p) < 0.3
+    return as_often and torch.allclose(found, torch.where(dropped, 0.0, kept).expand(64, 2))

@@ -18,16 +18,18 @@ from torch import Tensor, nn
 
 from fedatoms.core.border import as_path
 from fedatoms.core.files import write_named
+from fedatoms.core.inputs import output_of
 from fedatoms.core.options import EXPORTS, Export, one_of
 from fedatoms.core.outputs import check_parent
 from fedatoms.core.randomness import generator
 from fedatoms.nn.atoms import fuse
 from fedatoms.nn.layers import copied, require_values
+from fedatoms.nn.models import fitting
 
 CLOSE = 1e-5  # how far outputs may lie apart, as a share of the largest one if that is above 1
 INPUT, OUTPUT = "input", "output"  # of an ONNX graph
 SUFFIXES: dict[Export, str] = {"onnx": ".onnx", "torch-export": ".pt2", "safetensors": ".safetensors"}
-Run = Callable[[Tensor], Tensor]  # from a batch of inputs to its outputs
+Run = Callable[[Tensor], object]  # from a batch of inputs to its outputs
 
 
 class Exported(NamedTuple):
@@ -59,17 +61,45 @@ def export(model: nn.Module, path: Path | str, *, shape: Sequence[int], to: Expo
     check_parent(path)
     require_values(model)
     plain = fuse(model).cpu().eval().requires_grad_(False)
-    data, run = _written(plain, _some(plain, shape, 2), to)
+    with _taking(tuple(shape)), torch.no_grad():
+        example = _some(plain, shape, 2)
+        returned = plain(example)
+    counts = plain if isinstance(returned, Tensor) else _Counts(plain)
+    data, run = _as_weights(plain) if to == "safetensors" else _written(counts, example, to)
     apart = None if run is None else max(_apart(plain, run, _some(plain, shape, rows), to) for rows in (1, 3))
     write_named(path, data)
     return Exported(path, len(data), sum(leaf.numel() for leaf in plain.parameters()), apart)
 
 
+class _Counts(nn.Module):
+    """A network that returns the one tensor that counts."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return output_of(self.model(x))
+
+
+@contextmanager
+def _taking(shape: tuple[int, ...]) -> Iterator[None]:
+    """Refuses inputs that the network does not take."""
+    try:
+        with fitting(shape):
+            yield
+    except ValueError as error:
+        if "argument #1 'indices'" not in str(error.__cause__):
+            raise
+        raise ValueError(
+            f"shape={shape}: the network takes tokens, and an exported one takes real numbers. Export the part behind "
+            f"its embedding, or use torch.onnx.export."
+        ) from error
+
+
 def _written(model: nn.Module, example: Tensor, to: Export) -> tuple[bytes, Run | None]:
     """Returns a network as the bytes of a file, and what runs these bytes, if it is here."""
-    if to == "onnx":
-        return _as_onnx(model, example)
-    return _as_program(model, example) if to == "torch-export" else _as_weights(model)
+    return _as_onnx(model, example) if to == "onnx" else _as_program(model, example)
 
 
 def _as_onnx(model: nn.Module, example: Tensor) -> tuple[bytes, Run | None]:
@@ -150,8 +180,7 @@ def _some(model: nn.Module, shape: Sequence[int], rows: int) -> Tensor:
 @torch.no_grad()
 def _apart(model: nn.Module, run: Run, x: Tensor, to: Export) -> float:
     """Returns how far the outputs of a file lie from the network's, and refuses it if that is too far."""
-    expected: Tensor = model(x)
-    found = run(x)
+    expected, found = output_of(model(x)), output_of(run(x))
     apart = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
     if not apart <= CLOSE:
         raise ValueError(

@@ -14,6 +14,7 @@ from fedatoms.core.weight_files import read_weights
 from fedatoms.nn.layers import copied
 from fedatoms.nn.parameter_groups import heads
 
+PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every name
 COUNTERS = "num_batches_tracked"  # of BatchNorm, which old files lack and nothing but a rare option reads
 
 
@@ -32,8 +33,9 @@ def load_weights(
     True
     """
     path = as_path(file, "weights")
-    found, new = read_weights(path, sha256), copied(model)
+    new = copied(model)
     held = {name: leaf for name, leaf in new.state_dict().items() if isinstance(leaf, Tensor)}
+    found = _unwrapped(read_weights(path, sha256), held)
     fresh = _of_other_classes(found, held, heads(new, head))
     optional = {name for name in held if name.endswith(COUNTERS)} | _tied(new, found) | fresh.keys()
     if wrong := _misfit(found, held, optional, fresh.keys()):
@@ -41,11 +43,21 @@ def load_weights(
     with torch.no_grad():
         for name in found.keys() - fresh.keys():
             held[name].copy_(found[name])
-    _require_finite(new, path)
+    _require_finite(held, model, path)
     if fresh:
         classes = " and ".join(sorted({f"{ours} instead of {theirs}" for theirs, ours in fresh.values()}))
         warnings.warn(f"the head ({some(fresh)}) starts afresh, for {classes} classes in {path}", stacklevel=2)
     return new
+
+
+def _unwrapped(found: Params, held: Collection[str]) -> Params:
+    """Takes off what wrappers put before every name, as long as none of the names is the network's."""
+    while not found.keys() & set(held):
+        prefix = next((each for each in PREFIXES if all(name.startswith(each) for name in found)), None)
+        if prefix is None:
+            break
+        found = {name.removeprefix(prefix): leaf for name, leaf in found.items()}
+    return found
 
 
 def _of_other_classes(found: Params, held: Params, heads: Collection[str]) -> dict[str, tuple[int, int]]:
@@ -78,9 +90,11 @@ def _tied(model: nn.Module, found: Collection[str]) -> set[str]:
     return {name for name, leaf in names.items() if leaf in given}
 
 
-def _require_finite(model: nn.Module, path: Path) -> None:
-    for name, leaf in model.named_parameters():
-        if not torch.isfinite(leaf).all():
+def _require_finite(held: Params, model: nn.Module, path: Path) -> None:
+    """Refuses what is not finite, but for what the network has there itself, such as a mask of infinities."""
+    own = model.state_dict()
+    for name, leaf in held.items():
+        if (~torch.isfinite(leaf) & (leaf != own[name])).any():
             raise ValueError(
                 f"weights={path}: '{name}' holds nan or infinity. Use weights that were trained to an end."
             )

@@ -1,19 +1,18 @@
 """What an objective is: a loss per sample, metrics that are exact over any set of samples, and what targets must be."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedatoms.core.inputs import output_of as output_of
 from fedatoms.core.scales import Scale
 
 Rows = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> one row per sample
 Kind = Literal["whole", "real", "any"]
 _PART = 1024  # samples that are looked at together
-NAMES = ("logits", "out")  # of the tensor that counts, in a dictionary or a dataclass
 
 
 class Metric(NamedTuple):
@@ -110,28 +109,6 @@ class Targets(NamedTuple):
 Check = Callable[[Tensor, Tensor, int], str]  # outputs, targets, classes -> what is wrong, or ""
 
 
-def output_of(returned: object) -> Tensor:
-    """Returns the tensor that counts of what a model returns: ``logits`` or ``out`` if there is one, or the first.
-
-    >>> output_of({"hidden": torch.zeros(2, 3), "logits": torch.zeros(2, 5)}).shape
-    torch.Size([2, 5])
-    >>> output_of((torch.zeros(2, 4), None)).shape
-    torch.Size([2, 4])
-    >>> output_of({"a": 1})
-    Traceback (most recent call last):
-    ...
-    ValueError: the model returns dict without a tensor. Let it return a tensor, a tuple that begins with one, or a
-    dictionary or dataclass with logits.
-    """
-    found = next((each for each in _parts(returned) if isinstance(each, Tensor)), None)
-    if found is None:
-        raise ValueError(
-            f"the model returns {type(returned).__name__} without a tensor. Let it return a tensor, a tuple that "
-            f"begins with one, or a dictionary or dataclass with logits."
-        )
-    return found
-
-
 def always_fits(outputs: Tensor, targets: Tensor, classes: int) -> str:
     """Finds nothing wrong: the loss itself is the test.
 
@@ -192,17 +169,3 @@ def quotient(a: Tensor, b: Tensor) -> Tensor:
     tensor([0.5000, 0.0000])
     """
     return torch.where(b > 0, a / torch.where(b > 0, b, 1.0), 0.0)
-
-
-def _parts(returned: object) -> Iterator[object]:
-    if isinstance(returned, Mapping):
-        yield from (returned[name] for name in NAMES if name in returned)
-        yield from returned.values()
-    elif isinstance(returned, tuple | list):
-        yield from (getattr(returned, name) for name in NAMES if hasattr(returned, name))
-        yield from returned[:1]
-    elif is_dataclass(returned) and not isinstance(returned, type):
-        own = {field.name: getattr(returned, field.name) for field in fields(returned)}
-        yield from _parts(own)
-    else:
-        yield returned

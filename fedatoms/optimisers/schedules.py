@@ -1,5 +1,6 @@
 """Schedules of the learning rate: factors on it over a run's rounds, and over a client's steps within a round."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -69,6 +70,30 @@ def check_schedule(schedule: object) -> None:
         raise ValueError(f"schedule={shown(schedule)} is not a schedule. Use for example {use}.")
 
 
+def factor_of(schedule: Schedule, round: int) -> float:
+    """Returns the factor of a round, and refuses one that is none.
+
+    >>> factor_of(Schedule(lambda t: 1 - t), 2)
+    Traceback (most recent call last):
+    ...
+    ValueError: round 3: the schedule's factor -1 is negative or not finite. Let of_round return 0 or more.
+    """
+    found = schedule.of_round(round)
+    if not 0 <= found < math.inf:
+        what = f"the schedule's factor {shown(found)} is negative or not finite"
+        raise ValueError(f"round {round + 1}: {what}. Let of_round return 0 or more.")
+    return found
+
+
+def always_one(round: int) -> float:
+    """Returns 1 for every round.
+
+    >>> always_one(3)
+    1.0
+    """
+    return 1.0
+
+
 def step_factors(of_step: OfStep, steps: int) -> list[float]:
     """Returns the factors of so many steps.
 
@@ -94,6 +119,8 @@ def _schedule(shape: Shape, rounds: int, warmup: int, steps: Shape, warmup_steps
     check_range("warmup", warmup)
     check_range("warmup_steps", warmup_steps)
     one_of(SHAPES, steps, "steps")
+    if shape == "cosine" and warmup >= rounds:
+        raise ValueError(f"warmup={warmup} leaves no round of {rounds} to fall in. Use warmup={rounds - 1} or less.")
 
     def of_round(t: int) -> float:
         place, length = torch.tensor([t if shape == "constant" else min(t, rounds - 1), rounds]).double()

@@ -42,6 +42,7 @@ WRAPPED = {
     "nested twice": lambda state: {"model": {"state_dict": state}},
     "of DataParallel": lambda state: OrderedDict((f"module.{name}", leaf) for name, leaf in state.items()),
     "of torch.compile": lambda state: {f"_orig_mod.{name}": leaf for name, leaf in state.items()},
+    "of a compiled DataParallel": lambda state: {f"_orig_mod.module.{name}": leaf for name, leaf in state.items()},
     "in half precision's double": lambda state: {name: leaf.double() for name, leaf in state.items()},
 }
 
@@ -54,6 +55,24 @@ def test_a_torch_file_is_read_however_it_is_wrapped(wrap: object, legacy: bool, 
     before = {name: leaf.clone() for name, leaf in other.state_dict().items()}
     assert same(load_weights(other, file), trained)
     assert all(torch.equal(leaf, before[name]) for name, leaf in other.state_dict().items())
+
+
+def test_a_layer_may_be_called_as_a_wrapper(tmp_path: Path) -> None:
+    trained, other = (nn.Sequential(OrderedDict(module=nn.Linear(2, 3))) for _ in range(2))
+    for name in ("", "module."):
+        file = saved({f"{name}{key}": leaf for key, leaf in trained.state_dict().items()}, tmp_path)
+        assert same(load_weights(other, file), trained)
+
+
+def test_buffers_must_be_finite_but_for_what_the_network_has_itself(tmp_path: Path) -> None:
+    make = lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))  # noqa: E731
+    masked, state = make(), make().state_dict()
+    masked.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    assert load_weights(masked, saved(masked.state_dict(), tmp_path)).mask[1] == -torch.inf
+    for value in (torch.nan, torch.inf):
+        state["1.running_var"].fill_(value)
+        with pytest.raises(ValueError, match=r"'1.running_var' holds nan or infinity. Use weights that"):
+            load_weights(make(), saved(state, tmp_path))
 
 
 def test_safetensors_is_read_whatever_it_is_called(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import gc
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,14 @@ def test_a_step_that_cannot_be_compiled_is_trained_without_the_compiler(monkeypa
     with pytest.warns(UserWarning, match="cannot be compiled .no compiler here") as warned:
         assert agree(play(sim, 3), play(with_compiled_map(sim, 2), 3))
     assert len(warned) == 1  # and it is not tried again in each round
+
+
+def test_a_step_with_another_head_is_another_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    sim = Simulation(small_net(), clients_of((7, 12)), algorithm("moon", 5.0), training=TRAINING, map="vectorised")
+    first = with_compiled_map(replace(sim, head="fc2"), 2)
+    play(first, 2)
+    other = replace(sim, head="fc1")
+    again = prepare(other)._replace(map_clients=first.map_clients)
+    assert agree(play(other, 2), play(again, 2))
+    assert prepare(other, like=first).map_clients is not first.map_clients

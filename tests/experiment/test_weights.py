@@ -52,6 +52,13 @@ def test_the_start_is_svd_with_weights_and_as_ever_without(file: Path) -> None:
     assert not torch.allclose(fuse(made).conv1.weight, trained(file).conv1.weight)
 
 
+def test_weights_that_come_later_are_kept_and_a_named_start_stays() -> None:
+    assert dataclasses.replace(Experiment(), weights="a").init == "svd"
+    assert dataclasses.replace(Experiment(weights="a"), weights="").init == "orthonormal"
+    for named in ("orthonormal", "dct"):
+        assert dataclasses.replace(Experiment(init=named), weights="a").init == named
+
+
 @pytest.mark.filterwarnings("ignore:init=dct draws")
 @pytest.mark.parametrize(
     "words, init",

@@ -15,9 +15,10 @@ pytest.importorskip("flwr")
 from flwr.app import Message
 from support.flower_grid import FIRST, SCAFFOLD, SMALL, App, OneProcess, all_of, on_flower, task_of
 
+from fedatoms.experiment.fields import Experiment
 from fedatoms.flower import Own
 from fedatoms.flower.node import Kept, keep, kept_at
-from fedatoms.flower.task import configured, node_simulation, server_simulation
+from fedatoms.flower.task import built_in, configured, node_simulation, server_simulation
 from fedatoms.runs.rounds import read_rounds
 
 WHO = 2  # the client whose node is set up wrongly
@@ -217,3 +218,10 @@ def test_an_older_order_that_comes_late_leaves_newer_states_alone(tmp_path: Path
     newest = kept_at(tmp_path, 3)
     assert newest is not None and len(newest.params["w"]) == 3
     assert kept_at(tmp_path, 1) is None  # of old ones only the one before stays
+
+
+def test_weights_of_the_run_config_are_kept_unless_it_names_a_start() -> None:
+    task = built_in(Experiment(clients=3, partition="iid"))
+    for start in (task, task._replace(experiment=Experiment(init="dct"))):
+        assert configured(start, {"weights": "a"})[0].init == "svd"
+        assert configured(start, {"weights": "a", "init": "dct"})[0].init == "dct"

@@ -140,6 +140,40 @@ def test_without_a_runtime_onnx_is_written_and_not_checked(tmp_path: Path, monke
     assert done.difference is None and done.path.exists()
 
 
+class Several(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(5, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.body(x)
+        return {"features": features, "logits": self.head(features)}
+
+
+@pytest.mark.parametrize("to", EXPORTS)
+def test_of_several_outputs_the_one_that_counts_is_exported(to: str, tmp_path: Path) -> None:
+    if to == "onnx":
+        pytest.importorskip("onnxruntime")
+    net, x = Several(), torch.randn(4, 5)
+    export(net, path_of(tmp_path, to), shape=(5,), to=to)
+    found = outputs_of(path_of(tmp_path, to), Several(), x)
+    torch.testing.assert_close(found["logits"] if to == "safetensors" else found, net(x)["logits"])
+
+
+@pytest.mark.parametrize("to", EXPORTS)
+@pytest.mark.parametrize(
+    ("net", "told"),
+    [
+        (nn.Linear(6, 2), r"of shape \(5,\) do not fit the model \(mat1 and mat2 shapes"),
+        (nn.Embedding(9, 2), r"shape=\(5,\): the network takes tokens, and an exported one takes real numbers. Export"),
+    ],
+)
+def test_inputs_that_a_network_does_not_take_are_refused(net: nn.Module, told: str, to: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=told) as found:
+        export(net, path_of(tmp_path, to), shape=(5,), to=to)
+    assert "\n" not in str(found.value) and not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("name", "more", "told"),
     [

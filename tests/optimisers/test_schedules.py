@@ -13,14 +13,18 @@ from fedatoms.adapt.joining import Newcomer, _as_experiment
 from fedatoms.algorithms import algorithm, scaffold
 from fedatoms.core.options import Map
 from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.finetune import last_pass
+from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation, batches_of
 from fedatoms.engine.training import Training
+from fedatoms.experiment.build import simulation as simulate
 from fedatoms.experiment.build import training_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import from_json, to_json
 from fedatoms.experiment.identities import identity, trajectory
 from fedatoms.optimisers import OPTIMISERS, Schedule, constant, cosine, optimiser
+from fedatoms.personal import finetune
 from fedatoms.runs.execute import resume, run
 from fedatoms.testing import laws
 from fedatoms.testing.small import TRAINING, simulation
@@ -74,7 +78,10 @@ def test_every_optimiser_keeps_the_laws_with_a_schedule(name: str, law: Callable
 @pytest.mark.parametrize("name", ["scaffold", "feddc"])
 @pytest.mark.parametrize("controls", ["current", "first"])
 def test_a_schedule_within_a_round_measures_moves_by_the_sum_of_its_rates(map: Map, name: str, controls: str) -> None:
-    """A loss whose gradient is the same everywhere: the control of a client is that gradient, however it moved."""
+    """A loss whose gradient is the same everywhere: the control of a client is that gradient, however it moved.
+
+    By the first rate, `lr` itself, it is smaller in the warm-up, and no larger after it.
+    """
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 3)).double()
     with torch.no_grad():
         model[1].weight.zero_()
@@ -84,7 +91,7 @@ def test_a_schedule_within_a_round_measures_moves_by_the_sum_of_its_rates(map: M
     training = Training(epochs=3, batch_size=2, lr=1e-3, momentum=0.5, controls=controls, schedule=BOTH)
     state = play(Simulation(model, data, algorithm(name), training=training, map=map), 1)
     kind = {"scaffold": "control", "feddc": "gradient"}[name]
-    expected = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
+    expected = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64) / (1 if controls == "current" else 2)
     for k in range(2):
         found = state.clients.rows[k].memory[kind]["1.bias"]
         assert torch.allclose(found, expected, atol=1e-6 + (name == "feddc") * 1e-3)
@@ -111,6 +118,10 @@ def test_a_schedule_of_your_own_is_two_functions() -> None:
         (lambda: Training(schedule="cosine"), "^schedule='cosine' is not a schedule. Use .*cosine"),
         (lambda: cosine(rounds=0), "rounds=0 is less than 1"),
         (lambda: constant(warmup=-1), "warmup=-1 is less than 0"),
+        (lambda: cosine(rounds=3, warmup=3), "warmup=3 leaves no round of 3 to fall in. Use warmup=2 or less"),
+        (lambda: simulate(Experiment(rounds=2, schedule="cosine", warmup=5)), "warmup=5 leaves no round of 2"),
+        (lambda: Training(schedule=Schedule(lambda t: -1.0)).rate(4), "^round 5: the schedule's factor -1.0 is neg"),
+        (lambda: Training(schedule=Schedule(lambda t: math.nan)).rate(0), "^round 1: the schedule's factor nan is"),
         (lambda: constant(steps="cosin"), "unknown steps 'cosin'. Did you mean 'cosine'"),
     ],
 )
@@ -149,10 +160,21 @@ def test_a_run_with_a_cosine_is_resumed_to_its_end_and_not_beyond(
     assert trajectory(Experiment(rounds=5)) == trajectory(Experiment())
 
 
-def test_a_newcomer_trains_at_the_last_rate() -> None:
+def test_the_last_pass_trains_at_the_rate_without_its_fall_over_rounds() -> None:
+    flat = Training(epochs=1, batch_size=4, lr=0.1, lr_decay=0.999, schedule=constant(steps="cosine"))
+    own = []
+    for training in (flat, replace(flat, schedule=cosine(rounds=1000, warmup=2, steps="cosine"))):
+        runtime = prepare(Simulation(small_net(), clients_of((8,)), personal=finetune(), training=training))
+        _, state = last_pass(runtime, begin(runtime)._replace(round=1000), 1)
+        own.append(state.clients.rows[0].own)
+    assert identical(*own)
+
+
+def test_a_newcomer_trains_at_the_last_rate_without_the_schedule() -> None:
     experiment = Experiment(schedule="cosine", warmup=2, lr=0.1, lr_decay=1.0, rounds=10)
     found = _as_experiment(Newcomer(), experiment)
-    assert found.lr == pytest.approx(0.1 * factor(9, 10, 2)) and training_of(found).rate(0) == found.lr
+    assert found.lr == 0.1 == training_of(found).rate(0)
+    assert _as_experiment(Newcomer(), replace(experiment, lr_decay=0.5)).lr == 0.1 * 0.5**10
 
 
 def test_without_a_schedule_nothing_changes() -> None:

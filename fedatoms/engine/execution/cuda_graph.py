@@ -61,7 +61,7 @@ def compiled(block: int) -> MapClients:
             inputs = stack(some + [idle] * (block - len(some)), steps=_most_steps(learner))
             # what distinguishes the steps of rounds and phases
             sets = (learner.trained, learner.travelling, learner.statistics)
-            kind = (*sets, learner.algorithm, learner.training, learner.align)
+            kind = (*sets, learner.algorithm, learner.training, learner.align, learner.head)
             if kind not in programs:
                 with naming_refusals(), _collector_paused():
                     programs[kind] = _record_if_possible(learner, broadcast, inputs)
