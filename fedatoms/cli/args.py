@@ -15,6 +15,7 @@ from tyro.conf import OmitArgPrefixes
 from tyro.constructors import PrimitiveConstructorSpec
 
 from fedatoms.experiment.fields import LIST_FIELDS, PATH_FIELDS, Experiment
+from fedatoms.experiment.weights import changed
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -76,16 +77,7 @@ def grid(starts: Sequence[Experiment], given: object, words: Sequence[str]) -> l
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in _values(given).items() if value}
     names = sorted(values, key=lambda name: _place(name, words))
     points = [dict(zip(names, point, strict=True)) for point in itertools.product(*(values[name] for name in names))]
-    return [_replaced(start, {**implied(point), **point}) for start in starts for point in points]
-
-
-def implied(given: Mapping[str, object]) -> dict[str, object]:
-    """Returns what goes with flags that were given: filters of a file are kept, unless another start is named.
-
-    >>> implied({"weights": "net.pth"}), implied({"lr": 0.1})
-    ({'init': 'svd'}, {})
-    """
-    return {"init": "svd"} if given.get("weights") else {}
+    return [changed(start, point) for start in starts for point in points]
 
 
 def before_flags(words: Sequence[str]) -> list[str]:

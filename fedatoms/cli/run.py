@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.args import GROUPS, before_flags, flags, implied, typed, updated, value_of
+from fedatoms.cli.args import GROUPS, before_flags, flags, typed, updated, value_of
 from fedatoms.cli.console import line, resumable, say, suggest, terminal, watching
 from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.core.lookup import counted
@@ -15,6 +15,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load, load_run
 from fedatoms.experiment.identities import run_name
 from fedatoms.experiment.presets import preset
+from fedatoms.experiment.weights import changed
 
 if TYPE_CHECKING:
     from fedatoms.runs.results import Result
@@ -40,8 +41,8 @@ def options(words: Sequence[str]) -> Options:
         With --resume, a run continues where it stopped, bit for bit; --rounds asks for more.
         """
         experiment = updated(default, given)
-        if not default.weights and not typed("--init", words):
-            experiment = dataclasses.replace(experiment, **implied(vars(experiment)))  # type: ignore[arg-type]
+        if not typed("--init", words):
+            experiment = changed(default, {name: value for name, value in vars(experiment).items() if name != "init"})
 
         def job() -> int:
             if start != first:

@@ -101,7 +101,7 @@ def first_shape(shape: Shape) -> tuple[int, ...]:
 
 
 def output_of(returned: object) -> Tensor:
-    """Returns the tensor that counts of what a model returns: ``logits`` or ``out`` if there is one, or the first.
+    """Returns the tensor that counts of what a model returns: ``logits`` or ``out``, the only one, or a tuple's first.
 
     >>> output_of({"hidden": torch.zeros(2, 3), "logits": torch.zeros(2, 5)}).shape
     torch.Size([2, 5])
@@ -110,14 +110,14 @@ def output_of(returned: object) -> Tensor:
     >>> output_of({"a": 1})
     Traceback (most recent call last):
     ...
-    ValueError: the model returns dict without a tensor. Let it return a tensor, a tuple that begins with one, or a
-    dictionary or dataclass with logits.
+    ValueError: the model returns dict without a tensor called logits. Let it return a tensor, a tuple that begins with
+    one, or a dictionary or dataclass with logits.
     """
     found = next((each for each in _parts(returned) if isinstance(each, Tensor)), None)
     if found is None:
         raise ValueError(
-            f"the model returns {type(returned).__name__} without a tensor. Let it return a tensor, a tuple that "
-            f"begins with one, or a dictionary or dataclass with logits."
+            f"the model returns {type(returned).__name__} without a tensor called logits. Let it return a tensor, a "
+            f"tuple that begins with one, or a dictionary or dataclass with logits."
         )
     return found
 
@@ -125,7 +125,8 @@ def output_of(returned: object) -> Tensor:
 def _parts(returned: object) -> Iterator[object]:
     if isinstance(returned, Mapping):
         yield from (returned[name] for name in NAMES if name in returned)
-        yield from returned.values()
+        tensors = [each for each in returned.values() if isinstance(each, Tensor)]
+        yield from tensors if len(tensors) == 1 else []  # of several, none is named
     elif isinstance(returned, tuple | list):
         yield from (getattr(returned, name) for name in NAMES if hasattr(returned, name))
         yield from returned[:1]

@@ -24,6 +24,10 @@ _CONTROLS = (
 )
 
 
+class Implied(str):
+    """A start that nobody named: the text that it is, but ``dataclasses.replace`` may find another."""
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One run: data, model, algorithm, exchange, local training, and how and where to compute it."""
@@ -152,5 +156,5 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Names the start that is meant: what is written and compared says it."""
-        if self.init == "":
-            object.__setattr__(self, "init", "svd" if self.weights else "orthonormal")
+        if self.init == "" or isinstance(self.init, Implied):
+            object.__setattr__(self, "init", Implied("svd" if self.weights else "orthonormal"))

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,16 @@ def pinned(experiment: Experiment) -> Experiment:
     if not experiment.weights or experiment.weights_sha256:
         return experiment
     return replace(experiment, weights_sha256=_digest(Path(experiment.weights)))
+
+
+def changed(experiment: Experiment, changes: Mapping[str, object]) -> Experiment:
+    """Returns an experiment with other settings; weights that come with them are kept, unless they name a start too.
+
+    >>> changed(Experiment(init="dct"), {"weights": "net.pth"}).init
+    'svd'
+    """
+    kept = {"init": ""} if changes.get("weights") and not experiment.weights else {}
+    return replace(experiment, **{**kept, **changes})  # type: ignore[arg-type]
 
 
 def without_weights(experiment: Experiment) -> Experiment:

@@ -20,7 +20,7 @@ from fedatoms.experiment.build import assemble, data_of, objective_of, parametri
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
-from fedatoms.experiment.weights import without_weights
+from fedatoms.experiment.weights import changed, without_weights
 from fedatoms.nn.models import build
 from fedatoms.objectives.base import Objective
 from fedatoms.objectives.checks import check_some_targets
@@ -121,8 +121,7 @@ def configured(task: Task, config: Mapping[str, object]) -> tuple[Experiment, Se
         if name not in experiments | settings:
             valid = sorted(each.replace("_", "-") for each in experiments | settings)
             raise unknown(name.replace("_", "-"), valid, "key in the run config")
-    changed = {name: value for name, value in names.items() if name in experiments}
-    experiment = replace(task.experiment, **changed)  # type: ignore[arg-type]
+    experiment = changed(task.experiment, {name: value for name, value in names.items() if name in experiments})
     check(experiment)
     return experiment, _checked(Settings()._replace(**{name: names[name] for name in names.keys() & settings}))  # type: ignore[arg-type]
 

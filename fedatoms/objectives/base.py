@@ -49,7 +49,11 @@ class Metric(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What the targets of all samples must be; ``classes`` if each is one class, by which clients may be told apart."""
+    """What the targets of all samples must be; ``classes`` if each is one class, by which clients may be told apart.
+
+    >>> Targets("real", dims=1).misfit(torch.zeros(3, 1))
+    'shape (3, 1) has 2 dimensions, not 1'
+    """
 
     kind: Kind = "any"
     dims: int | None = None  # of y, its rows included

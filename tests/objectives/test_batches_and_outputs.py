@@ -152,7 +152,11 @@ def test_a_model_may_return_its_logits_in_any_form(form: object, trains_alone: b
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        (lambda logits: {"a": 1}, r"^the model returns dict without a tensor. Let it return a tensor, a tuple"),
+        (
+            lambda logits: {"a": 1},
+            r"^the model returns dict without a tensor called logits. Let it return a tensor, a tuple",
+        ),
+        (lambda logits: {"features": logits, "prediction": logits}, r"^the model returns dict without a tensor called"),
         (lambda logits: None, r"^the model returns NoneType without a tensor"),
         (lambda logits: logits[:1], r"^the model returns \(1, 3\) for 2 samples. Let it return a row for each\.$"),
         (lambda logits: (logits[:, :2], logits), r"^the model returns \(2, 2\) for 2 images, but labels go up to 2"),
