@@ -23,7 +23,6 @@ from fedatoms import (
     decompose,
     engine,
     fuse,
-    groups,
     load_model,
     personal,
     preset,
@@ -32,6 +31,7 @@ from fedatoms import (
 )
 from fedatoms import nn as fnn
 from fedatoms.data import federation
+from fedatoms.nn import groups
 from fedatoms.runs.results import read_result, read_rounds
 
 nan, inf = math.nan, math.inf
