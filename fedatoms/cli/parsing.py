@@ -18,7 +18,6 @@ import tyro
 
 from fedatoms.core.lookup import one_line
 from fedatoms.core.memory import is_out_of_memory
-from fedatoms.experiment.fields import Experiment
 
 T = TypeVar("T")
 Job = Callable[[], int]  # what a command does once its words are understood; returns the exit status
@@ -121,6 +120,8 @@ def as_typed(message: str, words: Sequence[str] = ()) -> str:
     >>> as_typed("fork=-1 is less than 0", ["--fork", "-1"]), as_typed("--lr -1 is not positive")
     ('--fork -1 is less than 0', '--lr -1 is not positive')
     """
+    from fedatoms.experiment.fields import Experiment  # not at the top: a help has nothing to say it of
+
     fields = {field.name for field in dataclasses.fields(Experiment)}
     typed = {word[2:].split("=")[0].replace("-", "_") for word in words if word.startswith("--")}
     names = "|".join(sorted(filter(str.isidentifier, fields | typed), key=len, reverse=True))
