@@ -45,7 +45,7 @@ def damages_of(file: str) -> list[str]:
 
 
 def _bytes(change: Callable[[bytes, random.Random], bytes]) -> Damage:
-    return lambda path, draws, other: _write(path, change(path.read_bytes(), draws))
+    return lambda path, draws, other: _write(path, change(path.read_bytes() or b"\0", draws))
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -13,7 +13,9 @@ from hostile import sandbox
 from hostile.shell import SECONDS, Shell
 
 SMALL = "--clients 5 --batch-size 50 --fraction 0.4 --epochs 1 --last-epochs 1 --threads 1 --device cpu".split()
-LENGTH = "--rounds 5 --checkpoint-every 2".split()
+ROUNDS = 5
+LENGTH = f"--rounds {ROUNDS} --checkpoint-every 2".split()
+REACHED = "reached"  # the file that says so
 ATOMS = "--parametrisation atoms --atoms 4".split()
 CONFIGURATIONS = {
     "fedavg": [],
@@ -41,15 +43,18 @@ def finished(store: Path, configuration: str, *more: str) -> Path:
 
 @cache
 def stopped(store: Path, configuration: str) -> Path:
-    """Makes a folder in which runs/a was killed between its first checkpoint and its end."""
-    folder, run = store / f"stopped-{configuration}", Path("runs", "a")
+    """Makes a folder in which runs/a was killed in its last round, and has half a file that was never finished."""
+    folder = store / f"stopped-{configuration}"
     folder.mkdir(parents=True)
-    child = sandbox.start(lambda: _slowly(words(configuration)), folder)
-    while sandbox.alive(child) and len(_lines(folder / run / "rounds.jsonl")) < 4:
+    child = sandbox.start(lambda: _until_its_last_round(words(configuration)), folder)
+    while sandbox.alive(child) and not (folder / REACHED).exists():
         time.sleep(0.01)
     ran = sandbox.finish(child, 0)
     if not ran.late:
         raise RuntimeError(f"the run of {configuration} was to be stopped, but ended: {ran.err}")
+    (folder / REACHED).unlink()
+    whole = folder / "runs" / "a" / "checkpoint" / "000004.safetensors"
+    whole.with_name(f"{whole.name}.0123abcd.partial").write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
     return folder
 
 
@@ -86,13 +91,22 @@ def write_images(path: Path) -> None:
     np.savez(path, x=draws.integers(0, 17, (20, 8, 8), dtype=np.uint8), y=np.arange(20) % 10)
 
 
-def _slowly(typed: list[str]) -> int:
-    """Runs a command in which a round takes some time more, so that it can be stopped between two."""
+def _until_its_last_round(typed: list[str]) -> int:
+    """Runs a command that says when it reaches its last round, and stays there."""
     from fedatoms.cli import main
     from fedatoms.engine import loop
+    from fedatoms.engine.runtime import Runtime
+    from fedatoms.engine.state import Record, State
 
     advance = loop.advance
-    loop.advance = lambda runtime, state: (time.sleep(0.2), advance(runtime, state))[1]
+
+    def stay(runtime: Runtime, state: State) -> tuple[State, Record]:
+        if state.round == ROUNDS - 1:
+            Path(REACHED).touch()
+            time.sleep(SECONDS)
+        return advance(runtime, state)
+
+    loop.advance = stay
     return main(typed)
 
 
