@@ -1,7 +1,6 @@
 """A model as pure functions of its parameters: dropout gets its randomness, and BatchNorm its padding, as inputs."""
 
 import copy
-import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -13,7 +12,8 @@ from torch.func import functional_call
 from fedatoms.core.inputs import Inputs
 from fedatoms.core.trees import Params, misfit, restrict
 from fedatoms.nn.dropouts import ADDRESSED, PLAIN_DROPOUTS, with_addressed_dropout
-from fedatoms.nn.layers import copied, swap
+from fedatoms.nn.layers import copied
+from fedatoms.nn.masked_norm import MaskedBatchNorm, counts_padding, with_masked_norm
 
 
 class Network(NamedTuple):
@@ -58,7 +58,7 @@ def network(model: nn.Module) -> Network:
     trained, averaged = tensor_names(model)
     rest = tensors.keys() - trained - averaged
     training = with_addressed_dropout(copy.deepcopy(model)).train()
-    masked, scoring = _with_masked_norm(copy.deepcopy(training)), copy.deepcopy(model).eval()
+    masked, scoring = with_masked_norm(copy.deepcopy(training)), copy.deepcopy(model).eval()
     tied = len(list(model.named_parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
     inputs = _inputs(model, training, masked)
 
@@ -129,52 +129,6 @@ def with_params(model: nn.Module, params: Params, names: Collection[str] | None 
     return new
 
 
-class MaskedBatchNorm(nn.Module):
-    """BatchNorm of the rows that the buffer ``real`` marks; the others, padding, become copies of the first.
-
-    >>> norm = MaskedBatchNorm(nn.BatchNorm1d(1))
-    >>> norm.real = torch.tensor([True, True, False])
-    >>> norm(torch.tensor([[0.0], [2.0], [1e9]])).flatten()
-    tensor([-1.0000,  1.0000, -1.0000], grad_fn=<ViewBackward0>)
-    """
-
-    real: Tensor
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
-
-    def __init__(self, plain: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
-        super().__init__()
-        self.weight, self.bias, self.eps, self.momentum = plain.weight, plain.bias, plain.eps, plain.momentum
-        self.tracks = plain.track_running_stats
-        for name, buffer in plain.named_buffers():
-            self.register_buffer(name, buffer)
-        self.register_buffer("real", torch.ones(1, dtype=torch.bool), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        axes = [axis for axis in range(x.dim()) if axis != 1]
-        column = (1, -1, *([1] * (x.dim() - 2)))
-        real = self.real.reshape(-1, *([1] * (x.dim() - 1)))
-        # A few equal rows have next to no variance: what differs from them is scaled by up to 1 / sqrt(eps) = 316, and
-        # by as much in the next layer, until it overflows and 0 * inf enters the sums.
-        x = torch.where(real, x, x[:1].detach())
-        rows = real.to(x.dtype)
-        count = (rows.sum() * math.prod(x.shape[2:])).clamp(min=1)
-        mean = (x * rows).sum(axes) / count
-        centred = x - mean.reshape(column)
-        variance = (centred**2 * rows).sum(axes) / count
-        if self.tracks:
-            self._remember(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
-        out = centred * (variance + self.eps).rsqrt().reshape(column)
-        return out if self.weight is None else out * self.weight.reshape(column) + self.bias.reshape(column)
-
-    def _remember(self, mean: Tensor, variance: Tensor) -> None:
-        self.num_batches_tracked = self.num_batches_tracked + 1
-        share = 1 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
-        self.running_mean = self.running_mean + share * (mean - self.running_mean)
-        self.running_var = self.running_var + share * (variance - self.running_var)
-
-
 def why_not_vectorised(model: nn.Module) -> str | None:
     """Returns why a model cannot be vectorised over clients; None if it can.
 
@@ -186,13 +140,9 @@ def why_not_vectorised(model: nn.Module) -> str | None:
         kind = type(module).__name__
         if isinstance(module, nn.modules.dropout._DropoutNd) and type(module) not in PLAIN_DROPOUTS:
             return f"layer '{name}' ({kind}) draws its own randomness"
-        if isinstance(module, nn.modules.batchnorm._NormBase) and type(module) not in _NORMS:
-            if module.track_running_stats or isinstance(module, nn.modules.batchnorm._BatchNorm):
-                return f"layer '{name}' ({kind}) would count padded rows in its statistics"
+        if counts_padding(module):
+            return f"layer '{name}' ({kind}) would count padded rows in its statistics"
     return None
-
-
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def _inputs(
@@ -244,9 +194,3 @@ def _rows(seen: list[Tensor], layer: str) -> Tensor:
 
 def _tensors(model: nn.Module) -> Params:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def _with_masked_norm(model: nn.Module) -> nn.Module:
-    norms = [layer for layer in model.modules() if isinstance(layer, _NORMS)]
-    # one that the network's own train() keeps in evaluation mode uses its statistics as they are
-    return swap(model, {layer: MaskedBatchNorm(layer) for layer in norms if layer.training})

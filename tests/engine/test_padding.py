@@ -21,7 +21,7 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
 from fedatoms.engine.training import Training
 from fedatoms.nn.atoms import decompose
-from fedatoms.nn.pure import MaskedBatchNorm
+from fedatoms.nn.masked_norm import MaskedBatchNorm
 
 RECIPE = Recipe(255, (0.5,), (0.25,), flip=True, pad=2, crop=0.8, fill="zero")
 SIZES = (5, 18, 1, 6)  # in batches of 4: last ones of one row and of two, and steps in which nothing is real

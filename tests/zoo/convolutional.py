@@ -168,6 +168,28 @@ def mobilenet_v3() -> nn.Module:
     return classifier(conv_norm(3, 8, stride=2), *blocks, width=12)
 
 
+class BatchNormAct2d(nn.BatchNorm2d):
+    """Normalises, drops and activates, as timm's module of this name does."""
+
+    def __init__(self, width: int, act: nn.Module, drop: nn.Module | None = None) -> None:
+        super().__init__(width)
+        self.drop, self.act = drop or nn.Identity(), act
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.act(self.drop(super().forward(x)))
+        return out
+
+
+def norm_act() -> nn.Module:
+    block = (nn.Conv2d(8, 8, 3, 1, 1, groups=8, bias=False), BatchNormAct2d(8, nn.PReLU(8), nn.Dropout(0.2)))
+    return classifier(
+        nn.Conv2d(3, 8, 3, 2, bias=False),
+        BatchNormAct2d(8, nn.SiLU(inplace=True)),
+        Residual(nn.Sequential(*block)),
+        width=8,
+    )
+
+
 def efficientnet() -> nn.Module:
     block = inverted(8, 8, 1, nn.SiLU, True)
     assert isinstance(block, Residual)

@@ -35,6 +35,8 @@ class Trial(NamedTuple):
     inputs: Inputs
     objective: str = "classification"
     targets: Callable[[int], Tensor] = lambda n: torch.arange(n) % c.CLASSES
+    sizes: tuple[int, int] = (5, 4)  # samples of the two clients
+    batch: int = 2
 
 
 class Row(NamedTuple):
@@ -75,6 +77,7 @@ TRIALS: dict[str, Trial] = {
     "MobileNet V2": Trial(c.mobilenet_v2, images),
     "MobileNet V3": Trial(c.mobilenet_v3, images),
     "EfficientNet (stochastic depth)": Trial(c.efficientnet, images),
+    "normalisation with its activation, as in timm": Trial(c.norm_act, images),
     "ConvNeXt (stochastic depth)": Trial(c.convnext, images),
     "U-Net, segmentation": Trial(c.UNet, images, "segmentation", pixels),
     "autoencoder, regression": Trial(c.autoencoder, images, "regression", images),
@@ -136,10 +139,10 @@ def _maps(trial: Trial, model: nn.Module) -> str:
 
 
 def _round(trial: Trial, model: nn.Module, map: str) -> dict[str, Tensor]:
-    clients = [(trial.inputs(n), trial.targets(n)) for n in (5, 4)]
+    clients = [(trial.inputs(n), trial.targets(n)) for n in trial.sizes]
     data = fedatoms.data.federation(clients, test=(trial.inputs(4), trial.targets(4)))
     objective = getattr(fedatoms.objectives, trial.objective)()
-    training = fedatoms.Training(lr=0.01, batch_size=2)
+    training = fedatoms.Training(lr=0.01, batch_size=trial.batch)
     sim = fedatoms.Simulation(model, data, objective=objective, training=training, map=map)  # type: ignore[arg-type]
     params = dict(train(sim, 1).state.server.params)
     assert all(leaf.isfinite().all() for leaf in params.values())

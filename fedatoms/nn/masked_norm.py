@@ -1,0 +1,123 @@
+"""BatchNorm that does not count padding: what stands in for a network's own where clients are trained at once."""
+
+import copy
+import math
+from collections.abc import Sequence
+from functools import reduce
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedatoms.nn.layers import swap
+
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
+
+def with_masked_norm(model: nn.Module) -> nn.Module:
+    """Puts masked layers in the place of those BatchNorms that are known, in ``model`` itself.
+
+    One that the network's own ``train()`` keeps in evaluation mode uses its statistics as they are, and stays.
+
+    >>> [type(layer).__name__ for layer in with_masked_norm(nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2).eval()))]
+    ['MaskedBatchNorm', 'BatchNorm1d']
+    """
+    norms = [layer for layer in model.modules() if isinstance(layer, BatchNorm) and layer.training]
+    known = [(layer, then) for layer in norms if (then := _applied_after(layer)) is not None]
+    return swap(model, {layer: MaskedBatchNorm(layer, then) for layer, then in known})
+
+
+def counts_padding(layer: nn.Module) -> bool:
+    """Says whether a layer has statistics of a batch and is not known, so that padded rows would be counted.
+
+    >>> counts_padding(nn.BatchNorm1d(2)), counts_padding(nn.SyncBatchNorm(2))
+    (False, True)
+    """
+    if isinstance(layer, BatchNorm) and _applied_after(layer) is not None:
+        return False
+    kinds = nn.modules.batchnorm
+    tracks = isinstance(layer, kinds._NormBase) and layer.track_running_stats
+    return tracks or isinstance(layer, kinds._BatchNorm)
+
+
+class MaskedBatchNorm(nn.Module):
+    """BatchNorm of the rows that the buffer ``real`` marks; the others, padding, become copies of the first.
+
+    ``then`` names modules of the layer that are applied to its outputs.
+
+    >>> norm = MaskedBatchNorm(nn.BatchNorm1d(1))
+    >>> norm.real = torch.tensor([True, True, False])
+    >>> norm(torch.tensor([[0.0], [2.0], [1e9]])).flatten()
+    tensor([-1.0000,  1.0000, -1.0000], grad_fn=<ViewBackward0>)
+    """
+
+    real: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, plain: BatchNorm, then: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps, self.momentum = plain.weight, plain.bias, plain.eps, plain.momentum
+        self.tracks = plain.track_running_stats
+        for name, buffer in plain.named_buffers(recurse=False):
+            self.register_buffer(name, buffer)
+        self.register_buffer("real", torch.ones(1, dtype=torch.bool), persistent=False)
+        self.then = tuple(then)
+        for name in self.then:
+            self.register_module(name, plain.get_submodule(name))
+
+    def forward(self, x: Tensor) -> Tensor:
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        column = (1, -1, *([1] * (x.dim() - 2)))
+        real = self.real.reshape(-1, *([1] * (x.dim() - 1)))
+        # A few equal rows have next to no variance: what differs from them is scaled by up to 1 / sqrt(eps) = 316, and
+        # by as much in the next layer, until it overflows and 0 * inf enters the sums.
+        x = torch.where(real, x, x[:1].detach())
+        rows = real.to(x.dtype)
+        count = (rows.sum() * math.prod(x.shape[2:])).clamp(min=1)
+        mean = (x * rows).sum(axes) / count
+        centred = x - mean.reshape(column)
+        variance = (centred**2 * rows).sum(axes) / count
+        if self.tracks:
+            self._remember(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
+        out = centred * (variance + self.eps).rsqrt().reshape(column)
+        out = out if self.weight is None else out * self.weight.reshape(column) + self.bias.reshape(column)
+        return reduce(lambda outputs, name: self.get_submodule(name)(outputs), self.then, out)
+
+    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+        self.num_batches_tracked = self.num_batches_tracked + 1
+        share = 1 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
+        self.running_mean = self.running_mean + share * (mean - self.running_mean)
+        self.running_var = self.running_var + share * (variance - self.running_var)
+
+
+def _applied_after(layer: BatchNorm) -> tuple[str, ...] | None:
+    """Names the modules that a BatchNorm applies to what it has normalised; None for what is something else.
+
+    torch's own has none; timm's ``BatchNormAct2d`` drops and activates.
+    """
+    if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+        return ()
+    then = ("drop", "act")
+    if type(layer).__name__ != "BatchNormAct2d" or not all(
+        isinstance(getattr(layer, name, None), nn.Module) for name in then
+    ):
+        return None
+    return then if _normalises_first(layer, then) else None
+
+
+@torch.no_grad()
+def _normalises_first(layer: BatchNorm, then: Sequence[str]) -> bool:
+    """Tries whether a layer of that name does no more than that, with statistics at random: a name is no promise."""
+    layer, draws = copy.deepcopy(layer).cpu().double().eval(), torch.Generator().manual_seed(0)
+    for leaf in (layer.weight, layer.bias, layer.running_mean, layer.running_var):
+        if leaf is not None:
+            leaf.copy_(torch.rand(leaf.shape, dtype=leaf.dtype, generator=draws) + 0.5)
+    x = torch.randn(1, layer.num_features, 2, 2, dtype=torch.float64, generator=draws)
+    settings = layer.weight, layer.bias, layer.running_mean is None, 0.0, layer.eps
+    plain = functional.batch_norm(x, layer.running_mean, layer.running_var, *settings)
+    try:
+        return torch.allclose(layer(x), reduce(lambda out, name: layer.get_submodule(name)(out), then, plain))
+    except Exception:  # of another kind
+        return False

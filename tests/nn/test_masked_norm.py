@@ -1,0 +1,45 @@
+"""BatchNorm with its activation is vectorised, and nothing that only has its name."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from zoo.convolutional import BatchNormAct2d as NormAct
+
+from fedatoms.nn.masked_norm import MaskedBatchNorm, counts_padding, with_masked_norm
+from fedatoms.nn.pure import network, why_not_vectorised
+
+
+class BatchNormAct2d(NormAct):
+    """Has timm's name, and normalises last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.BatchNorm2d.forward(self, self.act(x))
+
+
+@pytest.mark.parametrize("act", [nn.ReLU(inplace=True), nn.SiLU(), nn.PReLU(3)])
+def test_what_follows_the_normalisation_is_applied_to_it(act: nn.Module) -> None:
+    plain = NormAct(3, act).double()
+    masked = with_masked_norm(nn.Sequential(NormAct(3, act).double()))[0]
+    assert isinstance(masked, MaskedBatchNorm)
+    assert masked.state_dict().keys() == plain.state_dict().keys()
+    masked.real = torch.tensor([True, True, False])
+    x = torch.randn(3, 3, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(masked(x.clone())[:2], plain(x[:2].clone()))
+    torch.testing.assert_close(masked.running_var, plain.running_var)
+
+
+def test_padding_counts_for_nothing_in_a_network_of_them() -> None:
+    net = network(nn.Sequential(nn.Conv2d(1, 3, 3), NormAct(3, nn.ReLU(inplace=True))).double())
+    params = {**net.parameters, **net.statistics, **net.constants}
+    x = torch.randn(4, 1, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    key, real = torch.tensor(0), torch.tensor([True, True, True, False])
+    (padded, one), (short, other) = net.train(params, x, real, key), net.train(params, x[:3], None, key)
+    assert isinstance(padded, Tensor) and isinstance(short, Tensor)
+    torch.testing.assert_close(padded[:3], short)
+    torch.testing.assert_close(one, other)
+
+
+def test_a_layer_that_only_has_the_name_is_not_believed() -> None:
+    assert counts_padding(BatchNormAct2d(3, nn.ReLU()))
+    assert why_not_vectorised(nn.Sequential(NormAct(3, nn.ReLU()))) is None
+    assert "padded rows" in str(why_not_vectorised(nn.Sequential(BatchNormAct2d(3, nn.ReLU()))))
