@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedatoms.core.run_files import checkpoints
+from fedatoms.core.run_files import EXPERIMENT, checkpoints
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,12 +46,17 @@ def suggest(console: "Console", *steps: tuple[str, str]) -> None:
 
 @contextlib.contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """On Ctrl-C, says how to resume the run in a folder."""
+    """On Ctrl-C, or if another process of the run ends, says how to resume the run in a folder."""
     try:
         yield
     except KeyboardInterrupt:
         if checkpoints(folder):
             raise KeyboardInterrupt(f"Checkpoint saved. Continue with: fedatoms run --resume {folder}") from None
+        raise
+    except ConnectionError as lost:
+        if (folder / EXPERIMENT).exists():
+            way_out = "from its last checkpoint" if checkpoints(folder) else "anew: it has no checkpoint yet"
+            lost.args = (f"{lost}. Continue {way_out}: torchrun ... -m fedatoms run --resume {folder}",)
         raise
 
 

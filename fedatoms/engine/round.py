@@ -35,7 +35,7 @@ def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
     """Runs one round."""
     began, t = time.perf_counter(), state.round
     chosen, present = select(runtime.sim, t)
-    trained, got = _train(runtime, state, share_of(runtime, present))
+    trained, got = _train(runtime, state, _mine(runtime, present))
     if runtime.peers.size > 1:
         got = joined(runtime.peers, got, runtime.sim.device)
     new = aggregate(runtime, trained, present, got.total)._replace(last_sum=got.last_sum)
@@ -233,6 +233,10 @@ def kept_of(runtime: Runtime, state: State, old: Client, reply: Reply, i: int, v
     return Client(memory, own, {**before, **trees.unstack(reported, i)})
 
 
+def _mine(runtime: Runtime, clients: list[int]) -> list[int]:
+    return share_of(runtime, clients) if runtime.peers.size > 1 else clients
+
+
 def _train(runtime: Runtime, state: State, present: list[int]) -> tuple[State, Collected]:
     """Trains the clients of a round, and collects what they upload."""
     exchanging = runtime.sim.personal.collaboration is not None
@@ -331,6 +335,6 @@ def _bytes_down(runtime: Runtime, state: State, chosen: list[int]) -> Bytes:
 
 def _look_ahead(runtime: Runtime, t: int) -> None:
     """Draws the first batches of a round before it begins, while a GPU still works on the last one."""
-    for client in share_of(runtime, select(runtime.sim, t)[1])[:AHEAD]:
+    for client in _mine(runtime, select(runtime.sim, t)[1])[:AHEAD]:
         for place, phase in phases_of(runtime.sim):
             runtime.batches(client, t, phase.epochs or runtime.sim.training.epochs, place)

@@ -18,7 +18,7 @@ from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slo
 from fedatoms.engine.finetune import last_pass
 from fedatoms.engine.gloo import Place, connected
 from fedatoms.engine.loop import Progress, begin, rounds
-from fedatoms.engine.peers import ALONE, Peers
+from fedatoms.engine.peers import Peers
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
@@ -134,7 +134,7 @@ def port() -> int:
 
 
 def main() -> None:
-    """Runs everything on three processes, then on two while the third is alone, and what each of them left on others."""
+    """Runs everything on three processes, then on two while the third is alone, and then what others have left."""
     folder, rank = Path(sys.argv[1]), int(sys.argv[2])
     ports, slow = sys.argv[3].split(","), sys.argv[4] == "slow"
     torch.set_num_threads(1)
