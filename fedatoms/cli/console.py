@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedatoms.cli.processes import processes_here
 from fedatoms.core.run_files import EXPERIMENT, checkpoints
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ def resumable(folder: Path) -> Iterator[None]:
         raise
     except ConnectionError as lost:
         if (folder / EXPERIMENT).exists():
-            way_out = "from its last checkpoint" if checkpoints(folder) else "anew: it has no checkpoint yet"
-            lost.args = (f"{lost}. Continue {way_out}: torchrun ... -m fedatoms run --resume {folder}",)
+            again = f"torchrun --nproc-per-node {processes_here()} -m fedatoms run --resume {folder}"
+            lost.args = (f"{lost}. Continue with: {again}",)
         raise
 
 

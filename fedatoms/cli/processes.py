@@ -30,6 +30,11 @@ def is_silent(error: BaseException | None = None) -> bool:
     return rank != ("1" if first_is_lost else "0")
 
 
+def processes_here() -> str:
+    """Returns how many processes torchrun started on this machine."""
+    return os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1"
+
+
 def wait_for_the_first() -> None:
     """Lets process 0 say why all of them end, before torchrun stops it."""
     time.sleep(PAUSE)

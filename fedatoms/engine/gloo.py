@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -143,9 +144,14 @@ def _or_lost(collective: Callable[[], T], store: Store, place: Place, ended: Cal
     try:
         return collective()
     except RuntimeError as error:
-        lost = _wait(ended) or Lost(f"another process does not answer any more ({one_line(error)[-200:]})")
+        lost = _wait(ended) or Lost(f"another process does not answer any more ({_reason(error)})")
         _write(store, lost.rank, str(lost), noted=lost.noted)  # the first to know tells the others
         raise lost from None
+
+
+def _reason(error: Exception) -> str:
+    """Returns what torch says of a connection, without the place in its code."""
+    return re.sub(r"^\[\S+\] ", "", one_line(error))[:200].rstrip(".")
 
 
 def _wait(ended: Callable[[], Lost | None]) -> Lost | None:

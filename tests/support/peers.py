@@ -10,9 +10,12 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from fedatoms.algorithms import ALGORITHMS, algorithm
+from fedatoms.cli import main as cli
 from fedatoms.core.trees import Params
+from fedatoms.data.federations import Federation, federation
 from fedatoms.engine.evaluation import personal_score
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.finetune import last_pass
@@ -25,9 +28,14 @@ from fedatoms.engine.state import State
 from fedatoms.nn.hadamard import factorise
 from fedatoms.personal import METHODS, personal
 from fedatoms.runs.checkpoints import load_checkpoint, load_share, save_checkpoint
-from fedatoms.testing.small import network, simulation
+from fedatoms.testing.small import clients, network, simulation
 
-ROUNDS, STOP = 4, 2
+ROUNDS, STOP = 3, 2
+RUN = "--rounds 3 --epochs 1 --clients 10 --fraction 0.5 --failures 0.2 --checkpoint-every 2 --device cpu --threads 1"
+RUNS = {  # on disk, by the command line; states in memory and on disk
+    "shared": "--algorithm scaffold --parametrisation atoms --beta 1/2 --slow-local keep --client-state disk",
+    "personal": "--parametrisation atoms --personal local-atoms --last-epochs 1",
+}
 EXCHANGES = {
     "every round": Exchange(every_round()),
     "discard": Exchange(fast_slow(FAST, SLOW, 2)),
@@ -56,23 +64,30 @@ class Seen(NamedTuple):
     personal: list[float]  # after a last pass
 
 
-def everything() -> dict[str, Simulation]:
-    """Returns every algorithm, every exchange and every personalised method, on small data in float64."""
+def everything(*, slow: bool) -> dict[str, Simulation]:
+    """Returns every algorithm, exchange and personalised method, on small data in float64; if slow, every pair."""
     sims = {}
-    for name in ALGORITHMS:
-        for kind, exchange in EXCHANGES.items():
-            if kind == "every round" or name in ("fedavg", "scaffold", "feddc"):
-                score = ("server", "selected", "all") if kind != "discard" else ("server",)
-                sims[f"{name}, {kind}"] = simulation(algorithm=algorithm(name), exchange=exchange, score=score)
-        sims[f"{name}, nothing else kept"] = simulation(algorithm=algorithm(name))
+    for number, name in enumerate(ALGORITHMS):
+        kinds = list(EXCHANGES) if slow else [list(EXCHANGES)[number % len(EXCHANGES)], "every round"]
+        for kind in kinds:
+            score = ("server",) if kind == "every round" else ("server", "selected", "all")
+            sims[f"{name}, {kind}"] = simulation(algorithm=algorithm(name), exchange=EXCHANGES[kind], score=score)
     for name in METHODS:
         if name != "none":
             model = factorise(plain(), 0.5, personal=True) if name == "pfedpara" else network()
             sims[name] = simulation(model, personal=personal(name), score=("server", "personal"))
     sims["vectorised"] = simulation(map="vectorised", block=2, fraction=1.0, failures=0.0)
-    sims["one client"] = simulation(fraction=0.25, failures=0.0)
-    sims["half fail"] = simulation(algorithm=algorithm("scaffold"), failures=0.7, score=("server", "all"))
+    sims["fewer clients than processes"] = simulation(algorithm=algorithm("feddc"), fraction=0.25, failures=0.0)
+    sims["most fail"] = simulation(algorithm=algorithm("scaffold"), failures=0.7, score=("server", "all"))
+    sims["read late"] = simulation(data=read_late())
     return sims
+
+
+def read_late() -> Federation:
+    """Makes clients whose samples are read when they train on them."""
+    whole = clients()
+    parts = [TensorDataset(whole.x[part], whole.y[part]) for part in whole.parts]
+    return federation(parts, test=(whole.test_x, whole.test_y), lazy=True)
 
 
 def on_disk(name: str, sim: Simulation, folder: Path) -> Simulation:
@@ -133,28 +148,39 @@ def port() -> int:
         return int(free.getsockname()[1])
 
 
+def command(words: str, rank: int, size: int, at: str) -> None:
+    """Types a command in one of several processes, as torchrun would start it."""
+    about = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": at}
+    os.environ.update({name: str(value) for name, value in about.items()})
+    if status := cli(["run", *words.split()]):
+        raise SystemExit(status)
+
+
 def main() -> None:
     """Runs everything on three processes, then on two while the third is alone, and then what others have left."""
-    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
-    ports, slow = sys.argv[3].split(","), sys.argv[4] == "slow"
+    folder, rank, slow = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[4] == "slow"
+    ports, found = iter(sys.argv[3].split(",")), {}
     torch.set_num_threads(1)
-    sims, found = everything(), {}
+    sims = everything(slow=slow)
 
     def play(how: Callable[..., Seen], what: str, size: int, place: int) -> None:
-        os.environ["MASTER_PORT"] = ports.pop(0)
+        os.environ["MASTER_PORT"] = next(ports)
         with connected(Place(place, size, place)) as (peers, _):
             for number, (name, sim) in enumerate(sims.items()):
-                if how is whole or slow or number % 3 == 0 or name in METHODS:
+                if how is whole or slow or number % 3 == 0 or name == "fedpac":
                     start = folder / what.split(" from ")[-1] / name.replace(" ", "-")
                     found[what, name] = tuple(how(name, sim, peers, start))
 
     play(whole, "3", 3, rank)
-    ahead = len(ports)
     play(whole, "2", 2, rank) if rank < 2 else play(whole, "1", 1, 0)
     play(rest, "2 from 3", 2, rank) if rank < 2 else play(rest, "1 from 3", 1, 0)
-    assert len(ports) == ahead - 2
     play(rest, "3 from 1", 3, rank)
     torch.save(found, folder / f"{rank}.pt")
+    for name, flags in RUNS.items():
+        here = f"{RUN} {flags} --out {folder}"
+        command(f"{here} --name {name}-3", rank, 3, next(ports))
+        at, longer = next(ports), f"--resume {folder}/{name}-3 --rounds 5"
+        command(longer, rank, 2, at) if rank < 2 else command(f"{here} --name {name}-1 --rounds 5", 0, 1, at)
 
 
 if __name__ == "__main__":
