@@ -20,6 +20,7 @@ T = TypeVar("T")
 NEEDED = ("RANK", "MASTER_ADDR", "MASTER_PORT")
 PATIENCE = 1800.0  # seconds that a process waits for the slowest one: the time-out where no connection is closed
 PAUSE = 2.0  # seconds in which a process that ends can say why, and its number is given back
+INLINE = 8192  # bytes of a message that need no second one
 _NOTE = "fedatoms/ended"
 
 
@@ -129,15 +130,21 @@ def _added(here: Tensor) -> Tensor:
 
 
 def _shown(here: bytes, size: int) -> list[bytes]:
+    """Sends a first part of fixed size, which tells the length, and the rest only if there is one."""
+    first = _all(len(here).to_bytes(8, "little") + here[:INLINE].ljust(INLINE, b"\0"), size)
+    lengths = [int.from_bytes(each[:8], "little") for each in first]
+    longest = max(lengths)
+    rest = _all(here[INLINE:].ljust(longest - INLINE, b"\0"), size) if longest > INLINE else [b""] * size
+    return [(each[8:] + more)[:length] for each, more, length in zip(first, rest, lengths, strict=True)]
+
+
+def _all(here: bytes, size: int) -> list[bytes]:
     import torch.distributed as dist
 
-    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
-    dist.all_gather(lengths, torch.tensor([len(here)]))
-    longest = max(int(length) for length in lengths)
-    data = torch.frombuffer(bytearray(here.ljust(longest, b"\0")), dtype=torch.uint8)
-    found = [torch.empty(longest, dtype=torch.uint8) for _ in range(size)]
+    data = torch.frombuffer(bytearray(here), dtype=torch.uint8)
+    found = [torch.empty_like(data) for _ in range(size)]
     dist.all_gather(found, data)
-    return [bytes(each[: int(length)].numpy()) for each, length in zip(found, lengths, strict=True)]
+    return [each.numpy().tobytes() for each in found]
 
 
 def _or_lost(collective: Callable[[], T], store: Store, place: Place, ended: Callable[[], Lost | None]) -> T:

@@ -76,7 +76,8 @@ def everything(*, slow: bool) -> dict[str, Simulation]:
         if name != "none":
             model = factorise(plain(), 0.5, personal=True) if name == "pfedpara" else network()
             sims[name] = simulation(model, personal=personal(name), score=("server", "personal"))
-    sims["vectorised"] = simulation(map="vectorised", block=2, fraction=1.0, failures=0.0)
+    if slow:  # torch imports much for it
+        sims["vectorised"] = simulation(map="vectorised", block=2, fraction=1.0, failures=0.0)
     sims["fewer clients than processes"] = simulation(algorithm=algorithm("feddc"), fraction=0.25, failures=0.0)
     sims["most fail"] = simulation(algorithm=algorithm("scaffold"), failures=0.7, score=("server", "all"))
     sims["read late"] = simulation(data=read_late())
