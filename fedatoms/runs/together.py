@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from fedatoms.core.lookup import some
 from fedatoms.core.outside import naming
 from fedatoms.core.run_files import CHECKPOINT, CLIENTS
@@ -57,7 +59,10 @@ def here(peers: Peers) -> Build:
     def build(experiment: Experiment, folder: Path) -> Simulation:
         sim = simulation(experiment, folder)
         device = device_here(sim.device, peers.local) if peers.size > 1 else sim.device
-        return sim if device == sim.device else replace(sim, device=device)
+        if device == sim.device:
+            return sim
+        torch.cuda.set_device(device)  # for kernels that are started on the current card
+        return replace(sim, device=device)
 
     return build
 
