@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -29,12 +30,12 @@ from fedatoms.runs.provenance import provenance_of
 
 RESULT = Path(__file__).parent / "results" / "processes.json"
 CONTESTANTS = ((1, 1), (1, 2), (2, 1))  # processes, and threads of each
-NETWORKS = {
+NETWORKS: dict[str, Callable[[], Simulation]] = {
     "digits-cnn, 10 clients x 72 digits, 5 epochs": lambda: simulation(Experiment(device="cpu", score="server")),
     "LeNet, 10 clients x 100 images, 1 epoch of batches of 50": lambda: lenet_clients(10, 100, 10),
 }
 PARAMETERS = (10**5, 10**6, 10**7)
-TURNS, ROUNDS = 5, 3
+TURNS, ROUNDS = 3, 2
 
 
 def main() -> None:
@@ -97,6 +98,7 @@ def _started(size: int, threads: int) -> dict[str, float]:
         for rank in range(size)
     ]
     said = [each.communicate()[0] for each in started]
+    print(f"{size} x {threads}", said[0].strip(), file=sys.stderr)
     if any(each.returncode for each in started):
         raise RuntimeError("a process failed: see above")
     found: dict[str, float] = json.loads(said[0])

@@ -56,7 +56,7 @@ def save_checkpoint(folder: Path, state: State, *, trajectory: str, seconds: flo
 def load_share(folder: Path, done: int, runtime: Runtime, *, trajectory: str) -> State:
     """Reads this process's share of the checkpoint after ``done`` rounds, which process 0 has found whole."""
     path = folder / f"{done:06d}.json"
-    return _load(path, runtime, trajectory, []).state if path.exists() else begin(runtime)
+    return _load(path, runtime, trajectory, []).state if done or path.exists() else begin(runtime)
 
 
 def load_checkpoint(folder: Path, runtime: Runtime, *, trajectory: str, set_aside: bool = True) -> Loaded:
