@@ -55,7 +55,7 @@ def resumable(folder: Path) -> Iterator[None]:
             raise KeyboardInterrupt(f"Checkpoint saved. Continue with: fedatoms run --resume {folder}") from None
         raise
     except ConnectionError as lost:
-        if (folder / EXPERIMENT).exists():
+        if processes_here() != "1" and (folder / EXPERIMENT).exists():
             again = f"torchrun --nproc-per-node {processes_here()} -m fedatoms run --resume {folder}"
             lost.args = (f"{lost}. Continue with: {again}",)
         raise

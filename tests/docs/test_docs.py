@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import pickle
 import re
 import runpy
@@ -377,6 +378,16 @@ def test_the_page_of_performance_quotes_the_files() -> None:
         f"{100 * (times['decomposed / plain'] - 1):.0f} % slower than the plain network",
     ):
         assert quote in _words("docs/performance.md"), quote
+
+
+def test_the_page_of_performance_shows_what_processes_gain() -> None:
+    found, page = json.loads((ROOT / "benchmarks/results/processes.json").read_text()), _words("docs/performance.md")
+    for name in {row["network"] for row in found["rounds"]}:
+        cells = [f"{row['ms']:,.0f}" for row in found["rounds"] if row["network"] == name]
+        assert f"| {name} | {' | '.join(cells)} |" in page
+    for row in found["sums of two processes"]:
+        assert f"| {row['parameters']:,} | {row['bytes']:,} | {row['ms']:.1f} |" in page
+    assert f"commit {found['provenance']['commit']}" in page
 
 
 def _results(*presets: str) -> list[Result]:
