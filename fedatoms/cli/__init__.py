@@ -14,6 +14,7 @@ from tyro.conf import Suppress, subcommand
 
 from fedatoms.cli.console import say
 from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, message_of, parse
+from fedatoms.cli.processes import check_alone, is_silent, wait_for_the_first
 from fedatoms.core.lookup import find
 from fedatoms.core.memory import is_out_of_memory
 from fedatoms.core.version import __version__
@@ -70,10 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words[:1] = [SPELT.get(word, word) for word in words[:1]]
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *where: say(as_typed(str(message), words))
+            warnings.showwarning = lambda message, *where: _warn(as_typed(str(message), words))
             return _parsed(words)()
     except KeyboardInterrupt as stop:
-        print(*("fedatoms: stopped.", *stop.args), file=sys.stderr)
+        if not is_silent():
+            print(*("fedatoms: stopped.", *stop.args), file=sys.stderr)
         return 130
     except BrokenPipeError:  # whoever read the output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -81,8 +83,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (*CAUGHT, RuntimeError) as error:
         if os.environ.get("FEDATOMS_DEBUG") or not (isinstance(error, CAUGHT) or is_out_of_memory(error)):
             raise
-        print(f"fedatoms: {message_of(error, words)}", file=sys.stderr)
+        if is_silent(error):
+            wait_for_the_first()
+        else:
+            print(f"fedatoms: {message_of(error, words)}", file=sys.stderr)
         return 2
+
+
+def _warn(text: str) -> None:
+    if not is_silent():
+        say(text)
 
 
 def _parsed(words: Sequence[str]) -> Job:
@@ -91,6 +101,7 @@ def _parsed(words: Sequence[str]) -> Job:
         print(f"fedatoms {__version__}")
         return lambda: 0
     path, command = _chosen(words)
+    check_alone(" ".join(path))
     rest = list(words[len(path) :]) or (["--help"] if command.needs_words else [])
     options = cast(Options, _union(COMMANDS, path, rest))
     try:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedatoms.core.run_files import checkpoints
+from fedatoms.cli.processes import processes_here
+from fedatoms.core.run_files import EXPERIMENT, checkpoints
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,12 +47,17 @@ def suggest(console: "Console", *steps: tuple[str, str]) -> None:
 
 @contextlib.contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """On Ctrl-C, says how to resume the run in a folder."""
+    """On Ctrl-C, or if another process of the run ends, says how to resume the run in a folder."""
     try:
         yield
     except KeyboardInterrupt:
         if checkpoints(folder):
             raise KeyboardInterrupt(f"Checkpoint saved. Continue with: fedatoms run --resume {folder}") from None
+        raise
+    except ConnectionError as lost:
+        if processes_here() != "1" and (folder / EXPERIMENT).exists():
+            again = f"torchrun --nproc-per-node {processes_here()} -m fedatoms run --resume {folder}"
+            lost.args = (f"{lost}. Continue with: {again}",)
         raise
 
 

@@ -10,6 +10,7 @@ from tyro.conf import arg
 from fedatoms.cli.args import GROUPS, before_flags, flags, typed, updated, value_of
 from fedatoms.cli.console import line, resumable, say, suggest, terminal, watching
 from fedatoms.cli.parsing import Job, Options, as_typed
+from fedatoms.cli.processes import joined
 from fedatoms.core.lookup import counted
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load, load_run
@@ -71,23 +72,37 @@ def starting_point(name: str) -> Experiment:
 
 def _run(experiment: Experiment) -> int:
     from fedatoms.runs.comparison import existing
-    from fedatoms.runs.execute import run
+    from fedatoms.runs.execute import Engine, run
+    from fedatoms.runs.together import assist, check_alike, dismiss, here
 
     home = Path(experiment.out) / run_name(experiment)
-    if (result := existing(experiment)) is not None:
-        say(f"{home} holds this run already: nothing is run again.")
-        return _show(result, home)
-    with watching(terminal(), home.name, experiment.rounds) as watch, resumable(home):
-        result = run(experiment, watch=watch)
+    with joined() as peers, resumable(home):
+        check_alike(peers, experiment)
+        if peers.rank:
+            assist(peers, experiment, home)
+            return 0
+        if (result := existing(experiment)) is not None:
+            dismiss(peers)
+            say(f"{home} holds this run already: nothing is run again.")
+            return _show(result, home)
+        with watching(terminal(), home.name, experiment.rounds) as watch:
+            result = run(experiment, watch=watch, engine=Engine(here(peers), peers=peers))
     return _show(result, home)
 
 
 def _resume(home: Path, before: Experiment, after: Experiment) -> int:
-    from fedatoms.runs.execute import resume
+    from fedatoms.runs.execute import Engine, resume
+    from fedatoms.runs.together import assist, check_alike, here
 
     changes = {name: value for name, value in dataclasses.asdict(after).items() if value != getattr(before, name)}
-    with watching(terminal(), home.name, after.rounds) as watch, resumable(home):
-        result = resume(home, changes, watch=watch, say=lambda text: say(as_typed(text)))
+    with joined() as peers, resumable(home):
+        check_alike(peers, after, folder=str(home))
+        if peers.rank:
+            assist(peers, after, home)
+            return 0
+        engine = Engine(here(peers), peers=peers) if peers.size > 1 else None
+        with watching(terminal(), home.name, after.rounds) as watch:
+            result = resume(home, changes, watch=watch, say=lambda text: say(as_typed(text)), engine=engine)
     return _show(result, home)
 
 

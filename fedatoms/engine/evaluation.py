@@ -13,6 +13,7 @@ from fedatoms.core.options import Scored
 from fedatoms.core.scales import ACCURACY, Scale
 from fedatoms.core.trees import Params
 from fedatoms.data.batches import cast_inputs, cast_targets
+from fedatoms.engine.peers import gather, owned, union
 from fedatoms.engine.runtime import Runtime, scored_at_once
 from fedatoms.engine.state import State
 from fedatoms.objectives.base import Metric, Objective
@@ -81,8 +82,10 @@ def scored_model(state: State, which: Scored, clients: int) -> Params:
 
 def score(runtime: Runtime, params: Params) -> Score:
     """Evaluates a model on the test set."""
-    each = _outcomes(runtime, params, torch.arange(len(runtime.data.test_y)))
-    return score_of(runtime.sim.objective, [one.double().mean(0) for one in each])
+    rows = torch.arange(len(runtime.data.test_y))
+    if runtime.peers.size > 1:
+        return score_of(runtime.sim.objective, _shared_means(runtime, params, rows))
+    return score_of(runtime.sim.objective, [one.double().mean(0) for one in _outcomes(runtime, params, rows)])
 
 
 def score_of(objective: Objective, means: Means) -> Score:
@@ -107,17 +110,19 @@ def personal_score(runtime: Runtime, state: State) -> Score:
 def personal_sums(runtime: Runtime, state: State) -> list[Tensor]:
     """Adds up what is known of each client's test images, (C, ...), in float64: of each metric, and the loss."""
     server, parts = state.server.params, runtime.data.test_parts
-    own = [_own(runtime, state, client) for client in range(len(parts))]
+    own = {client: _own(runtime, state, client) for client in owned(runtime.peers, range(len(parts)))}
     found: dict[int, list[Tensor]] = {}
-    alike = [client for client, tree in enumerate(own) if not tree and len(parts[client])]  # no personal parameters yet
+    alike = [client for client, tree in own.items() if not tree and len(parts[client])]  # no personal parameters yet
     if alike:
         each = _outcomes(runtime, server, torch.arange(len(runtime.data.test_y)))
         found |= {client: _sums(one[parts[client].to(runtime.sim.device)] for one in each) for client in alike}
-    owners, at_once = [client for client, tree in enumerate(own) if tree], _clients_at_once(runtime)
+    owners, at_once = [client for client, tree in own.items() if tree], _clients_at_once(runtime)
     for first in range(0, len(owners), at_once):
         some = owners[first : first + at_once]
         outcomes = _own_outcomes(runtime, server, [own[client] for client in some], [parts[client] for client in some])
         found.update(zip(some, map(_sums, outcomes), strict=True))
+    if runtime.peers.size > 1:
+        found = union(runtime.peers, found)
     nothing = [torch.zeros_like(one) for one in next(iter(found.values()), [])]  # of clients that are not tested
     columns = zip(*(found.get(client, nothing) for client in range(len(parts))), strict=True)
     return [torch.stack(column).cpu() for column in columns]
@@ -155,6 +160,14 @@ def to_numbers(objective: Objective, means: Means) -> dict[str, Tensor]:
 def from_numbers(objective: Objective, numbers: Mapping[str, Tensor]) -> list[Tensor]:
     """Inverts ``to_numbers``."""
     return [*(numbers[one.name] / _factor(one) for one in objective.metrics), numbers["loss"]]
+
+
+def _shared_means(runtime: Runtime, params: Params, rows: Tensor) -> list[Tensor]:
+    """Returns the means over test samples, of which each process evaluates a part."""
+    mine = rows.tensor_split(runtime.peers.size)[runtime.peers.rank]
+    sums = _sums(_outcomes(runtime, params, mine)) if len(mine) else []
+    everyone = [each for each in gather(runtime.peers, sums) if each]
+    return [torch.stack(column).sum(0) / len(rows) for column in zip(*everyone, strict=True)]
 
 
 def _factor(metric: Metric) -> float:

@@ -12,6 +12,7 @@ from fedatoms.core.options import Group
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import cast_inputs
 from fedatoms.data.federations import samples_of
+from fedatoms.engine.peers import owned, union
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.spec import head_of
 from fedatoms.engine.state import State
@@ -60,10 +61,11 @@ def aggregate(runtime: Runtime, state: State, uploads: Uploads) -> State:
         return state
     common, parts = _method(runtime).settle(state.common, list(uploads.values()))
     rows = {}
-    for client, part in zip(uploads, parts, strict=True):
+    parts_of = dict(zip(uploads, parts, strict=True))
+    for client in owned(runtime.peers, uploads):
         row = state.clients.read(client)
         assert row is not None, "a client that uploaded has a state"
-        rows[client] = state.clients.keep(client, row._replace(own={**row.own, **part}), state.round)
+        rows[client] = state.clients.keep(client, row._replace(own={**row.own, **parts_of[client]}), state.round)
     return state._replace(common=common, clients=state.clients.updated(rows))
 
 
@@ -75,6 +77,13 @@ def uploads_of(runtime: Runtime, state: State, before: Mapping[int, Params], aft
         assert row is not None, "a client that trained has a state"
         uploads[client] = FeatureReport(trees.restrict(row.own, runtime.layout.own), before[client], features)
     return uploads
+
+
+def uploads_of_all(runtime: Runtime, uploads: Uploads) -> Uploads:
+    """Returns what the clients of all processes upload, on this one's device."""
+    plain = {client: tuple(each) for client, each in uploads.items()}
+    device, everyone = torch.device(runtime.sim.device), union(runtime.peers, plain)
+    return {client: FeatureReport(*(_moved(tree, device) for tree in each)) for client, each in everyone.items()}
 
 
 def bytes_up(runtime: Runtime, uploads: Uploads) -> Bytes:
@@ -89,6 +98,10 @@ def bytes_down(runtime: Runtime, state: State, chosen: list[int], uploads: Uploa
     common: Bytes = {_GROUP: len(chosen) * trees.nbytes(_method(runtime).sends(state.common))}
     own = (ledger.bytes_of({"own": each.own}, runtime.layout.labels) for each in uploads.values())
     return ledger.add(common, *own)
+
+
+def _moved(tree: Params, device: torch.device) -> Params:
+    return trees.apply(lambda leaf: leaf.to(device), tree)
 
 
 def _method(runtime: Runtime) -> Collaboration:

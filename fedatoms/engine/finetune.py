@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fedatoms.engine.client_round import check_finite
 from fedatoms.engine.round import train_own
-from fedatoms.engine.runtime import Runtime, prepare
+from fedatoms.engine.runtime import Runtime, prepare, share_of
 from fedatoms.engine.state import State
 from fedatoms.personal.base import Phase
 
@@ -18,7 +18,7 @@ def last_pass(runtime: Runtime, state: State, epochs: int, clients: list[int] | 
     """
     last = runtime_of_last_pass(runtime, epochs)
     (phase,) = last.sim.personal.phases
-    everyone = list(range(len(runtime.sim.data.parts)))
+    everyone = share_of(last, list(range(len(runtime.sim.data.parts))))
     state, traces = train_own(last, state, everyone if clients is None else clients, phase, place=_LAST)
     for each in traces:
         check_finite(each, state.round)

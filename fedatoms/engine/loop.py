@@ -19,6 +19,7 @@ from fedatoms.engine.checks import check_reports
 from fedatoms.engine.client_states import Clients
 from fedatoms.engine.evaluation import Score, evaluate
 from fedatoms.engine.limits import check_machine
+from fedatoms.engine.peers import will_stop
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation, check_simulation
@@ -92,6 +93,8 @@ def rounds(runtime: Runtime, state: State, until: int, eval_every: int = 1) -> I
                 f"round {record.round + 1}: {what}. Lower lr, set clip=10, or look at the test set."
             )
         yield Progress(state, record, scores)
+        if state.round < until and will_stop(runtime.peers):
+            raise KeyboardInterrupt
 
 
 def _trained(runtime: Runtime, until: int, eval_every: int, watch: Watch | None) -> Trained:

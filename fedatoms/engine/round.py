@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,8 +19,9 @@ from fedatoms.core.trees import Memory, Params
 from fedatoms.engine import feature_exchange, server
 from fedatoms.engine.client_round import Alignment, Job, Learner, Reply, Traces, finite_loss, traces_of
 from fedatoms.engine.client_states import Client
+from fedatoms.engine.collected import Collected, joined
 from fedatoms.engine.limits import AHEAD
-from fedatoms.engine.runtime import Layout, Runtime
+from fedatoms.engine.runtime import Layout, Runtime, share_of
 from fedatoms.engine.spec import Simulation, head_of, shared_phase
 from fedatoms.engine.state import Record, State
 from fedatoms.personal.base import Phase
@@ -34,7 +35,9 @@ def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
     """Runs one round."""
     began, t = time.perf_counter(), state.round
     chosen, present = select(runtime.sim, t)
-    trained, got = _train(runtime, state, present)
+    trained, got = _train(runtime, state, _mine(runtime, present))
+    if runtime.peers.size > 1:
+        got = joined(runtime.peers, got, runtime.sim.device)
     new = aggregate(runtime, trained, present, got.total)._replace(last_sum=got.last_sum)
     new, more_up, more_down = _collaborate(runtime, trained, new, chosen, got)
     up, down = ledger.add(got.up, more_up), ledger.add(_bytes_down(runtime, state, chosen), more_down)
@@ -230,30 +233,23 @@ def kept_of(runtime: Runtime, state: State, old: Client, reply: Reply, i: int, v
     return Client(memory, own, {**before, **trees.unstack(reported, i)})
 
 
-class _Collected(NamedTuple):
-    """What has been collected in a round so far."""
-
-    total: server.Total
-    last_sum: Params | None
-    up: Bytes
-    own: list[Traces]  # of each block, in the phases that upload nothing
-    shared: list[Traces]  # in the one whose result is uploaded
-    before: Mapping[int, Params]  # clients' feature statistics, if they are exchanged
-    after: Mapping[int, Params]
+def _mine(runtime: Runtime, clients: list[int]) -> list[int]:
+    return share_of(runtime, clients) if runtime.peers.size > 1 else clients
 
 
-def _train(runtime: Runtime, state: State, present: list[int]) -> tuple[State, _Collected]:
+def _train(runtime: Runtime, state: State, present: list[int]) -> tuple[State, Collected]:
     """Trains the clients of a round, and collects what they upload."""
     exchanging = runtime.sim.personal.collaboration is not None
     before = feature_exchange.before_training(runtime, state, present) if exchanging else {}
-    nothing = _Collected(server.NOTHING_YET, state.last_sum, {}, [], [], before, {})
+    last_sum = state.last_sum if runtime.peers.rank == 0 else trees.zeros_like(state.last_sum or {}) or None
+    nothing = Collected(server.NOTHING_YET, last_sum, {}, [], [], before, {})
     trained, got, own = train_phases(runtime, state, present, partial(_collect, runtime), nothing, before=before)
     return trained, got._replace(own=own)
 
 
 def _collect(
-    runtime: Runtime, got: _Collected, state: State, block: list[int], reply: Reply, view: View
-) -> tuple[_Collected, Rows]:
+    runtime: Runtime, got: Collected, state: State, block: list[int], reply: Reply, view: View
+) -> tuple[Collected, Rows]:
     """Adds the replies of a block of clients to what has been collected, and says what these clients keep."""
     before = [row_of(runtime, state, client) for client in block]
     after = [kept_of(runtime, state, old, reply, i, view) for i, old in enumerate(before)]
@@ -271,12 +267,14 @@ def _collect(
 
 
 def _collaborate(
-    runtime: Runtime, trained: State, new: State, chosen: list[int], got: _Collected
+    runtime: Runtime, trained: State, new: State, chosen: list[int], got: Collected
 ) -> tuple[State, Bytes, Bytes]:
     """Applies what clients upload to a collaboration, if the method has one; counts its bytes up and down."""
     if runtime.sim.personal.collaboration is None:
         return new, {}, {}
     uploads = feature_exchange.uploads_of(runtime, trained, got.before, got.after)
+    if runtime.peers.size > 1:
+        uploads = feature_exchange.uploads_of_all(runtime, uploads)
     return feature_exchange.collaborate(runtime, new, uploads, chosen)
 
 
@@ -337,6 +335,6 @@ def _bytes_down(runtime: Runtime, state: State, chosen: list[int]) -> Bytes:
 
 def _look_ahead(runtime: Runtime, t: int) -> None:
     """Draws the first batches of a round before it begins, while a GPU still works on the last one."""
-    for client in select(runtime.sim, t)[1][:AHEAD]:
+    for client in _mine(runtime, select(runtime.sim, t)[1])[:AHEAD]:
         for place, phase in phases_of(runtime.sim):
             runtime.batches(client, t, phase.epochs or runtime.sim.training.epochs, place)

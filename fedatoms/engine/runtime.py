@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedatoms.algorithms.base import Server
+from fedatoms.algorithms.base import Server, nothing
 from fedatoms.core.inputs import Inputs, each
 from fedatoms.core.options import Group
 from fedatoms.core.trees import Params
@@ -22,6 +22,7 @@ from fedatoms.engine.execution.loop import MapClients, one_by_one
 from fedatoms.engine.execution.vmap import NotVectorisable, refusing, vectorised
 from fedatoms.engine.gpu.rewrite import BatchedKernels, traced
 from fedatoms.engine.limits import AHEAD, check_machine
+from fedatoms.engine.peers import ALONE, Peers, even_share, owned
 from fedatoms.engine.server import sample_size
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.layers import copied
@@ -50,10 +51,11 @@ class Runtime(NamedTuple):
     map_clients: MapClients
     predict: Predict  # outputs, as the objective reads them; on a GPU full batches run with batched kernels
     batches: Planner  # on the host; the last ones are cached
+    peers: Peers = ALONE  # the processes that train the run together
 
 
-def prepare(sim: Simulation, like: Runtime | None = None) -> Runtime:
-    """Builds all that a simulation needs to run, and reuses what ``like`` has already built alike.
+def prepare(sim: Simulation, like: Runtime | None = None, peers: Peers = ALONE) -> Runtime:
+    """Builds all that a simulation needs to run, and reuses what ``like`` has already built alike, with its peers.
 
     On a GPU this starts the compiler's processes. ``prepare(replace(sim, seed=1), like=runtime)`` has other clients and
     batches, and compiles nothing again.
@@ -76,10 +78,11 @@ def prepare(sim: Simulation, like: Runtime | None = None) -> Runtime:
         "objective",
         "head",
     }  # a compiled step reads the data
-    map_clients = like.map_clients if like and mapped <= same else _map_of(sim, net)
+    peers = like.peers if like else peers
+    map_clients = like.map_clients if like and mapped <= same else _map_of(sim, net, peers.size)
     remembered = 2 * AHEAD * len(sim.personal.phases)
     batches = planner(sim.data.parts, sim.data.recipe, sim.training.samples, sim.seed, remembered)
-    return Runtime(sim, net, data, layout_of(sim), map_clients, predict, batches)
+    return Runtime(sim, net, data, layout_of(sim), map_clients, predict, batches, peers)
 
 
 def layout_of(sim: Simulation) -> Layout:
@@ -91,6 +94,20 @@ def layout_of(sim: Simulation) -> Layout:
     stays = frozenset(name for name, group in labels.items() if group in sim.exchange.personal)
     own = stays | sim.personal.own(sim.model, labels)
     return Layout(labels, parameters, own, stays if sim.personal.beside else own)
+
+
+def share_of(runtime: Runtime, clients: list[int]) -> list[int]:
+    """Returns which of some clients this process trains: those that it owns, or an even share if they keep nothing.
+
+    A state stays where it is, so the shares of a round are only even on average; without states they always are.
+    """
+    sim, peers, sizes = runtime.sim, runtime.peers, runtime.sim.data.parts
+    if peers.size == 1:
+        return clients
+    keep = runtime.layout.own or sim.exchange.slow_local == "keep" or "all" in sim.score
+    if keep or sim.algorithm.client_memory is not nothing:
+        return owned(peers, clients)
+    return even_share(peers, clients, lambda client: len(sizes[client]))
 
 
 def scored_at_once(device: str) -> int:
@@ -155,7 +172,7 @@ def _with_batched_kernels(predict: Predict, params: Params, x: Tensor) -> Predic
     return graph
 
 
-def _map_of(sim: Simulation, net: Network) -> MapClients:
+def _map_of(sim: Simulation, net: Network, processes: int) -> MapClients:
     """Returns the requested map, or the faster one on the device: on a CPU a plain loop beats vmap."""
     why_not = check_map(sim)
     if sim.map == "one_by_one" or (sim.map == "auto" and sim.device == "cpu"):
@@ -172,6 +189,6 @@ def _map_of(sim: Simulation, net: Network) -> MapClients:
             return sim.block
         whole = learner._replace(trained=frozenset(net.parameters))  # a later phase may train all of it
         fits = room(whole, broadcast, job) if sim.device.startswith("cuda") else UNMEASURED
-        return even_blocks(sample_size(len(sim.data.parts), sim.fraction), fits)
+        return even_blocks(-(-sample_size(len(sim.data.parts), sim.fraction) // processes), fits)
 
     return in_blocks(make, size_of_blocks, one_by_one if sim.map == "auto" else None)

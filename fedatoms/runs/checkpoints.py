@@ -19,6 +19,7 @@ from fedatoms.core.records import FORMAT, fit, read_record, sealed
 from fedatoms.core.trees import Memory, Params, misfit
 from fedatoms.engine.client_states import Client, Clients, flatten, unflatten
 from fedatoms.engine.loop import begin
+from fedatoms.engine.peers import ALONE, Peers, gather, owned, union
 from fedatoms.engine.remote import misfit_of
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
@@ -34,14 +35,28 @@ class Loaded(NamedTuple):
     notes: list[str]
 
 
-def save_checkpoint(folder: Path, state: State, *, trajectory: str, seconds: float) -> None:
-    """Writes a checkpoint and removes what none of the last ones needs."""
+def save_checkpoint(folder: Path, state: State, *, trajectory: str, seconds: float, peers: Peers = ALONE) -> None:
+    """Writes a checkpoint and removes what none of the last ones needs.
+
+    Each process writes the files of its own clients, process 0 all else; none goes on before it is whole.
+    """
     live = {row.path.name for row in state.clients.rows.values() if isinstance(row, Stored)}
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        _save(folder, state, trajectory, seconds)
+        rows = _stored_by_all(folder, state, peers)
+        live |= {name for name, _ in rows.values()}
+        if peers.rank == 0:
+            _save(folder, state, rows, trajectory, seconds)
     finally:  # also when the disk is full: files that no whole checkpoint needs take up space
-        _tidy(folder, live)
+        if peers.rank == 0:
+            _tidy(folder, live)
+    gather(peers, state.round)
+
+
+def load_share(folder: Path, done: int, runtime: Runtime, *, trajectory: str) -> State:
+    """Reads this process's share of the checkpoint after ``done`` rounds, which process 0 has found whole."""
+    path = folder / f"{done:06d}.json"
+    return _load(path, runtime, trajectory, []).state if done or path.exists() else begin(runtime)
 
 
 def load_checkpoint(folder: Path, runtime: Runtime, *, trajectory: str, set_aside: bool = True) -> Loaded:
@@ -77,8 +92,14 @@ def _is_damage(error: Exception) -> bool:
     return not isinstance(error, OSError) or error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
 
 
-def _save(folder: Path, state: State, trajectory: str, seconds: float) -> None:
+def _stored_by_all(folder: Path, state: State, peers: Peers) -> dict[int, tuple[str, int]]:
+    """Writes what clients keep, and returns the file and the checksum of every client of the run."""
     rows = {client: _stored(folder, client, row, state.round) for client, row in state.clients.rows.items()}
+    mine = {client: (row.path.name, row.checksum) for client, row in rows.items()}
+    return mine if peers.size == 1 else union(peers, mine)
+
+
+def _save(folder: Path, state: State, rows: dict[int, tuple[str, int]], trajectory: str, seconds: float) -> None:
     data = save({path: leaf.cpu().contiguous() for path, leaf in _flatten(state).items()})
     replace_file(folder / f"{state.round:06d}.safetensors", data)
     manifest = {
@@ -89,7 +110,7 @@ def _save(folder: Path, state: State, trajectory: str, seconds: float) -> None:
         "checksum": zlib.crc32(data),
         "versions": state.versions,
         "held": {str(client): dict(held) for client, held in state.held.items()},
-        "clients": {str(client): [row.path.name, row.checksum] for client, row in rows.items()},
+        "clients": {str(client): row for client, row in rows.items()},
     }
     replace_file(folder / f"{state.round:06d}.json", json.dumps(sealed({FORMAT: 2, **manifest})).encode())
 
@@ -119,7 +140,7 @@ def _load(path: Path, runtime: Runtime, trajectory: str, notes: list[str]) -> Lo
     data = read_bytes(path.with_suffix(".safetensors"))
     if zlib.crc32(data) != manifest["checksum"]:
         raise ValueError("its tensors do not match their checksum")
-    fresh, rows = begin(runtime), _stored_clients(path.parent / "clients", manifest)
+    fresh, rows = begin(runtime), _stored_clients(path.parent / "clients", manifest, runtime.peers)
     state = _unflatten({name: leaf.to(runtime.sim.device) for name, leaf in load(data).items()}, fresh)
     for row in rows.values():
         _check_fit(misfit_of(runtime, unflatten(read_file(row))), f"{row.path.name}: its tensors")
@@ -143,12 +164,14 @@ def _read_manifest(path: Path, trajectory: str) -> _Manifest:
     return manifest
 
 
-def _stored_clients(folder: Path, manifest: _Manifest) -> dict[int, Stored]:
+def _stored_clients(folder: Path, manifest: _Manifest, peers: Peers) -> dict[int, Stored]:
+    """Returns the files of this process's clients; process 0 checks those of all."""
     rows = {int(client): Stored(folder / name, crc) for client, (name, crc) in manifest["clients"].items()}
-    for row in rows.values():
+    mine = {client: rows[client] for client in owned(peers, rows)}
+    for row in (mine if peers.rank else rows).values():
         if zlib.crc32(read_bytes(row.path)) != row.checksum:
             raise ValueError(f"{row.path.name} does not match its checksum")
-    return rows
+    return mine
 
 
 def _in_place(clients: Clients, rows: dict[int, Stored]) -> Clients:

@@ -12,6 +12,7 @@ from fedatoms.core.lookup import counted
 from fedatoms.core.outside import naming
 from fedatoms.core.run_files import CHECKPOINT, CLIENTS, EXPERIMENT, RESULT, ROUNDS
 from fedatoms.engine.loop import Progress, Watch, begin, rounds
+from fedatoms.engine.peers import ALONE, Peers
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
@@ -41,6 +42,7 @@ from fedatoms.runs.rounds import (
 )
 from fedatoms.runs.states import has_begun, noting_failure
 from fedatoms.runs.tensorboard_log import check_tensorboard, tensorboard
+from fedatoms.runs.together import is_due, lead
 
 Say = Callable[[str], None]
 Known = Callable[[], Result | None]
@@ -56,6 +58,7 @@ class Engine(NamedTuple):
     # what to do about a folder that holds a run already, or that another process writes
     if_exists: str = "Continue it with `fedatoms run --resume {folder}`, or use another `name`."
     if_locked: str = WAY_OUT
+    peers: Peers = ALONE  # processes that train the run together; this one is number 0, the others ``assist`` it
 
 
 def run(
@@ -84,9 +87,10 @@ def run(
             raise ValueError(f"{folder} already holds a run. {way_out}")
         configure(experiment)
         with naming(yours(experiment)):  # an experiment that cannot be run fails here: it leaves no folder
-            runtime = prepare(sim)
+            runtime = prepare(sim, peers=engine.peers)
             fresh = Loaded(begin(runtime), 0.0, [])
         write_json(folder / EXPERIMENT, sealed_fields(experiment))
+        lead(engine.peers, folder, 0)
         return _finish(_Run(experiment, runtime, folder, engine, watch), fresh, keep_rounds(folder, []))
 
 
@@ -100,7 +104,7 @@ def resume(
     known: Known = lambda: None,
 ) -> Result:
     """Continues a run from its last checkpoint; ``changes`` may ask for more rounds or another device."""
-    if engine is None and is_remote(folder):
+    if (engine is None or engine.peers.size > 1) and is_remote(folder):
         raise ValueError(f"{folder} is a run on nodes, which hold its clients' states. Continue it with {RESUME}.")
     engine = engine or Engine()
     new = _changed(folder, changes)
@@ -110,8 +114,10 @@ def resume(
             return found
         remove_partials(folder)
         configure(new)
-        runtime = prepare(sim)
-        return _finish(_Run(new, runtime, folder, engine, watch), *_last_checkpoint(new, runtime, folder, say))
+        runtime = prepare(sim, peers=engine.peers)
+        loaded, seal = _last_checkpoint(new, runtime, folder, say)
+        lead(engine.peers, folder, loaded.state.round)
+        return _finish(_Run(new, runtime, folder, engine, watch), loaded, seal)
 
 
 def _check_experiment(experiment: object) -> None:
@@ -183,7 +189,7 @@ class _Run(NamedTuple):
 
 def _finish(run: _Run, loaded: Loaded, seal: int) -> Result:
     """Runs the rounds that are left, then writes the model and the result."""
-    began, source = time.perf_counter() - loaded.seconds, provenance_of(run.runtime.sim.device)
+    began, source = time.perf_counter() - loaded.seconds, provenance_of(run.runtime.sim.device, run.engine.peers.size)
     experiment, runtime, folder, engine, _ = run
     with noting_failure(folder), naming(yours(experiment)):
         state = _train(run, loaded.state, began, seal)
@@ -207,14 +213,16 @@ def _train(run: _Run, state: State, began: float, seal: int) -> State:
     def save_state() -> None:
         lines.save(state.round)
         spent = time.perf_counter() - began
-        save_checkpoint(folder / CHECKPOINT, state, trajectory=trajectory(experiment), seconds=spent)
+        save_checkpoint(
+            folder / CHECKPOINT, state, trajectory=trajectory(experiment), seconds=spent, peers=engine.peers
+        )
 
     with Writer(folder, state.round, seal) as lines:
         try:
             for progress in engine.rounds(runtime, state, experiment.rounds, experiment.eval_every):
                 lines.append(row_of(progress))
                 state = progress.state  # after its line: a checkpoint never knows more rounds than the file
-                if state.round % experiment.checkpoint_every == 0 and state.round < experiment.rounds:
+                if is_due(experiment, state.round):
                     save_state()
                 for each in watchers:
                     each(progress)

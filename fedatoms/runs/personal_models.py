@@ -6,6 +6,7 @@ from fedatoms.core.files import write_file
 from fedatoms.core.trees import restrict
 from fedatoms.engine.evaluation import Score, personal_score
 from fedatoms.engine.finetune import last_pass
+from fedatoms.engine.peers import gather, owned
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
 from fedatoms.experiment.fields import Experiment
@@ -17,14 +18,21 @@ FOLDER = "personal"
 
 def finish_personal(experiment: Experiment, runtime: Runtime, state: State, folder: Path) -> dict[str, float]:
     """Gives every client a last local pass, writes its personal parameters, and returns how good their models are."""
+    score = train_personal(experiment, runtime, state, folder)
+    return {**score_before(folder, experiment.rounds), **score_after(score)}
+
+
+def train_personal(experiment: Experiment, runtime: Runtime, state: State, folder: Path) -> Score:
+    """Trains, scores and writes clients' own models; each process writes those of its own clients."""
     if experiment.last_epochs:  # else there is no pass, and what follows is the last round's
         runtime, state = last_pass(runtime, state, experiment.last_epochs)
     score = personal_score(runtime, state)
-    for client in range(len(runtime.data.parts)):
+    for client in owned(runtime.peers, range(len(runtime.data.parts))):
         row = state.clients.read(client)
         own = state.server.params if row is None else row.own  # who never took part has the server's, as in its score
         write_file(personal_file(folder, client), restrict(own, runtime.layout.own))
-    return {**score_before(folder, experiment.rounds), **score_after(score)}
+    gather(runtime.peers, score.value)  # all files are there
+    return score
 
 
 def personal_file(folder: Path, client: int) -> Path:

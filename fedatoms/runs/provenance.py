@@ -12,8 +12,8 @@ import torch
 from fedatoms.core.version import __version__
 
 
-def provenance_of(device: str) -> dict[str, object]:
-    """Describes this machine and this code.
+def provenance_of(device: str, processes: int = 1) -> dict[str, object]:
+    """Describes this machine and this code, and how many processes share the work.
 
     >>> provenance_of("cpu")["fedatoms"] == __version__
     True
@@ -25,6 +25,7 @@ def provenance_of(device: str) -> dict[str, object]:
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "processes": processes,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import pickle
 import re
 import runpy
@@ -117,6 +118,9 @@ def test_commands_run_as_printed(page: Path) -> None:
         elif words[0] == "fedatoms":
             less = next((flags for part, flags in SMALLER.items() if part in command), "")
             assert main(words[1:] + less.split()) == 0, command
+        elif words[0] == "torchrun":  # beside this interpreter, wherever that is
+            less = SMALLER["fedatoms run "].split() if "--resume" not in words else []
+            subprocess.run([sys.executable, "-m", "torch.distributed.run", *words[1:], *less], check=True)
         else:
             assert shutil.which(words[0]) or words[0] == "pre-commit", command
 
@@ -374,6 +378,16 @@ def test_the_page_of_performance_quotes_the_files() -> None:
         f"{100 * (times['decomposed / plain'] - 1):.0f} % slower than the plain network",
     ):
         assert quote in _words("docs/performance.md"), quote
+
+
+def test_the_page_of_performance_shows_what_processes_gain() -> None:
+    found, page = json.loads((ROOT / "benchmarks/results/processes.json").read_text()), _words("docs/performance.md")
+    for name in {row["network"] for row in found["rounds"]}:
+        cells = [f"{row['ms']:,.0f}" for row in found["rounds"] if row["network"] == name]
+        assert f"| {name} | {' | '.join(cells)} |" in page
+    for row in found["sums of two processes"]:
+        assert f"| {row['parameters']:,} | {row['bytes']:,} | {row['ms']:.1f} |" in page
+    assert f"commit {found['provenance']['commit']}" in page
 
 
 def _results(*presets: str) -> list[Result]:
