@@ -6,14 +6,14 @@ from pathlib import Path
 
 from fedatoms.algorithms import ALGORITHMS as METHODS
 from fedatoms.bench.report import fill, table
-from fedatoms.evidence.claims import Claim
-from fedatoms.evidence.claims import claims as all_claims
+from fedatoms.core.gains import Gain, mean_gain, over_seeds, short
 from fedatoms.evidence.paper import tables
 from fedatoms.evidence.paper.study_list import BETAS, PAIR, SAMPLED
 from fedatoms.evidence.paper.tables import CIFAR, Cell, Column, Pair
 from fedatoms.evidence.results.cells import gain_of, match, place
 from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import group, key_of, on_common_seeds
+from fedatoms.evidence.results.pairs import gain_between, known_spreads
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1
 from fedatoms.runs.comparison import compare
@@ -27,8 +27,8 @@ DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 CIFAR10 = [column for column in CIFAR if column.dataset == "cifar10"]
 PAPER = {cell.preset: cell for name in DATASETS for cell in tables.cells(1, name)}
 SEARCHED = ("fedavg", "feddyn")  # by which settings are chosen, on held-out images
-FOUND = find([ROOT])
-GROUPS = {each.key: each for each in group(FOUND.runs)}
+GROUPS = {each.key: each for each in group(find([ROOT]).runs)}
+SPREAD = known_spreads(list(GROUPS.values())).shared  # what one seed's gains are judged by
 OURS = match(list(GROUPS.values()))  # as the page has it, over all seeds that there are
 
 
@@ -54,36 +54,47 @@ def _cell(cell: Cell) -> list[str]:
 def gains() -> str:
     """Writes what the decomposition adds to each algorithm, and the means."""
     heads = ("", *(f"{_title(column)}, {who}" for column in CIFAR for who in ("paper", "ours")))
-    columns = [side for column in CIFAR for side in zip(*map(_gains, _pairs(column)), strict=True)]
-    lines = [[NAMES[name], *(f"{column[row]:+.2f}" for column in columns)] for row, name in enumerate(ALGORITHMS)]
-    means = ["mean", *(f"{statistics.mean(column):+.2f}" for column in columns)]
-    paper, ours = (statistics.mean(gain for column in columns[who::2] for gain in column) for who in (0, 1))
+    found = [list(map(_gains, _pairs(column))) for column in CIFAR]
+    lines = [
+        [NAMES[name], *(_gain(each) for column in found for each in column[row])] for row, name in enumerate(ALGORITHMS)
+    ]
+    means = ["mean", *(_gain(each) for column in found for each in _means(column))]
+    paper, ours = (_gain(each) for each in _means([each for column in found for each in column]))
     pairs = len(CIFAR) * len(ALGORITHMS)
-    return (
-        f"{table(heads, [*lines, means])}\n\nMean over the {pairs} pairs: {paper:+.2f} in the paper, {ours:+.2f} here."
-    )
+    return f"{table(heads, [*lines, means])}\n\nMean over the {pairs} pairs: {paper} in the paper, {ours} here."
+
+
+def _means(found: Sequence[tuple[float, Gain]]) -> tuple[float, Gain]:
+    paper, ours = zip(*found, strict=True)
+    return statistics.mean(paper), mean_gain(ours, SPREAD)
+
+
+def _gain(value: float | Gain) -> str:
+    return short(value) if isinstance(value, Gain) else f"{value:+.2f}"
 
 
 def numbers() -> str:
     """Writes what 9 atoms add, and what 25 add with the same seeds."""
     heads = ("", *(f"{_title(column)}, {number}" for column in CIFAR for number in (9, 25)), "mean, 9", "mean, 25")
     found = {name: [_both_numbers(name, column) for column in CIFAR] for name in ALGORITHMS}
-    lines = [_gain_line(NAMES[name], row) for name, row in found.items()]
-    columns = [tuple(map(statistics.mean, zip(*column, strict=True))) for column in zip(*found.values(), strict=True)]
-    return table(heads, [*lines, _gain_line("mean", columns)])
+    lines = [_gain_line(NAMES[name], row, row) for name, row in found.items()]
+    columns = [_mean_of(column) for column in zip(*found.values(), strict=True)]
+    return table(heads, [*lines, _gain_line("mean", columns, [both for row in found.values() for both in row])])
 
 
-def _gain_line(name: str, row: Sequence[tuple[float, ...]]) -> list[str]:
-    means = map(statistics.mean, zip(*row, strict=True))
-    return [name, *(f"{gain:+.2f}" for gain in (*(each for both in row for each in both), *means))]
+def _gain_line(name: str, row: Sequence[tuple[Gain, ...]], over: Sequence[tuple[Gain, ...]]) -> list[str]:
+    return [name, *(short(gain) for gain in (*(each for both in row for each in both), *_mean_of(over)))]
 
 
-def _both_numbers(name: str, column: Column) -> tuple[float, ...]:
+def _mean_of(row: Sequence[tuple[Gain, ...]]) -> tuple[Gain, ...]:
+    return tuple(mean_gain(side, SPREAD) for side in zip(*row, strict=True))
+
+
+def _both_numbers(name: str, column: Column) -> tuple[Gain, ...]:
     kinds = ("", "-atoms", "-atoms25")
     wanted = [key_of(PRESETS[f"{name}{kind}-{column.dataset}-{column.classes}"]) for kind in kinds]
-    groups = on_common_seeds([GROUPS[key] for key in wanted])
-    plain, *decomposed = (statistics.mean(_all(run.result) for run in each.runs) for each in groups)
-    return tuple(each - plain for each in decomposed)
+    plain, *decomposed = on_common_seeds([GROUPS[key] for key in wanted])
+    return tuple(gain_between(each, plain, SPREAD) for each in decomposed)
 
 
 def feddyn() -> str:
@@ -131,7 +142,7 @@ def partitions() -> str:
 
 def _both(name: str, plain: str, atoms: str) -> list[str]:
     one, two = (_read(folder).accuracy["all"].headline for folder in (plain, atoms))
-    return [name, f"{one:.2f}", f"{two:.2f}", f"{two - one:+.2f}"]
+    return [name, f"{one:.2f}", f"{two:.2f}", short(over_seeds([two - one], SPREAD))]
 
 
 def atoms() -> str:
@@ -160,16 +171,8 @@ def _controls(name: str) -> list[str]:
 
 def personal() -> str:
     """Writes accuracies of clients' own models next to the paper's Table 2, a table for each partition."""
-    heads = (
-        "preset and folder",
-        "paper",
-        "ours",
-        "difference",
-        "mean of the last ten",
-        "worst tenth",
-        "spread",
-        "server",
-    )
+    first = ("preset and folder", "paper", "ours", "difference")
+    heads = (*first, "mean of the last ten", "worst tenth", "spread", "server")
     return "\n\n".join(
         f"{_title(column)}: 100 clients with {column.classes} classes each\n\n"
         + table(heads, [_personal(cell) for cell in tables.cells(2, column.dataset) if cell.column == column])
@@ -263,15 +266,15 @@ def rates() -> str:
     """Writes what 25 atoms add with seed 0 at the rate of the network, and at twice that rate."""
     heads = ("", *(f"{_title(column)}, {rate}" for column in CIFAR for rate in ("once", "twice")))
     found = {name: [_at_both_rates(name, column) for column in CIFAR] for name in ALGORITHMS}
-    lines = [[NAMES[name], *(f"{gain:+.2f}" for both in row for gain in both)] for name, row in found.items()]
-    once, twice = map(statistics.mean, zip(*(both for row in found.values() for both in row), strict=True))
-    return f"{table(heads, lines)}\n\nMean over the pairs: {once:+.2f} once, {twice:+.2f} twice."
+    lines = [[NAMES[name], *(short(gain) for both in row for gain in both)] for name, row in found.items()]
+    once, twice = map(short, _mean_of([both for row in found.values() for both in row]))
+    return f"{table(heads, lines)}\n\nMean over the pairs: {once} once, {twice} twice."
 
 
-def _at_both_rates(name: str, column: Column) -> tuple[float, float]:
+def _at_both_rates(name: str, column: Column) -> tuple[Gain, ...]:
     cell = f"{column.dataset}-{column.classes}"
     plain, decomposed = _all(_read(f"{name}-{cell}")), f"{name}-atoms25-{cell}"
-    return _all(_read(decomposed)) - plain, _all(_read(f"atoms-lr-2/{decomposed}")) - plain
+    return tuple(over_seeds([_all(_read(each)) - plain], SPREAD) for each in (decomposed, f"atoms-lr-2/{decomposed}"))
 
 
 def _all(result: Result) -> float:
@@ -282,18 +285,7 @@ def _two(value: float) -> str:
     return f"{value:.2f}"
 
 
-def claims() -> str:
-    """Writes the paper's claims with the page's verdicts."""
-    return table(("claim", "verdict", "paper", "ours"), [_claim(claim) for claim in all_claims(FOUND)], align="---")
-
-
-def _claim(claim: Claim) -> list[str]:
-    numbers = ["" if value is None else f"{value:{claim.unit.form}} {claim.unit.name}" for value in claim.numbers]
-    return [claim.text, claim.verdict, numbers[0], f"{'at least ' * claim.at_least}{numbers[1]}"]
-
-
 BLOCKS = {
-    "claims": claims,
     "cells": cells,
     "gains": gains,
     "numbers": numbers,
@@ -335,8 +327,8 @@ def _pairs(column: Column) -> list[Pair]:
     return [pair for pair in tables.pairs(column.dataset) if pair.plain.column == column]
 
 
-def _gains(pair: Pair) -> tuple[float, float]:
-    ours = gain_of(pair, OURS)
+def _gains(pair: Pair) -> tuple[float, Gain]:
+    ours = gain_of(pair, OURS, SPREAD)
     assert ours is not None
     return pair.gain, ours
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedatoms.bench.report import fill, table
+from fedatoms.core.gains import over_seeds
 from fedatoms.evidence.results.finding import find
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity
@@ -18,7 +19,6 @@ RATES, BEYOND = (0.1, 0.15, 0.2), {0.1: 0.05, 0.2: 0.3}  # tried first; and then
 DECAY, DECAYS = 1e-3, (5e-4, 2e-3)  # of all rates; and of the best one
 HOLDOUT, SEEDS = 0.1, (0, 1, 2)  # of the search, which has seed 0; of the runs on test images
 NAMES = {"fedavg": "FedAvg", "feddyn": "FedDyn", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
-STUDENT = {2: 12.706, 3: 4.303}  # of the 95 % interval of a mean over so many seeds
 Known = Mapping[str, float]  # accuracy of model all over the last 100 rounds, by identity
 
 
@@ -131,10 +131,10 @@ def _tested(cell: tuple[str, str, int], known: Known) -> list[str]:
         return []
     usual = [_scores(side, Setting(RATES[0], DECAY), known) for side in sides]
     gains = [atoms - plain for plain, atoms in zip(*tuned, strict=True)]
-    mean, half = statistics.mean(gains), STUDENT[len(gains)] * statistics.stdev(gains) / len(gains) ** 0.5
+    mean, low, high, *_ = over_seeds(gains)
     before = [statistics.mean(scores) for scores in usual]
     both = [f"{statistics.mean(scores):.2f} ({_setting(best)})" for scores, best in zip(tuned, chosen, strict=True)]
-    interval = f"{mean - half:+.2f} to {mean + half:+.2f}"
+    interval = f"{low:+.2f} to {high:+.2f}"
     return [_cell(sides[0]), *both, f"{mean:+.2f}", interval, *map(_two, before), f"{before[1] - before[0]:+.2f}"]
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from fedatoms.adapt.joining import Joined
 from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
+from fedatoms.core.gains import Gain, beyond, short
 from fedatoms.core.ledger import total
 from fedatoms.core.lookup import counted, some
 from fedatoms.core.scales import ACCURACY, Scale
@@ -30,7 +31,7 @@ def result_table(made: TerminalTable) -> Table | str:
     table = _titled(made.title, made.note)
     table.show_edge = table.pad_edge = False  # so that Table 1 fits 80 columns
     for n, head in enumerate(made.heads):
-        table.add_column(head, justify="left" if n == 0 else "right", overflow="fold")
+        table.add_column(head, justify="left" if n == 0 else "right", overflow="fold", no_wrap=head == "data")
     for row in made.rows:
         table.add_row(*map(_shown, row))
     return table
@@ -99,35 +100,51 @@ def inspected_lines(found: Summary) -> list[str]:
 
 
 def tables(lines: Sequence[Line], title: str) -> list[Table]:
-    """Makes what a comparison shows: its table, and one of clients' own models if there are some."""
+    """Makes what a comparison shows: scores, what they cost, and clients' own models if there are some."""
     personal = [line for line in lines if line.personal]
-    return [comparison(lines, title), *([own_models(personal)] if personal else [])]
+    return [comparison(lines, title), costs(lines), *([own_models(personal)] if personal else [])]
 
 
 def comparison(lines: Sequence[Line], title: str) -> Table:
-    """Makes the table of a comparison: a line for each run and scored model; it fits 80 columns."""
+    """Makes the table of scores: a line for each run and scored model, with its gain over the first; 80 columns."""
     mean, seeds = averaged(line.results[0].experiment.rounds for line in lines), {line.seeds for line in lines}
     spread = "" if seeds == {1} else "± standard deviation; "
-    metric = lines[0].metric
+    metric, several = lines[0].metric, len(lines) > 1
     unit = f", in {metric.unit}" if metric.unit else ""
-    table = _table(title, f"{scored_on(lines)} {metric.name}: {mean}{unit}; {spread}{counted(seeds, 'seed')}")
+    gains = f"; gain over {lines[0].label}, paired by seed, ± 95 % interval" if several else ""
+    table = _table(title, f"{scored_on(lines)} {metric.name}: {mean}{unit}; {spread}{counted(seeds, 'seed')}{gains}")
     table.add_column("model", no_wrap=True)
-    to_reach = f"{lines[0].target:.1f} %" if metric.unit == "%" else metric.write(lines[0].target)
-    target = [f"rounds to\n{to_reach}"] if len(lines) > 1 else []
-    size, bytes_unit = (1e9, "GB") if max(line.bytes_up for line in lines) > 1e9 else (1e6, "MB")
-    for head in (metric.name, "final", "best", f"{bytes_unit} up\n+ down", "seconds", *target):
+    for head in (metric.name, *(["gain"] if several else []), "final", "best"):
         table.add_column(head, justify="right", no_wrap=True)
     for line in lines:
         for place, (name, each) in enumerate(line.scores.items()):
+            gain = [_gain(line, name, lines[0])] if several else []
+            scores = (_spread(Spread(*each[:2]), metric), *gain, metric.number(each.final), metric.number(each.best))
             last = place == len(line.scores) - 1
-            scores = (_spread(Spread(*each[:2]), metric), metric.number(each.final), metric.number(each.best))
-            table.add_row(
-                "" if place else line.label,
-                name,
-                *scores,
-                *(() if place else _costs(line, size)[: 2 + len(target)]),
-                end_section=last,
-            )
+            table.add_row("" if place else line.label, name, *scores, end_section=last)
+    return table
+
+
+def _gain(line: Line, name: str, first: Line) -> str:
+    """Writes the gain of a model over the first line's; nothing for the first, and a dash if they share no seed."""
+    if line is first:
+        return ""
+    gain = line.gains.get(name)
+    return "-" if gain is None else short(gain, "+.2f" if line.metric.unit == "%" else "+.4g")
+
+
+def costs(lines: Sequence[Line]) -> Table:
+    """Makes the table of what runs cost: bytes, seconds, and rounds to a score that all of them reach."""
+    metric, size = lines[0].metric, max(line.bytes_up for line in lines)
+    scale, unit = (1e9, "GB") if size > 1e9 else (1e6, "MB")
+    to_reach = f"{lines[0].target:.1f} %" if metric.unit == "%" else metric.write(lines[0].target)
+    target = [f"rounds to {to_reach}"] if len(lines) > 1 else []
+    table = _table("cost", "mean over seeds" if any(line.seeds > 1 for line in lines) else "")
+    for head in (f"{unit} up", f"{unit} down", "seconds", *target):
+        table.add_column(head, justify="right", no_wrap=True)
+    for line in lines:
+        sent = f"{line.bytes_up / scale:.1f}", f"{line.bytes_down / scale:.1f}", f"{line.seconds:.1f}"
+        table.add_row(line.label, *sent, *([f"{line.rounds_to_target:.0f}"] if target else []))
     return table
 
 
@@ -164,26 +181,27 @@ def own_models(lines: Sequence[Line]) -> Table:
     return table
 
 
-def _costs(line: Line, size: float) -> tuple[str, str, str]:
-    sent = f"{line.bytes_up / size:.1f} + {line.bytes_down / size:.1f}"
-    return sent, f"{line.seconds:.1f}", f"{line.rounds_to_target:.0f}"
-
-
 def judgement(lines: Sequence[Line]) -> str:
     """Says in words what a comparison of two measured, also where the second does not win."""
     first, second = lines[0], lines[-1]
     metric, parts = first.metric, []
     digits, unit = (".2f", "points") if metric.unit == "%" else (".4g", metric.axis)
     for name, mine in second.scores.items():
-        before = first.scores[name]
-        gain, sign = mine.mean - before.mean, 1 if metric.higher else -1
-        noise = max(mine.deviation or 0.0, before.deviation or 0.0)
-        word = "wins" if sign * gain > noise else "loses" if sign * gain < -noise else "within the spread of the seeds"
-        word = "one seed: no spread to judge by" if second.seeds == 1 else word
-        parts.append(f"{name} {gain:+{digits}} {unit} ({word}), final {mine.final - before.final:+{digits}}")
+        before, gain = first.scores[name], second.gains.get(name)
+        if gain is not None:
+            said = f"{name} {short(gain, f'+{digits}')} {unit} ({_won(gain, below=not metric.higher)})"
+            parts.append(f"{said}, final {mine.final - before.final:+{digits}}")
     if first.bytes_up:  # local training sends nothing
         parts.append(f"bytes sent up {second.bytes_up / first.bytes_up - 1:+.0%}")
     return f"Measured, {second.label} against {first.label}: {'; '.join(parts)}."
+
+
+def _won(gain: Gain, *, below: bool) -> str:
+    """Says who wins if the whole interval says so; ``below`` where a lower score is the better one."""
+    if gain.low is None:
+        return "one seed: no spread to judge by"
+    words = {"supported": "wins", "contradicted": "loses", "inconclusive": "within the 95 % interval"}
+    return words[beyond(gain, below=below)]
 
 
 def why_more_bytes(lines: Sequence[Line]) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from fedatoms.core import ledger
+from fedatoms.core.gains import Gain, Pooled, gain, paired, pool
 from fedatoms.core.run_files import EXPERIMENT, RESULT
 from fedatoms.core.scales import Scale
 from fedatoms.engine.loop import Watch
@@ -19,6 +20,7 @@ from fedatoms.runs.lock import check_free
 from fedatoms.runs.results import Result, Summary, read_result, score_curves
 from fedatoms.runs.rounds import read_rounds
 
+Pools = Mapping[str, Pooled | None]  # of each scored model
 Watching = Callable[[str, int], AbstractContextManager[Watch]]  # label, rounds
 
 
@@ -51,6 +53,7 @@ class Line(NamedTuple):
     rounds_to_target: float
     seeds: int
     results: list[Result]
+    gains: dict[str, Gain | None]  # of each scored model, against the first line; None if they share no seed
 
     @property
     def metric(self) -> Scale:
@@ -115,13 +118,18 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 
 def compare(results: Sequence[Result]) -> list[Line]:
-    """Groups results that differ in the seed only, in the order in which they come."""
+    """Groups results that differ in the seed only, in the order in which they come; gains are against the first."""
     metric, groups = _metric_of(results), dict[str, list[Result]]()
     for result in results:
         groups.setdefault(identity(result.experiment, without=("seed",)), []).append(result)
     names = labels([group[0].experiment for group in groups.values()])
     target = metric.worst(metric.best(score for _, score in curve(result)) for result in results)
-    return [_line(name, group, target) for name, group in zip(names, groups.values(), strict=True)]
+    first, *others = groups.values()
+    pooled = {
+        name: pool(paired(_headlines(each, name), _headlines(first, name)) for each in others)
+        for name in first[0].scores
+    }
+    return [_line(name, each, first, target, pooled) for name, each in zip(names, groups.values(), strict=True)]
 
 
 def curve(result: Result) -> list[tuple[int, float]]:
@@ -163,7 +171,7 @@ def _show(name: str, value: object) -> str:
     return f"{name.replace('_', '-')}={'none' if value == '' else value}"
 
 
-def _line(label: str, group: list[Result], target: float) -> Line:
+def _line(label: str, group: list[Result], first: list[Result], target: float, pooled: Pools) -> Line:
     reaches = group[0].metric.reaches
     reached = [next(t for t, score in curve(result) if reaches(score, target)) for result in group]
     return Line(
@@ -177,7 +185,20 @@ def _line(label: str, group: list[Result], target: float) -> Line:
         rounds_to_target=statistics.mean(reached),
         seeds=len(group),
         results=group,
+        gains=_gains(group, first, pooled),
     )
+
+
+def _gains(group: list[Result], first: list[Result], pooled: Pools) -> dict[str, Gain | None]:
+    """Returns what a line has more than the first one, for the models that both score; nothing for the first itself."""
+    if group is first:
+        return {}
+    both = [name for name in group[0].scores if name in first[0].scores]
+    return {name: gain(_headlines(group, name), _headlines(first, name), pooled[name]) for name in both}
+
+
+def _headlines(group: list[Result], name: str) -> dict[int, float]:
+    return {result.experiment.seed: result.scores[name].headline for result in group if name in result.scores}
 
 
 def _metric_of(results: Sequence[Result]) -> Scale:

@@ -25,6 +25,7 @@ from fedatoms.bench.line_up import JAX, OURS
 from fedatoms.bench.report import content
 from fedatoms.bench.results import Row, find_row, read
 from fedatoms.cli import main
+from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, short
 from fedatoms.core.methods import Table
 from fedatoms.data import load
 from fedatoms.evidence.claims.base import CLEAR
@@ -32,7 +33,8 @@ from fedatoms.evidence.paper.tables import Cell, Pair, pairs
 from fedatoms.evidence.paper.tables import cells as paper_cells
 from fedatoms.evidence.results.cells import Ours, gain_of, match, ours_of
 from fedatoms.evidence.results.finding import find
-from fedatoms.evidence.results.groups import group
+from fedatoms.evidence.results.groups import Group, group
+from fedatoms.evidence.results.pairs import known_spreads
 from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import ALGORITHMS as TABLE1_ALGORITHMS
 from fedatoms.experiment.presets import PRESETS, TABLE2_ROWS
@@ -315,8 +317,9 @@ def test_a_result_is_what_its_rounds_say(folder: Path) -> None:
 
 def test_the_page_of_the_paper_shows_the_files() -> None:
     page, made = (RUNS / "README.md").read_text(), runpy.run_path(str(RUNS / "table.py"))
-    for name, block in made["BLOCKS"].items():
-        assert content(page, name, made["MAKER"]) == block()
+    judged = runpy.run_path(str(RUNS / "verdicts.py"))
+    for maker, name, block in ((one["MAKER"], *each) for one in (made, judged) for each in one["BLOCKS"].items()):
+        assert content(page, name, maker) == block()
     for cell in (cell for table in (1, 2) for cell in paper_cells(table) if cell.preset):
         preset, result = cell.preset, read_result(RUNS / cell.preset)
         assert identity(result.experiment) == identity(PRESETS[preset]), f"{preset} is no longer what was run"
@@ -337,13 +340,15 @@ def test_the_page_on_the_paper_shows_what_was_tuned() -> None:
 
 
 def test_results_that_the_readme_quotes_are_in_the_files() -> None:
-    gains = [(_gain(pair), pair.gain) for pair in CIFAR_PAIRS]
-    ours, theirs = (statistics.mean(column) for column in zip(*gains, strict=True))
+    gains = [_gain(pair) for pair in CIFAR_PAIRS]
+    ours, theirs = mean_gain(gains, _spread()), statistics.mean(pair.gain for pair in CIFAR_PAIRS)
+    three = sum(gain.seeds == 3 for gain in gains)
     fewer = -more_bytes(*_results("fedavg-atoms-cifar10-5", "fedavg-cifar10-5"))
     table1, times = _speed()
     for quote in (
-        f"**{ours:+.2f} points** | mean gain of atoms over {len(gains)} pairs on CIFAR-10 and CIFAR-100",
-        f"(the paper: {theirs:+.2f})",
+        f"**{short(ours)} points** | mean gain of atoms over {len(gains)} pairs on CIFAR-10 and CIFAR-100",
+        f"(the paper: {theirs:+.2f}); 95 % interval",
+        f"{three} pairs with three seeds and {len(gains) - three} with one",
         f"**{fewer:.1f} % fewer bytes**",
         f"**{times['eager loop / fedatoms']:.0f} times as fast** | as an eager loop over clients",
         f"{table1.ms_round:.1f} ms for a round of 10 clients",
@@ -354,11 +359,15 @@ def test_results_that_the_readme_quotes_are_in_the_files() -> None:
 def test_the_conditions_of_the_picture_are_in_the_files() -> None:
     paper = {cell.preset: cell.printed for cell in paper_cells(1)}
     atoms, plain = _results("fedavg-atoms-cifar10-5", "fedavg-cifar10-5")
-    gains = [(_gain(pair), pair.gain) for pair in CIFAR_PAIRS]
-    ours, theirs = (statistics.mean(column) for column in zip(*gains, strict=True))
-    clear = sum(gain >= CLEAR for gain, _ in gains)
+    gains, spread = [_gain(pair) for pair in CIFAR_PAIRS], _spread()
+    ours, theirs = mean_gain(gains, spread), statistics.mean(pair.gain for pair in CIFAR_PAIRS)
+    clear, sure = sum(each.gain >= CLEAR for each in gains), sum(beyond(each) == "supported" for each in gains)
+    assert spread is not None
     for quote in (
-        f"atoms add {ours:.2f} points on average (the paper: {theirs:.2f}), in {clear} of them {CLEAR} or more",
+        f"the spread of {spread.deviation:.2f} points",
+        f"All {len(gains)} gains are above 0, {sure} of them with all of their interval; {clear} are {CLEAR} or more",
+        f"atoms add {short(ours, '.2f')} points on average (the paper: {theirs:.2f})",
+        f"in {clear} of them {CLEAR} or more",
         f"{plain.accuracy['all'].headline:.2f} % plain (the paper has {paper['fedavg-cifar10-5']})",
         f"{atoms.accuracy['all'].headline:.2f} % with the paper's 9 atoms ({paper['fedavg-atoms-cifar10-5']})",
         f"which send {-more_bytes(atoms, plain):.1f} % fewer bytes",
@@ -434,13 +443,22 @@ def test_cards_quote_the_personal_accuracies_of_the_files(name: str) -> None:
 @pytest.mark.parametrize("name", TABLE1_ALGORITHMS)
 def test_the_card_of_atoms_quotes_the_gains_of_the_files(name: str) -> None:
     found = [pair for pair in CIFAR_PAIRS if pair.plain.preset.startswith(f"{name}-cifar")]
-    gains = [(_gain(pair), pair.gain) for pair in found]
-    assert " | ".join(f"{ours:+.2f} ({paper:+.2f})" for ours, paper in gains) in _card("atoms")
+    assert " | ".join(f"{short(_gain(pair))} ({pair.gain:+.2f})" for pair in found) in _card("atoms")
+
+
+@cache
+def _groups() -> list[Group]:
+    return group(find([RUNS]).runs)
 
 
 @cache
 def _found() -> Ours:
-    return match(group(find([RUNS]).runs))
+    return match(_groups())
+
+
+@cache
+def _spread() -> Pooled | None:
+    return known_spreads(_groups()).shared
 
 
 def _mean(cell: Cell) -> float:
@@ -449,8 +467,8 @@ def _mean(cell: Cell) -> float:
     return ours.mean
 
 
-def _gain(pair: Pair) -> float:
-    ours = gain_of(pair, _found())
+def _gain(pair: Pair) -> Gain:
+    ours = gain_of(pair, _found(), _spread())
     assert ours is not None
     return ours
 

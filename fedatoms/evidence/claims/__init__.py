@@ -1,10 +1,11 @@
 """The paper's claims, each judged by a stated rule; imports results and below."""
 
-from fedatoms.evidence.claims import measures, runs, tables
+from fedatoms.evidence.claims import costs, measures, runs, tables
 from fedatoms.evidence.claims.base import Claim
 from fedatoms.evidence.results.cells import match
 from fedatoms.evidence.results.finding import Found
 from fedatoms.evidence.results.groups import group
+from fedatoms.evidence.results.pairs import known_spreads
 
 __all__ = ["Claim", "claims"]
 
@@ -17,23 +18,24 @@ def claims(found: Found) -> list[Claim]:
     """
     groups = group([run for run in found.runs if run.result.metric.is_accuracy])
     ours, explained = match(groups), [each.explanation for each in found.explanations]
+    shared, own = known_spreads(groups)
     return [
-        tables.mean_gain(ours),
-        tables.every_algorithm(ours),
-        tables.signs(ours),
+        tables.whole_gain(ours, shared),
+        tables.every_algorithm(ours, shared),
+        tables.signs(ours, shared),
         tables.baselines(ours),
         tables.no_extra_cost(ours),
-        tables.personal(ours),
-        tables.more_atoms(ours),
-        tables.fewer_rounds(ours),  # figure (a)
+        tables.personal(ours, own),
+        tables.more_atoms(ours, own),
+        costs.fewer_rounds(ours),  # figure (a)
         measures.variance(found.measures),  # (b)
-        runs.sampled(groups),  # (c)
-        runs.more_clients(groups),
-        runs.communication(groups),  # (d)
+        runs.sampled(groups, shared),  # (c)
+        runs.more_clients(groups, shared),
+        costs.communication(groups, costs.rounds_spread(ours)),  # (d)
         measures.synthetic(found.measures),
         measures.training_loss(found.measures),
         measures.landscape(found.measures),
         measures.bounded(explained),
         measures.latent(explained),
-        runs.elsewhere(groups, ours),
+        runs.elsewhere(groups, ours, shared),
     ]

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Generic, NamedTuple, TypeVar
 
-from fedatoms.evidence.claims.base import CLEAR, Claim, Evidence, Unit, conditions, judge, least, most
+from fedatoms.core.gains import State
+from fedatoms.evidence.claims.base import CLEAR, Claim, Evidence, Unit, conditions, counted, judge, least, most
 from fedatoms.evidence.explain.latent import Latent
 from fedatoms.evidence.explain.values import Explanation
 from fedatoms.evidence.explain.words import title
@@ -45,7 +46,8 @@ def training_loss(found: Sequence[FoundMeasure]) -> Claim:
     full = _full(TrainingLossValues, found)
     lines = [_lower_from(each) for each in full]
     text = f"After {LOWER_FROM} rounds the training loss is lower with decomposition."
-    rule = f"It is lower in every round from round {LOWER_FROM} or earlier to the last one.{_conditions(full)}"
+    rule = f"It is lower in every round from round {LOWER_FROM} or earlier to the last one."
+    rule += _one_seed(full) + _conditions(full)
     latest = most(line.ours for line in lines)
     return judge(text, rule, lines, (LOWER_FROM, latest), Unit("rounds", ".0f"))
 
@@ -53,9 +55,10 @@ def training_loss(found: Sequence[FoundMeasure]) -> Claim:
 def landscape(found: Sequence[FoundMeasure]) -> Claim:
     """Judges the loss landscape by the losses at the ends of both trajectories."""
     full = _full(LandscapeValues, found)
-    lines = [_end(each.start, each.values) for each in full]
+    lines = [_end(each) for each in full]
     text = "From the same start, training reaches a lower loss with decomposition (loss landscape, largest ratio)."
-    rule = f"At the end of its trajectory the training loss is below that of the plain run.{_conditions(full)}"
+    rule = "At the end of its trajectory the training loss is below that of the plain run."
+    rule += _one_seed(full) + _conditions(full)
     return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain run's", ".2f"))
 
 
@@ -85,7 +88,7 @@ def latent(found: Sequence[Explanation]) -> Claim:
     lines = [line for each in found for line in _latent(each)]
     text = "The average with latent clients is better than the mean of the same clients' filters (smallest difference)."
     rule = "In each replay and each fork the mean difference in accuracy over its rounds is at least "
-    rule += f"{CLEAR} points, the smallest gain that one seed can show.{_explained(found)}"
+    rule += f"{CLEAR} points.{_explained(found)}"
     return judge(text, rule, lines, (None, least(line.ours for line in lines)))
 
 
@@ -95,6 +98,11 @@ class _Full(NamedTuple, Generic[V]):
     start: str
     measure: Measure
     values: V
+    alone: bool
+
+    def says(self, supports: bool) -> State:
+        """Returns what it says of a claim: nothing for sure if it is one trajectory, of one seed."""
+        return "inconclusive" if self.alone else counted(supports)
 
 
 def _full(kind: type[V], found: Sequence[FoundMeasure]) -> list[_Full[V]]:
@@ -102,7 +110,11 @@ def _full(kind: type[V], found: Sequence[FoundMeasure]) -> list[_Full[V]]:
     same = [(each.measure, each.values) for each in found if isinstance(each.values, kind)]
     full = [(one, values) for one, values in same if size_of(MEASURES[one.name], one) == "full"]
     many = len(full) > 1
-    return [_Full(f"seed {one.experiments[0].seed}, " if many else "", one, values) for one, values in full]
+    return [_Full(f"seed {one.experiments[0].seed}, " if many else "", one, values, not many) for one, values in full]
+
+
+def _one_seed(full: Sequence[_Full[V]]) -> str:
+    return " One seed decides nothing." if len(full) == 1 else ""
 
 
 def _conditions(full: Sequence[_Full[V]]) -> str:
@@ -121,7 +133,7 @@ def _variances(start: str, values: VarianceValues) -> Iterator[Evidence]:
         others = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if math.isfinite(ratio))
         if any(raw):  # else nothing varies, and there is nothing to compare
             about = f"{start}after {t:g} round{'s' * (t != 1)}{f' ({others})' if others else ''}"
-            yield Evidence(about, None, _ratio(*raw), raw[0] < raw[1])
+            yield Evidence(about, None, _ratio(*raw), counted(raw[0] < raw[1]))
 
 
 def _ratio(one: float, other: float) -> float:
@@ -131,26 +143,28 @@ def _ratio(one: float, other: float) -> float:
 def _lower_from(each: _Full[TrainingLossValues]) -> Evidence:
     since, last = each.values.lower_from, float(str(each.measure.settings["rounds"]))
     if since is None:
-        return Evidence(f"{each.start}not lower in round {last:g}", LOWER_FROM, last, False)
-    return Evidence(f"{each.start}lower from that round to round {last:g}", LOWER_FROM, since, since <= LOWER_FROM)
+        return Evidence(f"{each.start}not lower in round {last:g}", LOWER_FROM, last, each.says(False))
+    return Evidence(
+        f"{each.start}lower from that round to round {last:g}", LOWER_FROM, since, each.says(since <= LOWER_FROM)
+    )
 
 
-def _end(start: str, values: LandscapeValues) -> Evidence:
-    plain, atoms = values.losses
-    about = f"{start}after round {len(plain) - 1}: {atoms[-1]:.3f}, plain {plain[-1]:.3f}"
-    return Evidence(about, None, _ratio(atoms[-1], plain[-1]), atoms[-1] < plain[-1])
+def _end(each: _Full[LandscapeValues]) -> Evidence:
+    plain, atoms = each.values.losses
+    about = f"{each.start}after round {len(plain) - 1}: {atoms[-1]:.3f}, plain {plain[-1]:.3f}"
+    return Evidence(about, None, _ratio(atoms[-1], plain[-1]), each.says(atoms[-1] < plain[-1]))
 
 
 def _more_models(values: SyntheticValues) -> Iterator[Evidence]:
     lines = [line for line in values.lines if line.products is None]  # the others are latent clients'
     few, *others = [(line.name, line.variance[-1]) for line in lines]
     for many, variance in others:
-        yield Evidence(f"{many} against {few[0]}", None, _ratio(variance, few[1]), variance < few[1])
+        yield Evidence(f"{many} against {few[0]}", None, _ratio(variance, few[1]), counted(variance < few[1]))
 
 
 def _within(about: str, some: Sequence[Latent]) -> Evidence:
     share, parents = (100 * fmean(getattr(each, kind) for each in some) for kind in ("bounded", "by_parents"))
-    return Evidence(f"{about} ({parents:.2f} %)", None, share, all(each.bounded == 1 for each in some))
+    return Evidence(f"{about} ({parents:.2f} %)", None, share, counted(all(each.bounded == 1 for each in some)))
 
 
 def _latent(explanation: Explanation) -> Iterator[Evidence]:
@@ -163,4 +177,4 @@ def _latent(explanation: Explanation) -> Iterator[Evidence]:
 
 def _gain(about: str, gains: Sequence[float]) -> Evidence:
     gain = fmean(gains)
-    return Evidence(about, None, gain, gain >= CLEAR)
+    return Evidence(about, None, gain, counted(gain >= CLEAR))

@@ -20,6 +20,7 @@ from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.results.cells import match
 from fedatoms.evidence.results.finding import Found, find
 from fedatoms.evidence.results.groups import Group, group
+from fedatoms.evidence.results.pairs import known_spreads
 from fedatoms.evidence.results.run_figures import RunFigure
 from fedatoms.evidence.results.run_figures import figures as from_runs
 
@@ -67,7 +68,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         csv=escape(quote(csv)),
         summary=sections.summary(found, groups, folders),
         claims=sections.claim_cards(claims(found)),
-        tables="\n".join(sections.paper_table(number, ours) for number in sections.SCORED),
+        tables="\n".join(sections.paper_table(n, ours, known_spreads(groups).of_table(n)) for n in sections.SCORED),
         others=sections.other_runs(groups, {id(each) for each in ours.values()}),
         explanations=explanations.section(found.explanations),
         measures=run_figures.section(of_runs) + measures.section(found.measures),

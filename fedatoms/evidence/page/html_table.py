@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
+from fedatoms.core.gains import Gain, beyond, written
 from fedatoms.runs.comparison import Spread
 
 
@@ -74,6 +75,20 @@ def change(value: float | None, beyond: float = 0.0) -> Cell:
     """
     kind = "" if value is None or abs(round(value, 2)) <= beyond else "good" if value > 0 else "bad"
     return number(value, "+.2f", kind, none="")
+
+
+def gain_cell(value: Gain | None, form: str = "+.2f", *, coloured: bool = False) -> Cell:
+    """Returns a cell of a gain with its interval, coloured if the whole interval is on one side of 0.
+
+    >>> one = Gain(3.5, 3.0, 4.0, 3, "seeds")
+    >>> gain_cell(one).text, gain_cell(one, coloured=True).kind
+    ('+3.50 ± 0.50 (3 seeds)', 'number good')
+    """
+    if value is None:
+        return number(None, none="")
+    colours = {"supported": "good", "contradicted": "bad", "inconclusive": ""}
+    cell = number(value.gain, form, colours[beyond(value)] if coloured else "")
+    return cell._replace(text=written(value, form).replace("-", "\u2212"))
 
 
 def _td(cell: Cell) -> str:

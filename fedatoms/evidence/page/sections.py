@@ -5,18 +5,20 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from fedatoms.core.gains import Pooled
 from fedatoms.core.options import GROUPS
 from fedatoms.core.scales import Scale
-from fedatoms.evidence.claims.base import Claim
+from fedatoms.evidence.claims.base import Claim, Evidence, count_of, number_with_unit
 from fedatoms.evidence.claims.tables import NEAR
-from fedatoms.evidence.page.html_table import Cell, change, number, spread, table, text
-from fedatoms.evidence.paper.tables import DECOMPOSED, cells, pairs
+from fedatoms.evidence.page.html_table import Cell, change, gain_cell, number, spread, table, text
 from fedatoms.evidence.paper.tables import Cell as Printed
+from fedatoms.evidence.paper.tables import cells, contrast
 from fedatoms.evidence.results.cells import (
+    GAINS,
     Ours,
     atoms_note,
     column_name,
-    gain_of,
+    lead_of,
     missing_reasons,
     ours_of,
     place,
@@ -33,6 +35,13 @@ SCORED = {
     1: f"test accuracy of the mean of all clients' last models, averaged over the last {WINDOW} rounds",
     2: "accuracy of the clients' own models on their own test images, after the last local pass",
     3: "as Table 2, for different numbers of atoms",
+}
+NO_BREAK = "\u00a0±\u00a0"
+VERDICTS = {"supported": "good", "partly": "mixed", "inconclusive": "quiet", "contradicted": "bad", "not run": "quiet"}
+STATES = {
+    "supported": Cell("yes", "2", "good"),
+    "inconclusive": Cell("open", "1", "quiet"),
+    "contradicted": Cell("no", "0", "bad"),
 }
 
 
@@ -96,17 +105,17 @@ def _grid(cards: Sequence[str]) -> str:
 
 
 def _claim_card(place: int, claim: Claim) -> str:
-    kind = {"holds": "good", "does not hold": "bad", "not run": "quiet"}[claim.verdict]
-    paper, ours = claim.numbers
-    both = number(paper, claim.unit.form, none=""), _ours(ours, claim.unit.form, claim.at_least)
+    paper = number(claim.numbers[0], claim.unit.form, none="").text
+    both = f"{paper} {claim.unit.name}" if paper else "", number_with_unit(claim).replace("-", "\u2212")
     shown = "".join(
-        f"<div><dt>{who}</dt><dd>{cell.text} {escape(claim.unit.name)}</dd></div>"
-        for who, cell in zip(("paper", "ours"), both, strict=True)
-        if cell.text
+        f"<div><dt>{who}</dt><dd>{escape(said)}</dd></div>"
+        for who, said in zip(("paper", "ours"), both, strict=True)
+        if said
     )
     return (
-        f'<article class="claim"><p class="verdict {kind}">{claim.verdict}</p><h3>{escape(claim.text)}</h3>'
-        f'<p class="quiet">{escape(claim.rule)}</p><dl>{shown}</dl>{_evidence(place, claim)}</article>'
+        f'<article class="claim"><p class="verdict {VERDICTS[claim.verdict]}">{claim.verdict}</p>'
+        f'<h3>{escape(claim.text)}</h3><p class="quiet">{escape(claim.rule)}</p>'
+        f"<dl>{shown}</dl>{_evidence(place, claim)}</article>"
     )
 
 
@@ -114,27 +123,23 @@ def _evidence(place: int, claim: Claim) -> str:
     if not claim.evidence:
         return ""
     printed = any(line.paper is not None for line in claim.evidence)
-    heads = ("case", *(["paper"] if printed else []), "ours", "supports it")
+    heads = ("case", "says", *(["paper"] if printed else []), "ours")
     rows = []
     for line in claim.evidence:
         paper = [number(line.paper, claim.evidence_unit.form, none="")] if printed else []
-        ours = _ours(line.ours, claim.evidence_unit.form, line.at_least)
-        rows.append([text(line.about), *paper, ours, _yes(line.supports)])
-    support = sum(line.supports for line in claim.evidence)
+        ours = _ours(line, claim.evidence_unit.form)
+        rows.append([text(line.about), STATES[line.state], *paper, ours])
     shown = table(f"claim-{place}", claim.evidence_unit.name, heads, rows)
-    return f"<details><summary>Evidence: {support} of {len(rows)} support it</summary>{shown}</details>"
+    return f"<details><summary>Evidence: {count_of(claim.evidence)}</summary>{shown}</details>"
 
 
-def _ours(value: float | None, form: str, at_least: bool) -> Cell:
-    cell = number(value, form, none="")
-    return cell._replace(text=f"at least {cell.text}") if at_least else cell
+def _ours(line: Evidence, form: str) -> Cell:
+    """Writes our number; a card is narrow, so it may break before its seeds, but not at its interval."""
+    cell = number(line.ours, form) if line.gain is None else gain_cell(line.gain, form)
+    return cell._replace(text=f"{'at least ' * line.at_least}{cell.text.replace(' ± ', NO_BREAK)}")
 
 
-def _yes(value: bool) -> Cell:
-    return Cell("yes" if value else "no", str(int(value)), "good" if value else "bad")
-
-
-def paper_table(which: int, ours: Ours) -> str:
+def paper_table(which: int, ours: Ours, pooled: Pooled | None = None) -> str:
     """Returns a table of the paper, cell by cell, with our numbers beside it.
 
     >>> "0 of 24 cells run" in paper_table(3, {})
@@ -142,10 +147,9 @@ def paper_table(which: int, ours: Ours) -> str:
     """
     printed = cells(which)
     run = sum(ours_of(cell, ours) is not None for cell in printed)
-    gains = ("gain, paper", "gain, ours") if which == 1 else ()
-    heads = ("method", "data", "paper", "ours", "difference", "seeds", *gains, "runs")
-    caption = f"{SCORED[which]}, in %. {atoms_note(which, ours)}".strip(" .")
-    shown = table(f"table-{which}", caption, heads, [_paper_row(cell, ours) for cell in printed])
+    heads = ("method", "data", "paper", "ours", "difference", "seeds", "gain, paper", "gain, ours", "runs")
+    caption = f"{SCORED[which]}, in %. Gain: {GAINS[which]}. {atoms_note(which, ours)}".strip(" .")
+    shown = table(f"table-{which}", caption, heads, [_paper_row(cell, ours, pooled) for cell in printed])
     why = paragraphs(missing_reasons(printed)) if run else ""
     only = f'<label class="only"><input type="checkbox"> only the {run} cells that were run</label>' if run else ""
     return (
@@ -154,20 +158,20 @@ def paper_table(which: int, ours: Ours) -> str:
     )
 
 
-def _paper_row(cell: Printed, ours: Ours) -> list[Cell]:
+def _paper_row(cell: Printed, ours: Ours, pooled: Pooled | None) -> list[Cell]:
     mine, found = ours_of(cell, ours), ours.get(place(cell))
     shown = spread(mine) if mine is not None else Cell("not run", kind=MISSING)
     seeds = number(len(found.seeds), "d") if found else number(None, none="")
     start = [text(row_name(cell)), text(column_name(cell)), Cell(cell.printed, repr(cell.value), "number"), shown]
     middle = [change(None if mine is None else mine.mean - cell.value, NEAR), seeds]
-    return [*start, *middle, *(_gains(cell, ours) if cell.table == 1 else ()), _folders(found)]
+    return [*start, *middle, *_gains(cell, ours, pooled), _folders(found)]
 
 
-def _gains(cell: Printed, ours: Ours) -> list[Cell]:
-    pair = next((pair for pair in pairs(cell.column.dataset) if place(pair.atoms) == place(cell)), None)
-    if pair is None or not cell.row.endswith(DECOMPOSED):
+def _gains(cell: Printed, ours: Ours, pooled: Pooled | None) -> list[Cell]:
+    both = contrast(cell)
+    if both is None:
         return [number(None, none=""), number(None, none="")]
-    return [change(pair.gain), change(gain_of(pair, ours))]
+    return [number(both[0].value - both[1].value, "+.2f"), gain_cell(lead_of(*both, ours, pooled), coloured=True)]
 
 
 def _folders(found: Group | None) -> Cell:

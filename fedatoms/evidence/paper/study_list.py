@@ -23,6 +23,7 @@ class Study(NamedTuple):
 
 SAMPLED = (2, 5, 10, 20, 30, 40)  # clients in a round of figure (c), of 100
 BETAS = ("1/2", "1/5", "1/10")  # figure (d); 1 is the run with every round
+QUICK_ROUNDS = 10  # of a quick stand-in
 PAIR = ("fedavg", "fedavg-atoms25")  # figures (c), (d) and other partitions were run with 25 atoms
 
 
@@ -39,7 +40,7 @@ def quick(experiment: Experiment) -> Experiment:
         clients=20,
         classes_per_client=min(experiment.classes_per_client, 5),
         fraction=min(2 * experiment.fraction, 1.0),
-        rounds=10,
+        rounds=QUICK_ROUNDS,
         epochs=2,
         last_epochs=2,
         batch_size=10,

@@ -148,6 +148,23 @@ def pairs(dataset: str = "") -> tuple[Pair, ...]:
     return tuple(Pair(found[row, column], found[row + DECOMPOSED, column]) for row, column in names)
 
 
+def contrast(cell: Cell) -> tuple[Cell, Cell] | None:
+    """Returns the two cells whose difference a row is about; None if it has none.
+
+    Table 1: decomposed and plain. Table 2: the paper's method and this one. Table 3: this many atoms and the fewest.
+
+    >>> one, other = contrast(cells(3)[0])
+    >>> one.row, other.row, round(one.value - other.value, 2), contrast(other)
+    ('m_a=12', 'm_a=3', 2.27, None)
+    """
+    same = {each.row: each for each in cells(cell.table) if each.column == cell.column}
+    if cell.table == 1:
+        plain = same[cell.row.removesuffix(DECOMPOSED)]
+        return None if plain == cell else (cell, plain)
+    mine, other = (same["Ours"], cell) if cell.table == 2 else (cell, same["m_a=3"])
+    return None if mine == other else (mine, other)
+
+
 @cache
 def _all_cells() -> tuple[Cell, ...]:
     return tuple(

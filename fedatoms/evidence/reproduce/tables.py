@@ -3,14 +3,17 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from fedatoms.core.gains import Pooled, short
 from fedatoms.evidence.claims.measures import LOWER_FROM
 from fedatoms.evidence.paper.study_list import Study
-from fedatoms.evidence.paper.tables import COMPARED, Cell, cells
+from fedatoms.evidence.paper.tables import COMPARED, Cell, cells, contrast
 from fedatoms.evidence.reproduce.plan import Job, taken
 from fedatoms.evidence.results.cells import (
+    GAINS,
     Ours,
     atoms_note,
     column_name,
+    lead_of,
     match,
     missing_reasons,
     ours_of,
@@ -21,6 +24,7 @@ from fedatoms.evidence.results.cells import (
 from fedatoms.evidence.results.finding import Found, FoundMeasure
 from fedatoms.evidence.results.groups import Group, group, groups_of, headline
 from fedatoms.evidence.results.measures import summarise
+from fedatoms.evidence.results.pairs import known_spreads
 from fedatoms.evidence.results.run_figures import RunFigure, figures
 from fedatoms.runs.comparison import Spread
 
@@ -72,7 +76,7 @@ def _figure(study: Study, figure: RunFigure) -> TerminalTable:
 
 def _table(study: Study, asked: Collection[str], groups: Sequence[Group], *, quick: bool) -> TerminalTable:
     if study.name.startswith("table") and not quick:
-        return _compared(study, asked, match(groups))
+        return _compared(study, asked, groups)
     shown = groups_of(study.name, groups, quick_ones=quick)
     rows = [(typed, *_score(group)) for typed, group in shown.items() if typed in asked]
     if not rows:
@@ -80,25 +84,33 @@ def _table(study: Study, asked: Collection[str], groups: Sequence[Group], *, qui
     return TerminalTable(study.title, "", ("run", "model", "accuracy", "seeds"), rows)
 
 
-def _compared(study: Study, asked: Collection[str], ours: Ours) -> TerminalTable:
+def _compared(study: Study, asked: Collection[str], groups: Sequence[Group]) -> TerminalTable:
     """Compares the cells that were asked for with ours; if all were, cells that cannot be run yet count too."""
-    number = int(study.name.removeprefix("table"))
+    number, ours = int(study.name.removeprefix("table")), match(groups)
+    pooled = known_spreads(groups).of_table(number)
     shown = [cell for cell in cells(number) if cell.typed in asked]
     counted = cells(number) if study.runs.keys() <= set(asked) else shown
     known = [mine.mean - cell.value for cell in shown if (mine := ours_of(cell, ours)) is not None]
     mean = f", mean difference {sum(known) / len(known):+.2f} points" if known else ""
     run = {place(cell): ours[place(cell)] for cell in shown if place(cell) in ours}
-    notes = [f"{len(known)} of {len(counted)} run{mean}.", atoms_note(number, run), *missing_reasons(counted)]
+    notes = [
+        f"{len(known)} of {len(counted)} run{mean}. Gain: {GAINS[number]}, ± 95 %.",
+        atoms_note(number, run),
+        *missing_reasons(counted),
+    ]
     if not run:
         return TerminalTable(study.title, NOT_RUN)
-    heads = ("row", "data", "paper", "ours", "diff.", "seeds")
-    return TerminalTable(study.title, " ".join(filter(None, notes)), heads, [_row(cell, ours) for cell in shown])
+    heads = ("row", "data", "paper", "ours", "diff.", "seeds", "gain")
+    rows = [_row(cell, ours, pooled) for cell in shown]
+    return TerminalTable(study.title, " ".join(filter(None, notes)), heads, rows)
 
 
-def _row(cell: Cell, ours: Ours) -> tuple[str | Spread | None, ...]:
-    mine, group = ours_of(cell, ours), ours.get(place(cell))
+def _row(cell: Cell, ours: Ours, pooled: Pooled | None) -> tuple[str | Spread | None, ...]:
+    mine, group, both = ours_of(cell, ours), ours.get(place(cell)), contrast(cell)
     difference = None if mine is None else f"{mine.mean - cell.value:+.2f}"
-    return row_name(cell), column_name(cell), cell.printed, mine, difference, _seeds(group) if group else None
+    gain = lead_of(*both, ours, pooled) if both else None
+    start = (row_name(cell), column_name(cell), cell.printed, mine, difference)
+    return *start, _seeds(group) if group else None, short(gain).replace(" ", "") if gain else "-" if both else ""
 
 
 def _score(group: Group) -> tuple[str, Spread, str]:

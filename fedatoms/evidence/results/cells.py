@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fedatoms.core.gains import Gain, Pooled, gain
 from fedatoms.evidence.paper.tables import ATOMS, Cell, Compared, Pair, cells_of
 from fedatoms.evidence.results.groups import Group, on_common_seeds
 from fedatoms.evidence.results.names import atoms_used
@@ -10,6 +11,12 @@ from fedatoms.runs.results import Result
 
 Place = tuple[int, str, object]  # table, row and column of the paper
 Ours = dict[Place, Group]
+# what a table's gains are, as ``tables.contrast`` pairs its cells
+GAINS = {
+    1: "with decomposition minus without",
+    2: "local atoms and head minus this method",
+    3: "this many atoms minus the fewest",
+}
 
 
 def place(cell: Cell) -> Place:
@@ -33,9 +40,14 @@ def match(groups: Sequence[Group]) -> Ours:
 
 def score(group: Group, compared: Compared) -> Spread | None:
     """Returns the number of a group that is compared with the paper's; None if a run lacks it."""
-    found = [_number(run.result, compared) for run in group.runs]
-    values = [value for value in found if value is not None]
-    return spread_of(values) if values and len(values) == len(found) else None
+    values = score_by_seed(group, compared)
+    return spread_of(list(values.values())) if values and len(values) == len(group.runs) else None
+
+
+def score_by_seed(group: Group, compared: Compared) -> dict[int, float]:
+    """Returns that number of each run that has it, by seed."""
+    found = {run.result.experiment.seed: _number(run.result, compared) for run in group.runs}
+    return {seed: value for seed, value in found.items() if value is not None}
 
 
 def ours_of(cell: Cell, ours: Ours) -> Spread | None:
@@ -55,16 +67,17 @@ def common_runs(one: Cell, other: Cell, ours: Ours) -> list[Group]:
     return on_common_seeds(found) if len(found) == 2 else []
 
 
-def lead_of(one: Cell, other: Cell, ours: Ours) -> float | None:
-    """Returns by how many points our runs of one cell lead those of another, on their common seeds."""
-    scores = [score(each, one.compared) for each in common_runs(one, other, ours)]
-    mine, theirs = scores or (None, None)
-    return None if mine is None or theirs is None else mine.mean - theirs.mean
+def lead_of(one: Cell, other: Cell, ours: Ours, pooled: Pooled | None = None) -> Gain | None:
+    """Returns by how many points our runs of one cell lead those of another, paired by seed."""
+    mine, theirs = (ours.get(place(cell)) for cell in (one, other))
+    if mine is None or theirs is None:
+        return None
+    return gain(score_by_seed(mine, one.compared), score_by_seed(theirs, one.compared), pooled)
 
 
-def gain_of(pair: Pair, ours: Ours) -> float | None:
-    """Returns how many points the decomposition adds in our runs; None if one of the two was not run."""
-    return lead_of(pair.atoms, pair.plain, ours)
+def gain_of(pair: Pair, ours: Ours, pooled: Pooled | None = None) -> Gain | None:
+    """Returns how many points the decomposition adds in our runs; None if no seed of both was run."""
+    return lead_of(pair.atoms, pair.plain, ours, pooled)
 
 
 def atoms_note(table: int, ours: Ours) -> str:

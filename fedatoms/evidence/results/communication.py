@@ -28,26 +28,39 @@ class Cost(NamedTuple):
     best: float = 0.0  # their best accuracy
 
 
-def headline_by_seed(group: Group, model: str) -> dict[int, float]:
-    """Returns the mean accuracy of a model over the last rounds, by seed."""
-    return {run.result.experiment.seed: run.result.accuracy[model].headline for run in group.runs}
-
-
 def cost_to_reach(targets: Targets, group: Group, model: str) -> Cost:
     """Returns what a group needs until its model reaches the target of each seed."""
-    return _mean([_cost(targets, run, model) for run in group.runs])
+    return mean_cost([_cost(targets, run, model) for run in group.runs])
 
 
 def relative_cost(targets: Targets, mine: Group, base: Group, model: str) -> Cost | None:
+    """Returns the ratio of two groups' costs, mean over seeds; None where ``relative_costs`` has none."""
+    found = relative_costs(targets, mine, base, model)
+    return mean_cost(found) if found else None
+
+
+def relative_costs(targets: Targets, mine: Group, base: Group, model: str) -> list[Cost]:
     """Returns the ratio of two groups' costs, seed by seed.
 
-    None if the baseline never reaches the target, or sends nothing until then.
+    Empty if the baseline never reaches the target, or sends nothing until then.
     """
     pairs = zip(mine.runs, base.runs, strict=True)
     found = [(_cost(targets, one, model), _cost(targets, other, model)) for one, other in pairs]
     if any(other.never or not other.up for _, other in found):
-        return None
-    return _mean([_ratio(one, other) for one, other in found])
+        return []
+    return [_ratio(one, other) for one, other in found]
+
+
+def mean_cost(costs: Sequence[Cost]) -> Cost:
+    """Returns the mean of costs over seeds, how many never reach their target, and the mean of those ones' best.
+
+    >>> mean_cost([Cost(1, 2, 4), Cost(3, 4, 6, never=1, best=50.0)])
+    Cost(rounds=2, up=3, both=5, never=1, best=50.0)
+    """
+    rounds, up, both = (statistics.mean(column) for column in list(zip(*costs, strict=True))[:3])
+    missed = [each for each in costs if each.never]
+    best = statistics.mean(each.best for each in missed) if missed else 0.0
+    return Cost(rounds, up, both, len(missed), best)
 
 
 def factors(ratio: Cost) -> str:
@@ -92,10 +105,3 @@ def _cost(targets: Targets, run: Run, model: str) -> Cost:
 
 def _ratio(one: Cost, other: Cost) -> Cost:
     return Cost(one.rounds / other.rounds, one.up / other.up, one.both / other.both, one.never, one.best)
-
-
-def _mean(costs: Sequence[Cost]) -> Cost:
-    rounds, up, both = (statistics.mean(column) for column in list(zip(*costs, strict=True))[:3])
-    missed = [each for each in costs if each.never]
-    best = statistics.mean(each.best for each in missed) if missed else 0.0
-    return Cost(rounds, up, both, len(missed), best)

@@ -7,7 +7,7 @@ from functools import cache
 
 from fedatoms.core.ledger import total
 from fedatoms.core.scales import Scale
-from fedatoms.evidence.paper.study_list import quick, studies, study
+from fedatoms.evidence.paper.study_list import QUICK_ROUNDS, quick, studies, study
 from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.names import setting
 from fedatoms.experiment.fields import Experiment
@@ -82,6 +82,15 @@ def is_stand_in(experiment: Experiment) -> bool:
     return key_of(experiment) in _stand_ins()
 
 
+def is_quick(experiment: Experiment) -> bool:
+    """Returns whether an experiment is too short to support anything: a stand-in, or as few rounds on the digits.
+
+    >>> is_quick(Experiment(rounds=2)), is_quick(Experiment(rounds=20))
+    (True, False)
+    """
+    return is_stand_in(experiment) or (experiment.dataset == "digits" and experiment.rounds <= QUICK_ROUNDS)
+
+
 def group(runs: Sequence[Run]) -> list[Group]:
     """Groups runs that differ in the seed only.
 
@@ -151,6 +160,11 @@ def stand_in_mark(experiment: Experiment) -> str:
     ''
     """
     return f", {STAND_IN}" if is_stand_in(experiment) else ""
+
+
+def headline_by_seed(group: Group, model: str) -> dict[int, float]:
+    """Returns the mean score of a model over the last rounds, by seed."""
+    return {run.result.experiment.seed: run.result.scores[model].headline for run in group.runs}
 
 
 def headline(group: Group) -> tuple[str, Spread]:

@@ -9,12 +9,19 @@ from fedatoms.evidence.results.communication import (
     cost_to_reach,
     cumulative,
     factors,
-    headline_by_seed,
     never_reached,
     relative_cost,
 )
 from fedatoms.evidence.results.finding import Run
-from fedatoms.evidence.results.groups import Group, by_clients, groups_of, headline, on_common_seeds, server_headline
+from fedatoms.evidence.results.groups import (
+    Group,
+    by_clients,
+    groups_of,
+    headline,
+    headline_by_seed,
+    on_common_seeds,
+    server_headline,
+)
 from fedatoms.evidence.results.names import labels, seeds, setting
 
 NOT_RUN = "not run"

@@ -1,0 +1,145 @@
+"""Gains with their uncertainty: paired by seed, a 95 % interval, and which side of a bar it lies on. No torch."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+LEVEL = 0.95
+How = Literal["seeds", "pooled", "mean", "none"]  # where an interval comes from
+State = Literal["supported", "inconclusive", "contradicted"]
+
+
+class Pooled(NamedTuple):
+    """A standard deviation over seeds that several cells have in common, and its degrees of freedom."""
+
+    deviation: float
+    degrees: int
+
+
+class Gain(NamedTuple):
+    """A mean difference, the ends of its interval if there is one, over how many seeds, and by which spread.
+
+    ``how`` is ``seeds`` (that of its own seeds), ``pooled`` (one seed, the spread of other cells), ``mean`` (a mean of
+    ``seeds`` gains, with the pooled spread) or ``none`` (no spread is known, and so no interval).
+    """
+
+    gain: float
+    low: float | None
+    high: float | None
+    seeds: int
+    how: How
+
+
+def gain(mine: Mapping[int, float], base: Mapping[int, float], pooled: Pooled | None = None) -> Gain | None:
+    """Returns how much one side has more than another, paired by the seeds that both have; None if they share none.
+
+    >>> one = gain({0: 42.0, 1: 43.0, 2: 44.0, 7: 99.0}, {0: 40.0, 1: 40.5, 2: 41.0})
+    >>> written(one), round(one.low, 2), one.how
+    ('+2.50 ± 1.24 (3 seeds)', 1.26, 'seeds')
+    >>> gain({0: 42.0}, {1: 40.0}) is None
+    True
+    """
+    differences = paired(mine, base)
+    return over_seeds(differences, pooled) if differences else None
+
+
+def paired(mine: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
+    """Returns the differences of two sides, by the seeds that both have.
+
+    >>> paired({0: 42.0, 1: 43.0, 7: 99.0}, {0: 40.0, 1: 40.5, 8: 0.0})
+    [2.0, 2.5]
+    """
+    return [mine[seed] - base[seed] for seed in sorted(mine.keys() & base.keys())]
+
+
+def over_seeds(values: Sequence[float], pooled: Pooled | None = None) -> Gain:
+    """Returns the mean of a number over seeds, with the interval of Student's t: mean ± t · s / √n.
+
+    One seed has no spread of its own: then s is the ``pooled`` one of other cells, or there is no interval.
+
+    >>> written(over_seeds([1.0, 2.0, 3.0])), written(over_seeds([1.0], Pooled(0.5, 16)))
+    ('+2.00 ± 2.48 (3 seeds)', '+1.00 ± 1.06 (1 seed, pooled)')
+    >>> over_seeds([1.0])
+    Gain(gain=1.0, low=None, high=None, seeds=1, how='none')
+    """
+    count, middle = len(values), statistics.fmean(values)
+    if count > 1:
+        half = student(count - 1) * statistics.stdev(values) / math.sqrt(count)
+        return Gain(middle, middle - half, middle + half, count, "seeds")
+    if pooled is None:
+        return Gain(middle, None, None, count, "none")
+    half = student(pooled.degrees) * pooled.deviation
+    return Gain(middle, middle - half, middle + half, count, "pooled")
+
+
+def mean_gain(gains: Sequence[Gain], pooled: Pooled | None = None) -> Gain:
+    """Returns the mean of gains of different cells, whose seeds count as independent: s · √(Σ 1 / n) / cells.
+
+    >>> written(mean_gain([over_seeds([1.0]), over_seeds([2.0, 3.0])], Pooled(0.5, 16)))
+    '+1.75 ± 0.65 (2 pairs)'
+    """
+    count, middle = len(gains), statistics.fmean(each.gain for each in gains)
+    if pooled is None:
+        return Gain(middle, None, None, count, "mean")
+    error = pooled.deviation * math.sqrt(sum(1 / each.seeds for each in gains)) / count
+    half = student(pooled.degrees) * error
+    return Gain(middle, middle - half, middle + half, count, "mean")
+
+
+def pool(cells: Iterable[Sequence[float]]) -> Pooled | None:
+    """Pools the spread over seeds of cells that have two or more: s² = Σ (x - mean of its cell)² / Σ (n - 1).
+
+    >>> pool([[1.0, 3.0], [5.0], [2.0, 4.0]]), pool([[1.0]])
+    (Pooled(deviation=1.4142135623730951, degrees=2), None)
+    """
+    several = [cell for cell in cells if len(cell) > 1]
+    degrees = sum(len(cell) - 1 for cell in several)
+    squares = sum(statistics.variance(cell) * (len(cell) - 1) for cell in several)
+    return Pooled(math.sqrt(squares / degrees), degrees) if degrees else None
+
+
+def student(degrees: int) -> float:
+    """Returns the quantile of Student's t that a two-sided interval of 95 % needs.
+
+    >>> round(student(2), 3), round(student(16), 3)
+    (4.303, 2.12)
+    """
+    from scipy.special import stdtrit  # not at the top: it takes a while, and only intervals need it
+
+    return float(stdtrit(degrees, (1 + LEVEL) / 2))
+
+
+def beyond(one: Gain, bar: float = 0.0, *, below: bool = False) -> State:
+    """Says on which side of a bar the whole interval lies; ``below`` is the side that supports, if asked for.
+
+    >>> one = over_seeds([1.0, 1.1, 0.9])
+    >>> beyond(one), beyond(one, below=True), beyond(one, bar=1.05), beyond(over_seeds([1.0]))
+    ('supported', 'contradicted', 'inconclusive', 'inconclusive')
+    """
+    if one.low is None or one.high is None or one.low <= bar <= one.high:
+        return "inconclusive"
+    return "supported" if (one.high < bar) == below else "contradicted"
+
+
+def written(one: Gain, form: str = "+.2f") -> str:
+    """Writes a gain with half the width of its interval, and what that is made of.
+
+    >>> written(over_seeds([3.0, 4.0])), written(over_seeds([0.5])), written(over_seeds([0.5], Pooled(0.5, 16)))
+    ('+3.50 ± 6.35 (2 seeds)', '+0.50 (1 seed)', '+0.50 ± 1.06 (1 seed, pooled)')
+    >>> written(mean_gain([over_seeds([0.5])] * 20, Pooled(0.5, 16)))
+    '+0.50 ± 0.24 (20 pairs)'
+    """
+    what = "pair" if one.how == "mean" else "seed"
+    count = f"{one.seeds} {what}{'s' * (one.seeds != 1)}{', pooled' * (one.how == 'pooled')}"
+    return f"{short(one, form)} ({count})"
+
+
+def short(one: Gain, form: str = "+.2f") -> str:
+    """Writes a gain with half the width of its interval alone.
+
+    >>> short(over_seeds([3.0, 4.0])), short(over_seeds([3.0]))
+    ('+3.50 ± 6.35', '+3.00')
+    """
+    half = "" if one.high is None else f" ± {one.high - one.gain:{form.removeprefix('+')}}"
+    return f"{one.gain:{form}}{half}"

@@ -1,0 +1,127 @@
+"""Claims about what an accuracy costs: rounds in figure (a), bytes in figure (d)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, over_seeds, pool
+from fedatoms.evidence.claims.base import Claim, Evidence, Unit, coverage, judge
+from fedatoms.evidence.paper.study_list import BETAS
+from fedatoms.evidence.paper.tables import Pair, pairs
+from fedatoms.evidence.results.cells import Ours, column_name, common_runs
+from fedatoms.evidence.results.communication import (
+    Cost,
+    cost_to_reach,
+    factors,
+    mean_cost,
+    never_reached,
+    relative_costs,
+)
+from fedatoms.evidence.results.groups import Group, groups_of, headline_by_seed, server_headline
+from fedatoms.evidence.results.names import distinct_names
+from fedatoms.evidence.results.pairs import twins
+from fedatoms.experiment.parse import period_of
+
+COMMUNICATION = "figure-communication"
+
+
+class _Ratio(NamedTuple):
+    """A pair of Table 1: its name, and the ratios of rounds by seed."""
+
+    about: str
+    rounds: list[float]
+
+
+def fewer_rounds(ours: Ours) -> Claim:
+    """Judges figure (a) by the rounds that reach the plain run's accuracy in each pair of Table 1.
+
+    >>> fewer_rounds({}).verdict
+    'not run'
+    """
+    found = _ratios(ours)
+    pooled = pool(each.rounds for each in found)
+    each_mean = [over_seeds(each.rounds, pooled) for each in found]
+    lines = [
+        Evidence(each.about, None, gain.gain, beyond(gain, 1.0, below=True), gain)
+        for each, gain in zip(found, each_mean, strict=True)
+    ]
+    text = "Fewer rounds reach the plain run's accuracy with decomposition (figure (a), mean over pairs of Table 1)."
+    rule = "The mean ratio of rounds to reach the plain run's mean accuracy over its last rounds is below 1. A line "
+    rule += "is the mean ratio over seeds; a run that never reaches it counts with all its rounds."
+    rule += coverage(len(lines), len(pairs()), "pairs")
+    times = Unit("times the plain run's", ".2f")
+    if not lines:
+        return judge(text, rule, lines, (None, None), times)
+    mean = mean_gain(each_mean, pooled)
+    return judge(text, rule, lines, (None, mean.gain), times, whole=beyond(mean, 1.0, below=True), gain=mean)
+
+
+def rounds_spread(ours: Ours) -> Pooled | None:
+    """Pools the spread over seeds of the ratios of rounds in Table 1.
+
+    >>> rounds_spread({})
+    """
+    return pool(each.rounds for each in _ratios(ours))
+
+
+def communication(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
+    """Judges fast and slow groups by the bytes uploaded until the plain run's accuracy is reached.
+
+    ``pooled`` is the spread of a ratio of rounds: what a round sends is counted.
+    """
+    whole = [each for each in groups_of(COMMUNICATION, groups, quick_ones=False).values() if each.has_rounds]
+    slow = [each for each in whole if period_of(each.experiment.beta) > 1]
+    plain = next((each for each in whole if each.experiment.parametrisation == "plain"), None)
+    found = [both for each in slow for both in twins(each, plain)]
+    where, names = distinct_names([mine.experiment for mine, _ in found], [twin.experiment for _, twin in found])
+    lines = [line for name, pair in zip(names, found, strict=True) for line in _bytes(name, *pair, pooled)]
+    text = "With slow groups every 1/beta rounds a share beta of the bytes is enough (figure (d), furthest above beta)."
+    rule = "The bytes uploaded until the server reaches the plain run's mean accuracy over its last rounds are below "
+    rule += "a share beta of the plain run's. A run that never reaches it counts with all its bytes, a lower bound. "
+    rule += "Bytes of a round are counted; the spread is that of the rounds needed, with one seed as in figure (a)."
+    rule += (f" All on {where}." if where else "") + coverage(len(lines), len(BETAS), "values of beta")
+    worst = max(lines, key=lambda line: line.ours / (line.paper or 1), default=None)
+    numbers = (worst.paper, worst.ours) if worst else (None, None)
+    unit, at_least = Unit("% of the plain run's", ".2f"), bool(worst and worst.at_least)
+    return judge(text, rule, lines, numbers, unit, gain=worst.gain if worst else None, at_least=at_least)
+
+
+def _bytes(name: str, mine: Group, plain: Group, pooled: Pooled | None) -> list[Evidence]:
+    model, _ = server_headline(plain)
+    found = relative_costs(headline_by_seed(plain, model), mine, plain, model)
+    if not found:
+        return []
+    ratio, beta = mean_cost(found), 100 / period_of(mine.experiment.beta)
+    share = _share(found, pooled)
+    state = beyond(share, beta, below=True)
+    if ratio.never and state == "supported":
+        state = "inconclusive"  # a lower bound below beta
+    missed = f"{never_reached(ratio, mine)} reached, {ratio.best:.2f} % at best; " if ratio.never else ""
+    about = f"{name}: {missed}{factors(ratio)}"
+    return [Evidence(about, beta, share.gain, state, share, at_least=bool(ratio.never))]
+
+
+def _share(found: Sequence[Cost], pooled: Pooled | None) -> Gain:
+    """Returns the share of bytes up in per cent; of one seed the rounds are uncertain, and a round's bytes are not."""
+    a_round = 100 * found[0].up / found[0].rounds
+    spread = pooled and Pooled(a_round * pooled.deviation, pooled.degrees)
+    return over_seeds([100 * each.up for each in found], spread)
+
+
+def _ratios(ours: Ours) -> list[_Ratio]:
+    return [ratio for pair in pairs() for ratio in _ratio(pair, ours)]
+
+
+def _ratio(pair: Pair, ours: Ours) -> list[_Ratio]:
+    both = common_runs(*pair, ours)
+    if not both or not all(each.has_rounds for each in both):
+        return []
+    (plain, atoms), model = both, pair.plain.compared.model
+    targets = headline_by_seed(plain, model)
+    found = relative_costs(targets, atoms, plain, model)
+    if not found:
+        return []
+    base, mine = (cost_to_reach(targets, each, model) for each in (plain, atoms))
+    missed = f" ({never_reached(mine, atoms)})" if mine.never else ""
+    name = f"{pair.plain.row}, {column_name(pair.plain)}"
+    about = f"{name}: {mine.rounds:.0f} rounds{missed}, plain {base.rounds:.0f}"
+    return [_Ratio(about, [each.rounds for each in found])]

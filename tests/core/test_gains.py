@@ -1,0 +1,126 @@
+"""Gains: the interval is Student's, pairs by seed, and says where its spread is from."""
+
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedatoms.core.gains import Gain, Pooled, beyond, gain, mean_gain, over_seeds, pool, short, student, written
+
+NUMBERS = st.floats(-100, 100)
+SIDES = st.dictionaries(st.integers(0, 9), st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=6)
+POOLS = st.none() | st.builds(Pooled, st.floats(0, 10), st.integers(1, 50))
+
+
+def half(one: Gain) -> float:
+    assert one.low is not None and one.high is not None
+    return (one.high - one.low) / 2
+
+
+@given(SIDES, POOLS)
+def test_the_interval_contains_the_mean_difference(
+    sides: dict[int, tuple[float, float]], pooled: Pooled | None
+) -> None:
+    one = gain({seed: a for seed, (a, _) in sides.items()}, {seed: b for seed, (_, b) in sides.items()}, pooled)
+    assert one is not None and one.seeds == len(sides)
+    assert one.gain == pytest.approx(statistics.fmean(a - b for a, b in sides.values()))
+    assert (one.low is None) == (one.high is None) == (len(sides) == 1 and pooled is None)
+    assert one.low is None or one.high is None or one.low <= one.gain <= one.high
+
+
+@given(SIDES, POOLS)
+def test_exchanging_the_sides_changes_the_sign_alone(
+    sides: dict[int, tuple[float, float]], pooled: Pooled | None
+) -> None:
+    mine, base = ({seed: both[side] for seed, both in sides.items()} for side in (0, 1))
+    one, other = gain(mine, base, pooled), gain(base, mine, pooled)
+    assert one is not None and other is not None
+    turned = [None if end is None else -end for end in (other.high, other.low)]
+    assert one == Gain(-other.gain, *turned, other.seeds, other.how)
+
+
+@given(st.lists(NUMBERS, min_size=2, max_size=5), st.floats(1.5, 10))
+def test_it_widens_with_the_spread(values: list[float], factor: float) -> None:
+    middle = statistics.fmean(values)
+    wider = over_seeds([middle + factor * (value - middle) for value in values])
+    assert half(wider) == pytest.approx(factor * half(over_seeds(values)), rel=1e-6, abs=1e-9)
+    assert half(over_seeds([1.0], Pooled(factor, 3))) > half(over_seeds([1.0], Pooled(1.0, 3)))
+
+
+@pytest.mark.parametrize("degrees, printed", [(1, 12.706), (2, 4.303), (4, 2.776), (16, 2.120), (1000, 1.962)])
+def test_quantiles_are_those_of_the_printed_tables(degrees: int, printed: float) -> None:
+    assert student(degrees) == pytest.approx(printed, abs=5e-4)
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], [0.5, 0.25, -1.0], [1.0, 2.0, 4.0, 8.0, 16.0]])
+def test_it_is_the_interval_that_scipy_gives(values: list[float]) -> None:
+    from scipy import stats
+
+    theirs = stats.t.interval(0.95, len(values) - 1, statistics.fmean(values), stats.sem(values))
+    one = over_seeds(values)
+    assert (one.low, one.high) == pytest.approx(tuple(theirs))
+
+
+def test_intervals_of_three_seeds_cover_the_truth_in_95_of_100() -> None:
+    draws, hits, total = random.Random(0), 0, 4000
+    for _ in range(total):
+        one = over_seeds([draws.gauss(2.0, 0.5) for _ in range(3)])
+        hits += beyond(one, 2.0) == "inconclusive"
+    assert hits / total == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / total))
+
+
+def test_so_do_those_of_one_seed_and_of_means_with_the_spread_of_other_cells() -> None:
+    draws, alone, means, total = random.Random(1), 0, 0, 3000
+    for _ in range(total):
+        cells = [[draws.gauss(k, 0.5) for _ in range(1 if k < 3 else 3)] for k in range(6)]
+        pooled = pool(cells)
+        gains = [over_seeds(cell, pooled) for cell in cells]
+        alone += beyond(gains[0], 0.0) == "inconclusive"
+        means += beyond(mean_gain(gains, pooled), 2.5) == "inconclusive"
+    for hits in (alone, means):
+        assert hits / total == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / total))
+
+
+def test_one_seed_has_the_pooled_spread_and_says_so() -> None:
+    pooled = pool([[1.0, 3.0], [7.0], [4.0, 4.0, 4.0]])
+    assert pooled == Pooled(pytest.approx(math.sqrt(2 / 3)), 3)
+    one = gain({0: 5.0}, {0: 4.0}, pooled)
+    assert one is not None and one.how == "pooled" and half(one) == pytest.approx(student(3) * math.sqrt(2 / 3))
+    assert written(one).endswith("(1 seed, pooled)")
+    two = gain({0: 5.0, 1: 5.5}, {0: 4.0, 1: 4.0}, pooled)
+    assert two is not None and two.how == "seeds"  # its own spread is known
+
+
+def test_without_any_spread_there_is_no_interval_and_nothing_is_decided() -> None:
+    assert pool([[1.0], [2.0], []]) is None
+    one = over_seeds([50.0])
+    assert (one.low, one.high, one.how) == (None, None, "none") and beyond(one) == "inconclusive"
+    assert short(one) == "+50.00" and beyond(mean_gain([one, one])) == "inconclusive"
+
+
+@given(SIDES, st.dictionaries(st.integers(10, 19), NUMBERS), st.dictionaries(st.integers(20, 29), NUMBERS))
+def test_seeds_that_one_side_lacks_change_nothing(
+    sides: dict[int, tuple[float, float]], more: dict[int, float], others: dict[int, float]
+) -> None:
+    mine, base = ({seed: both[side] for seed, both in sides.items()} for side in (0, 1))
+    assert gain(mine | more, base | others) == gain(mine, base)
+    assert gain(more, others) is None
+
+
+@given(st.lists(NUMBERS, min_size=2, max_size=5), NUMBERS)
+def test_the_two_sides_of_a_bar_are_each_others_opposite(values: list[float], bar: float) -> None:
+    opposite = {"supported": "contradicted", "contradicted": "supported", "inconclusive": "inconclusive"}
+    one = over_seeds(values)
+    assert one.low is not None and one.high is not None
+    assert beyond(one, bar, below=True) == opposite[beyond(one, bar)]
+    assert (beyond(one, bar) == "supported") == (one.low > bar)
+
+
+def test_a_mean_of_many_gains_is_surer_than_each() -> None:
+    pooled = Pooled(0.5, 16)
+    each = over_seeds([1.0], pooled)
+    mean = mean_gain([each] * 16, pooled)
+    assert mean.gain == 1.0 and half(mean) == pytest.approx(half(each) / 4) and written(mean).endswith("(16 pairs)")

@@ -1,0 +1,124 @@
+"""Verdicts: each of the four states has its law, and intervals are the same on cards, in tables and on the page."""
+
+import re
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.results import a_run, page_of, the_claim
+
+from fedatoms.core.gains import State, over_seeds
+from fedatoms.evidence.claims.base import Evidence, count_of, of_parts, of_whole
+from fedatoms.evidence.paper.tables import cells, contrast
+from fedatoms.evidence.results.finding import find
+from fedatoms.evidence.results.groups import group
+from fedatoms.evidence.results.pairs import known_spreads
+
+STATES = st.lists(st.sampled_from(get_args(State)), min_size=1, max_size=8)
+WHOLE = "mean gain over its pairs"
+SIGNS = "wherever the paper's gain"
+
+
+@given(STATES)
+def test_supported_is_what_every_part_supports(states: list[State]) -> None:
+    assert (of_parts(states) == "supported") == (set(states) == {"supported"})
+
+
+@given(STATES)
+def test_contradicted_is_what_more_parts_contradict_than_support(states: list[State]) -> None:
+    assert (of_parts(states) == "contradicted") == (states.count("contradicted") > states.count("supported"))
+
+
+@given(STATES)
+def test_inconclusive_is_what_no_part_decides(states: list[State]) -> None:
+    assert (of_parts(states) == "inconclusive") == (set(states) == {"inconclusive"})
+
+
+@given(STATES)
+def test_partly_is_the_rest_and_some_part_supports_it(states: list[State]) -> None:
+    if of_parts(states) == "partly":
+        assert 0 < states.count("supported") < len(states)
+    assert of_parts(states) in ("supported", "partly", "inconclusive", "contradicted")
+    assert of_parts(states) == of_parts(states[::-1])
+
+
+@given(st.sampled_from(get_args(State)), STATES)
+def test_one_number_decides_unless_a_part_contradicts_what_it_supports(whole: State, states: list[State]) -> None:
+    partly = whole == "supported" and "contradicted" in states
+    assert of_whole(whole, states) == ("partly" if partly else whole)
+
+
+@given(STATES)
+def test_the_count_on_a_card_has_every_line_once(states: list[State]) -> None:
+    lines = [Evidence("it", None, 1.0, state) for state in states]
+    said = count_of(lines)
+    assert said.startswith(f"{states.count('supported')} of {len(states)} support it")
+    assert sum(map(int, re.findall(r"(\d+) (?:of|contradict|is|are)", said))) == len(states)
+
+
+def a_pair(folder: Path, gains: Sequence[float], name: str = "fedavg", column: str = "cifar10-2") -> None:
+    """Writes a pair of Table 1 with a gain for each seed."""
+    for seed, gain in enumerate(gains):
+        for kind, accuracy in (("", 70.0 + seed), ("-atoms", 70.0 + seed + gain)):
+            preset = f"{name}{kind}-{column}"
+            a_run(folder / f"{preset}-s{seed}", accuracy, preset, seed, rounds=0)
+
+
+def test_a_gain_below_the_papers_is_no_yes_to_at_least_the_papers(tmp_path: Path) -> None:
+    a_pair(tmp_path, [1.36, 1.30, 1.42])  # the paper's is 2.10
+    (line,) = the_claim(tmp_path, WHOLE).evidence
+    assert line.state == "contradicted" and the_claim(tmp_path, WHOLE).verdict == "contradicted"
+    (line,) = the_claim(tmp_path, SIGNS).evidence
+    assert line.state == "supported" and the_claim(tmp_path, SIGNS).verdict == "supported"  # it is above 0 all the same
+
+
+@pytest.mark.parametrize(
+    "gains, state", [([3.0, 3.1, 2.9], "supported"), ([1.0, 3.0, 2.0], "inconclusive"), ([1.0, 1.1], "contradicted")]
+)
+def test_the_whole_interval_decides(gains: list[float], state: str, tmp_path: Path) -> None:
+    a_pair(tmp_path, gains)
+    claim = the_claim(tmp_path, WHOLE)
+    assert claim.evidence[0].state == state and claim.evidence[0].gain == pytest.approx(over_seeds(gains))
+
+
+def test_one_seed_is_judged_by_the_spread_of_the_other_pairs_and_says_so(tmp_path: Path) -> None:
+    a_pair(tmp_path, [2.0], "fedprox")
+    alone = the_claim(tmp_path, SIGNS)
+    assert alone.verdict == "inconclusive" and alone.evidence[0].gain == over_seeds([2.0])
+    a_pair(tmp_path, [2.0, 2.1, 1.9])
+    claim = the_claim(tmp_path, SIGNS)
+    assert claim.verdict == "supported" and [line.gain.how for line in claim.evidence if line.gain] == [
+        "seeds",
+        "pooled",
+    ]
+    assert "(1 seed, pooled)" in page_of(tmp_path)
+
+
+def test_a_few_rounds_on_digits_never_support_a_claim(tmp_path: Path) -> None:
+    for rounds, seed in product((2, 10, 20), range(3)):
+        for preset, accuracy in (("fedavg", 50.0), ("fedavg-atoms", 60.0)):
+            a_run(tmp_path / f"{rounds}" / f"{preset}-{seed}", accuracy, preset, seed, rounds)
+    assert [the_claim(tmp_path / f"{rounds}", "our other runs").verdict for rounds in (2, 10, 20)] == [
+        "inconclusive",
+        "inconclusive",
+        "supported",
+    ]
+    mixed = the_claim(tmp_path, "our other runs")
+    assert mixed.verdict == "supported" and mixed.gain is not None and mixed.gain.seeds == 1  # the long pair alone
+
+
+def test_short_runs_on_digits_lend_no_spread(tmp_path: Path) -> None:
+    for seed in range(3):
+        for preset, accuracy in (("fedavg", 50.0), ("fedavg-atoms", 60.0 + seed)):
+            a_run(tmp_path / f"{preset}-{seed}", accuracy, preset, seed, rounds=2)
+    assert known_spreads(group(find([tmp_path]).runs)).shared is None
+
+
+def test_a_contrast_is_of_two_cells_of_one_column() -> None:
+    found = {(cell.table, cell.row): both for cell in cells() if (both := contrast(cell))}
+    assert all(one.column == other.column and one != other for one, other in found.values())
+    assert [sum(table == n for table, _ in found) for n in (1, 2, 3)] == [5, 8, 3]
