@@ -90,6 +90,18 @@ def check_size(size: int, what: str, most: int | None = None) -> None:
         )
 
 
+def kind_at(path: Path) -> str:
+    """Names what lies at a path, or what a link there leads to; empty if that is nothing.
+
+    >>> kind_at(Path("/")), kind_at(Path("/dev/null")), kind_at(Path("/no/such/file"))
+    ('folder', 'device', '')
+    """
+    try:
+        return _kind(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return ""
+
+
 def _kind(mode: int) -> str:
-    kinds = {stat.S_IFIFO: "pipe", stat.S_IFDIR: "folder", stat.S_IFSOCK: "socket"}
+    kinds = {stat.S_IFREG: "file", stat.S_IFIFO: "pipe", stat.S_IFDIR: "folder", stat.S_IFSOCK: "socket"}
     return kinds.get(stat.S_IFMT(mode), "device")
