@@ -146,8 +146,8 @@ RANGES: dict[str, Range] = {
     "strength": Range(-1e6, 1e6, "[]", "None for its authors' default"),
     "threads": COUNT_OR_NONE._replace(high=10_000, use="0 for torch's choice"),
     "unbalanced": NOT_NEGATIVE._replace(use="0 for equal sizes", why="it is a standard deviation"),
-    "warmup": COUNT_OR_NONE,
-    "warmup_steps": COUNT_OR_NONE,
+    "warmup": COUNT_OR_NONE._replace(high=10**6),
+    "warmup_steps": COUNT_OR_NONE._replace(high=10**6),
     "weight_decay": NOT_NEGATIVE,
     # of networks
     "channels": COUNT._replace(high=4096, use="for example 3"),

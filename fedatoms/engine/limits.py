@@ -17,7 +17,7 @@ from fedatoms.personal.base import Personal
 PLAN = 26  # bytes of a sample in a plan of batches: row, real, flip, shift
 AHEAD = 32  # clients whose batches are drawn before their round
 WAY_OUT = (
-    "Lower `batch_size`, `epochs`, `last_epochs`, `clients` or `fraction`, take a smaller model or fewer `atoms`, or "
+    "Lower `batch_size`, `accumulate`, `epochs`, `last_epochs`, `clients` or `fraction`, take a smaller model or fewer `atoms`, or "
     "use client_state='disk'."
 )
 

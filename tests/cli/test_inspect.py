@@ -85,11 +85,17 @@ def test_a_mistake_costs_one_line(words: list[str], message: str, capsys: pytest
 
 
 LARGE = {
-    "channels": (["resnet18", "--image", "999999x3x3"], "--image 999999x3x3: channels=999999 is more than 4096. Use for example 3"),
+    "channels": (
+        ["resnet18", "--image", "999999x3x3"],
+        "--image 999999x3x3: channels=999999 is more than 4096. Use for example 3",
+    ),
     "sides": (["resnet18", "--image", "1x800000x800000"], "side=800000 is more than 100000. Use for example 3x32x32"),
     "classes": (["resnet18", "--classes", "1000000"], "--classes 1000000 is more than 100000. Use for example 10"),
     "an image that fits": (["resnet18", "--image", "3x20000x20000", "--atoms", "1"], ""),
-    "one that does not": (["lenet", "--image", "3x20000x20000"], "images of shape (3, 20000, 20000) do not fit the model"),
+    "one that does not": (
+        ["lenet", "--image", "3x20000x20000"],
+        "images of shape (3, 20000, 20000) do not fit the model",
+    ),
 }
 
 
