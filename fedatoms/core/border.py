@@ -27,6 +27,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
     ...
     ValueError: /dev/zero is a device, not a regular file. Put the file itself there.
     """
+    as_path(path, "path")
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))  # as Windows has it
     mode = os.fstat(file).st_mode
     if not stat.S_ISREG(mode):

@@ -17,8 +17,8 @@ from fedatoms.personal.base import Personal
 PLAN = 26  # bytes of a sample in a plan of batches: row, real, flip, shift
 AHEAD = 32  # clients whose batches are drawn before their round
 WAY_OUT = (
-    "Lower `batch_size`, `accumulate`, `epochs`, `last_epochs`, `clients` or `fraction`, take a smaller model or fewer `atoms`, or "
-    "use client_state='disk'."
+    "Lower `batch_size`, `accumulate`, `epochs`, `last_epochs`, `clients` or `fraction`, take a smaller model or fewer "
+    "`atoms`, or use client_state='disk'."
 )
 
 

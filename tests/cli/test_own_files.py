@@ -9,7 +9,10 @@ import pytest
 
 from fedatoms import Experiment, adapt, load_model, run
 from fedatoms.cli import main
+from fedatoms.core.border import open_regular
 from fedatoms.core.outputs import check_output
+from fedatoms.nn import build, load_weights
+from fedatoms.runs.results import read_result
 
 TINY = Experiment(clients=5, fraction=0.4, rounds=2, epochs=1, last_epochs=1, threads=1, parametrisation="atoms")
 EXPLAIN = ["explain", "runs/a", "--rounds", "1", "--crossed", "0", "--out"]
@@ -112,3 +115,41 @@ def test_a_csv_file_beside_the_page_is_checked_too(
     os.mkfifo("page.csv")
     assert main(["report", "runs", "-o", "page.html"]) == 2
     assert "page.csv is a pipe" in capsys.readouterr().err and not Path("page.html").exists()
+
+
+PATHS = (
+    ["run", "--weights", "a\0b.pth"],
+    ["run", "a\0b.json"],
+    ["run", "--resume", "a\0b"],
+    ["run", "--data-dir", "a\0b"],
+    ["run", "--out", "a\0b"],
+    ["runs", "a\0b"],
+    ["report", "a\0b"],
+    ["report", "runs", "-o", "a\0b.html"],
+    ["compare", "--plot=a\0b.png"],
+    ["export", "a\0b"],
+    ["export", "runs/a", "-o", "a\0b.onnx"],
+    ["explain", "runs/a", "--plain", "a\0b"],
+    ["explain", "runs/a", "--out", "a\0b.json"],
+    ["personalize", "runs/a", "--images", "a\0b", "--out", "a.safetensors"],
+    ["inspect", "lenet", "--weights", "a\0b.pth"],
+    ["bench", "--out", "a\0b.json"],
+    ["flower", "keys", "a\0b"],
+)
+
+
+@pytest.mark.parametrize("words", PATHS, ids=lambda words: " ".join(words[:2]))
+def test_no_path_has_a_null_byte(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "a\\x00b" in line and "has a null byte in it. Leave it out." in line
+
+
+def test_no_file_that_is_read_has_a_null_byte_in_its_name() -> None:
+    for call in (
+        read_result,
+        lambda path: open_regular(Path(path)).__enter__(),
+        lambda path: load_weights(build("lenet", classes=10), path),
+    ):
+        with pytest.raises(ValueError, match=r"null byte in it, which no path can have"):
+            call("a\0b")
