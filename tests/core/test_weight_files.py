@@ -202,6 +202,8 @@ HOSTILE = {
     "a tensor": (lambda f: saved(torch.ones(3), f), "holds Tensor and no named tensors"),
     "a list": (lambda f: saved([torch.ones(3)], f), "holds list and no named tensors"),
     "nothing": (lambda f: saved({}, f), "holds dict and no named tensors"),
+    "lines in a name": (lambda f: saved({"a\nb\x1b": torch.ones(1)}, f), r"1 extra: 'a\\nb\\x1b'"),
+    "a long name": (lambda f: saved({"a" * 99_999: torch.ones(1)}, f), r"1 extra: 'a{50,} \.\.\."),
     "numbers": (lambda f: saved({"conv1.weight": 3}, f), "'conv1.weight' is int and no plain tensor"),
     "names that are none": (lambda f: saved({3: torch.ones(1)}, f), "3 is torch.float32 and no plain tensor"),
     "sparse": (lambda f: saved({"w": torch.eye(3).to_sparse()}, f), "'w' is torch.float32 and no plain tensor"),
