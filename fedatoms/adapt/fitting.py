@@ -14,11 +14,11 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedatoms.core.border import as_path
-from fedatoms.core.files import read_tensors, replace_file
+from fedatoms.core.files import read_tensors, write_named
 from fedatoms.core.inputs import shapes_of
 from fedatoms.core.lookup import one_line, some
 from fedatoms.core.options import Group, check_range, listed
-from fedatoms.core.run_files import MODEL
+from fedatoms.core.run_files import MODEL, PERSONAL
 from fedatoms.core.trees import Params, misfit, nbytes, restrict
 from fedatoms.data.batches import normalise
 from fedatoms.data.datasets import Recipe, recipe_of
@@ -38,7 +38,7 @@ from fedatoms.nn.pure import with_params
 from fedatoms.objectives.base import Objective
 from fedatoms.personal.base import Part, Personal, Phase, of_groups
 from fedatoms.runs.loading import ImagesOf, fill, how_to_rewrite, images_of, load_model
-from fedatoms.runs.personal_models import FOLDER, personal_file
+from fedatoms.runs.personal_models import personal_file
 from fedatoms.runs.remote import LOAD_PERSONAL, is_remote
 from fedatoms.runs.results import check_sealed
 
@@ -116,8 +116,7 @@ def save_personal(path: Path | str, own: Params, *, of: Model) -> Path:
         raise ValueError(f"own is not a part of the model ({wrong}). Pass what personalise(model, data) returned.")
     about = {"frozen": fingerprint(base.model, own), "experiment": base.experiment}
     tensors = {name: leaf.detach().cpu().contiguous() for name, leaf in own.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, save(tensors, metadata={_KEY: json.dumps(about)}))
+    write_named(path, save(tensors, metadata={_KEY: json.dumps(about)}))
     return path
 
 
@@ -309,13 +308,13 @@ def _check_clients(folder: Path, experiment: Experiment) -> None:
             f"{folder} is a run on nodes, which hold their personal parameters. Load a node's personal.safetensors "
             f"there with {LOAD_PERSONAL}."
         )
-    found = {path.name for path in (folder / FOLDER).glob("*.safetensors")}
+    found = {path.name for path in (folder / PERSONAL).glob("*.safetensors")}
     wanted = {personal_file(folder, client).name for client in range(experiment.clients)}
     if found != wanted:
         lists = {"missing": wanted - found, "extra": found - wanted}
         wrong = "; ".join(f"{what}: {some(sorted(names))}" for what, names in lists.items() if names)
         raise ValueError(
-            f"{folder / FOLDER} has not one file for each of {experiment.clients} clients ({wrong}). "
+            f"{folder / PERSONAL} has not one file for each of {experiment.clients} clients ({wrong}). "
             f"{how_to_rewrite(folder)}"
         )
 

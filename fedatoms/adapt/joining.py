@@ -10,6 +10,7 @@ import torch
 
 from fedatoms.adapt.fitting import Base, base_of, fit, part_of, save_personal, simulation_of
 from fedatoms.core.border import as_path
+from fedatoms.core.outputs import check_output
 from fedatoms.core.run_files import MODEL
 from fedatoms.data.datasets import Images
 from fedatoms.data.federations import hold_out, partition
@@ -130,6 +131,7 @@ def _check_files(newcomer: Newcomer) -> Path:
         raise ValueError(f"out={out} exists, and is not replaced. Use another `out`, or remove it.")
     if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
         raise ValueError(f"out={out}: {out.parent} is not a folder to write to. Make it, or use another `out`.")
+    check_output(out)
     return out
 
 

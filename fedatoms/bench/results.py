@@ -11,9 +11,10 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 
+from fedatoms.core.files import write_named
 from fedatoms.core.lookup import unknown
 from fedatoms.core.options import RANGES, Precision, check_numbers
-from fedatoms.core.outputs import check_parent
+from fedatoms.core.outputs import check_output
 from fedatoms.experiment.build import check_threads
 from fedatoms.runs.provenance import provenance_of
 
@@ -133,8 +134,7 @@ def write(results: Results) -> None:
         lists = {name: [line._asdict() for line in getattr(results, name)] for name in ("results", "rows", "gaps")}
         asked = {name: value for name, value in results.settings.items() if name != "out"}  # a place on one machine
         whole = {**results._asdict(), "settings": asked, **lists}
-        Path(out).parent.mkdir(parents=True, exist_ok=True)
-        Path(out).write_text(json.dumps(whole, indent=2) + "\n")
+        write_named(Path(out), (json.dumps(whole, indent=2) + "\n").encode())
 
 
 def read(path: Path) -> Results:
@@ -180,7 +180,8 @@ def check(settings: Bench) -> None:
         check_threads(settings.threads)
     _check_backend(settings.backend)
     parts_of(settings)
-    check_parent(Path(settings.out))
+    if settings.out:
+        check_output(Path(settings.out))
     numbers(settings.clients, "--clients")
     numbers(settings.batch, "--batch")
 

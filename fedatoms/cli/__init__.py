@@ -100,6 +100,9 @@ def _parsed(words: Sequence[str]) -> Job:
     if words[:1] == ["--version"]:
         print(f"fedatoms {__version__}")
         return lambda: 0
+    for word in words:
+        if "\0" in word:  # which no path and no name can have
+            raise ValueError(f"{word!r} has a null byte in it. Leave it out.")
     path, command = _chosen(words)
     check_alone(" ".join(path))
     rest = list(words[len(path) :]) or (["--help"] if command.needs_words else [])

@@ -10,7 +10,7 @@ from tyro.conf import arg
 from fedatoms.cli.args import axes, before_flags, grid, typed
 from fedatoms.cli.console import line, repeatable, say, suggest, terminal, watching, watching_many
 from fedatoms.cli.parsing import Job, Options, as_typed
-from fedatoms.core.outputs import check_parent
+from fedatoms.core.outputs import check_output
 from fedatoms.core.run_files import CLIENTS
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import preset
@@ -53,7 +53,6 @@ def options(words: Sequence[str]) -> Options:
                 raise ValueError(
                     f"'{strange}' comes after flags. Name presets first, and put commas between the values of a flag."
                 )
-            check_parent(Path(plot))
             places = _devices(devices, words)
             experiments = [replace(one, device=(places or [one.device])[0]) for one in grid(starts, given, words)]
             compared(experiments, "comparison", Path(plot) if plot else None, devices=places)
@@ -117,6 +116,8 @@ def _check(experiments: list[Experiment], plot: Path | None) -> None:
 
     if plot is not None and plot.suffix not in FORMATS:
         raise ValueError(f"--plot {plot} does not end in {', '.join(FORMATS)}. Use for example --plot plot.png.")
+    if plot is not None:
+        check_output(plot)
     if any(experiment.name for experiment in experiments):
         raise ValueError("--name cannot name the runs of a comparison: each has its own folder in --out. Leave it out.")
     for experiment in experiments:

@@ -1,6 +1,7 @@
 """fedatoms inspect: what a decomposition would do to a network."""
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -9,8 +10,11 @@ from tyro.conf import FlagCreatePairsOff, arg
 
 from fedatoms.cli.console import line, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.core.options import check_range
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fedatoms.nn.summaries import Summary
 
 MODEL = arg(metavar="MODEL", help="A network by name, or module:factory of your own.", help_behavior_hint="")
@@ -20,6 +24,7 @@ IMAGE = arg(metavar="CxHxW", help="Shape of an image, as 3x32x32: the network mu
 WEIGHTS = arg(metavar="FILE", help="Its weights: .safetensors, .pth or .pt.", help_behavior_hint="")
 WHERE = arg(help="Regular expression: only layers whose name it matches.", help_behavior_hint="")
 HEAD = arg(help="Name of the layer that is the head; empty takes the last linear layer.", help_behavior_hint="")
+TRIED = 2**18  # numbers of an image that is run through the network: 3x224x224 is
 JSON = arg(name="json", help="Print one JSON object.", help_behavior_hint="")
 
 
@@ -45,18 +50,16 @@ def options(words: Sequence[str]) -> Options:
 
 
 def _summary(model: str, atoms: int, weights: str, image: str, classes: int, where: str, head: str) -> "Summary":
-    from fedatoms.core.options import check_range
     from fedatoms.experiment.parse import pattern_of
-    from fedatoms.nn.models import build, check_input
+    from fedatoms.nn.models import build
     from fedatoms.nn.summaries import summary
     from fedatoms.nn.weights import load_weights
 
     check_range("atoms", atoms)
-    check_range("classes", classes, command="inspect")
     shape, pattern = _shape(image), pattern_of(where, "where")
     net = build(model, classes=classes, channels=shape[0] if shape else 3)
     if shape:
-        check_input(net, shape, classes)
+        _check_input(net, shape, classes)
     if weights:
         net = load_weights(net, weights, head=head or None)
     chosen = (lambda name, module: bool(pattern.search(name))) if where else None
@@ -69,9 +72,20 @@ def _shape(image: str) -> tuple[int, ...]:
     >>> _shape("3x32x32"), _shape("")
     ((3, 32, 32), ())
     """
-    if image and not re.fullmatch(r"[1-9]\d{0,5}(x[1-9]\d{0,5})+", image):
+    if image and not re.fullmatch(r"[1-9][0-9]{0,17}(x[1-9][0-9]{0,17}){1,4}", image):
         raise ValueError(f"image={image} is not the shape of an image. Use for example 3x32x32.")
-    return tuple(map(int, image.split("x"))) if image else ()
+    shape = tuple(map(int, image.split("x"))) if image else ()
+    for place, number in enumerate(shape):
+        what = "side" if place else "channels"
+        check_range(what, number, f"image={image}: {what}", command="inspect")
+    return shape
+
+
+def _check_input(net: "nn.Module", shape: tuple[int, ...], classes: int) -> None:
+    """Refuses images that the network does not take; large ones are tried by their shapes alone."""
+    from fedatoms.nn.models import check_input
+
+    check_input(net, shape, classes, device="meta" if math.prod(shape) > TRIED else "")
 
 
 def _show(found: "Summary", name: str, *, as_json: bool) -> int:

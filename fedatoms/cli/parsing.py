@@ -31,6 +31,10 @@ AFTER_FULL = {  # what to do once a full disk has room again; other commands lea
     "run": "use --resume: it continues from the last whole checkpoint",
     **dict.fromkeys(("compare", "demo", "reproduce"), "type the same again: finished runs and checkpoints are kept"),
 }
+LOWER = {  # what takes memory in commands that train nothing
+    "inspect": "Use fewer `classes`, a smaller `image` or a smaller network",
+    **dict.fromkeys(("export", "report", "runs", "presets", "flower"), "Use a smaller run"),
+}
 REWORDED = {  # tyro's messages, and ours
     r"Unrecognized options: (-[^\s,]+).*": r"unknown option \1",
     r"Unrecognized options: ([^\s,]+).*": r"'\1' is one word too many",
@@ -93,7 +97,8 @@ def message_of(error: Exception, words: Sequence[str]) -> str:
         return f"no space left{place}. Free some, then {AFTER_FULL.get(''.join(words[:1]), 'type the same again')}."
     if is_out_of_memory(error) and not str(error).startswith("out of memory"):  # else the engine says what to do
         said = "" if type(error) is MemoryError and not error.args else f" ({first_line(error)})"
-        return as_typed(f"out of memory{said}. Lower batch_size, block, clients or atoms, or close other programs.")
+        lower = LOWER.get("".join(words[:1]), "Lower batch_size, block, clients or atoms")
+        return as_typed(f"out of memory{said}. {lower}, or close other programs.", words)
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}. Choose another --out or --data-dir, or repair that path."
     return as_typed(one_line(error), words)

@@ -27,6 +27,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
     ...
     ValueError: /dev/zero is a device, not a regular file. Put the file itself there.
     """
+    as_path(path, "path")
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))  # as Windows has it
     mode = os.fstat(file).st_mode
     if not stat.S_ISREG(mode):
@@ -90,6 +91,18 @@ def check_size(size: int, what: str, most: int | None = None) -> None:
         )
 
 
+def kind_at(path: Path) -> str:
+    """Names what lies at a path, or what a link there leads to; empty if that is nothing.
+
+    >>> kind_at(Path("/")), kind_at(Path("/dev/null")), kind_at(Path("/no/such/file"))
+    ('folder', 'device', '')
+    """
+    try:
+        return _kind(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return ""
+
+
 def _kind(mode: int) -> str:
-    kinds = {stat.S_IFIFO: "pipe", stat.S_IFDIR: "folder", stat.S_IFSOCK: "socket"}
+    kinds = {stat.S_IFREG: "file", stat.S_IFIFO: "pipe", stat.S_IFDIR: "folder", stat.S_IFSOCK: "socket"}
     return kinds.get(stat.S_IFMT(mode), "device")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fedatoms.core.border import TooLarge, check_size, open_regular, read_bytes
 from fedatoms.core.lookup import one_line
-from fedatoms.core.outputs import check_parent
+from fedatoms.core.outputs import check_output
 from fedatoms.core.trees import Params
 
 LONGEST_HEADER = 2**24  # bytes; a tensor takes about a hundred
@@ -78,14 +78,16 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         partial.replace(path)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename:
+            error.filename = str(path)  # the name that the user knows
         raise
 
 
 def write_named(path: Path, data: bytes) -> None:
-    """Writes a file that a user names, in one step; its folder is made if ``outputs.check_parent`` allows that."""
-    check_parent(path)
+    """Writes a file that a user names, in one step; its folder is made if ``check_output`` allows that."""
+    check_output(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, data)
 

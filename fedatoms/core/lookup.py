@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
+LONGEST = 200  # characters of a name that is listed whole: names in a file may be anything
 
 
 def unknown(name: object, valid: Iterable[str], kind: str) -> ValueError:
@@ -44,10 +45,10 @@ def find(name: str, table: Mapping[str, T], kind: str) -> T:
 def some(names: Iterable[str], most: int = 3) -> str:
     """Lists the first few names, and counts the others.
 
-    >>> some(["a", "b", "c", "d", "e"]), some(["a"])
-    ('a, b, c and 2 more', 'a')
+    >>> some(["a", "b", "c", "d", "e"]), some(["a"]), some(["two\\nlines"])
+    ('a, b, c and 2 more', 'a', "'two\\\\nlines'")
     """
-    listed = list(names)
+    listed = [name if name.isprintable() and len(name) <= LONGEST else shown(name) for name in names]
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
 

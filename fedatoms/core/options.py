@@ -146,9 +146,12 @@ RANGES: dict[str, Range] = {
     "strength": Range(-1e6, 1e6, "[]", "None for its authors' default"),
     "threads": COUNT_OR_NONE._replace(high=10_000, use="0 for torch's choice"),
     "unbalanced": NOT_NEGATIVE._replace(use="0 for equal sizes", why="it is a standard deviation"),
-    "warmup": COUNT_OR_NONE,
-    "warmup_steps": COUNT_OR_NONE,
+    "warmup": COUNT_OR_NONE._replace(high=10**6),
+    "warmup_steps": COUNT_OR_NONE._replace(high=10**6),
     "weight_decay": NOT_NEGATIVE,
+    # of networks
+    "channels": COUNT._replace(high=4096, use="for example 3"),
+    "classes": COUNT._replace(high=10**5, use="for example 10"),
     # of one client's training and data, in Python
     "workers": COUNT_OR_NONE._replace(high=1000, use="0 for none, or for example 4"),
     "align": NOT_NEGATIVE,
@@ -178,7 +181,7 @@ RANGES: dict[str, Range] = {
     "explain fork": COUNT_OR_NONE._replace(high=10**6, use="0 for none"),
     "explain rounds": COUNT._replace(high=10**6, use="rounds=3"),
     "flower nodes": COUNT._replace(high=10_000, use="nodes=3"),
-    "inspect classes": COUNT._replace(high=10**6, use="classes=10"),
+    "inspect side": COUNT._replace(high=10**5, use="for example 3x32x32"),
     "reproduce minutes": NOT_NEGATIVE._replace(high=ANY, use="for example 30, or 0 for no limit"),
 }
 

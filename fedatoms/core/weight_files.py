@@ -31,16 +31,23 @@ def read_weights(path: Path, sha256: str = "") -> Params:
         raise ValueError(f"weights={path} {reason}. Name a .safetensors, .pth or .pt file.") from None
     if start[8:] == b"{":
         tree, _, found = read_tensors(path, "Use the whole file.")
-        content: object = tree
-    else:
-        data = read_bytes(path)
-        found, content = hashlib.sha256(data).hexdigest(), _unpickled(data, path)
+        _check_sum(path, found, sha256)
+        return _named(_inner(tree), path)
+    data = read_bytes(path)
+    _check_sum(path, hashlib.sha256(data).hexdigest(), sha256)
+    return _named(_inner(_unpickled(data, path)), path)
+
+
+class _Changed(ValueError):
+    """A file is not what it was when it was written."""
+
+
+def _check_sum(path: Path, found: str, sha256: str) -> None:
     if sha256 not in ("", found):
         raise ValueError(
             f"weights={path} was changed: its SHA-256 is {found[:12]}..., but that of the experiment's file is "
             f"{sha256[:12]}.... Restore the file, or start a new run."
         )
-    return _named(_inner(content), path)
 
 
 def _unpickled(data: bytes, path: Path) -> object:
@@ -53,6 +60,8 @@ def _unpickled(data: bytes, path: Path) -> object:
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except TooLarge:
         raise
+    except _Changed as error:
+        raise ValueError(f"weights={path} was changed: {error}. Restore the file.") from None
     except Exception as error:  # whatever a file can make the reader raise
         asked = re.search(r"GLOBAL (\S+)", str(error))
         reason = f"it asks for {asked[1]}" if asked else shorten(one_line(error).split(". ")[0], 90)
@@ -60,13 +69,15 @@ def _unpickled(data: bytes, path: Path) -> object:
 
 
 def _check_zip(data: bytes) -> None:
-    """Refuses a zip file whose entries take more room than the file: torch does not compress."""
+    """Refuses a zip file whose entries take more room than the file, as torch does not compress, or were changed."""
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         entries = file.infolist()
-    if any(each.compress_type != zipfile.ZIP_STORED for each in entries):
-        raise ValueError("it is compressed")
-    if sum(each.file_size for each in entries) > len(data):
-        raise ValueError("its entries overlap")
+        if any(each.compress_type != zipfile.ZIP_STORED for each in entries):
+            raise ValueError("it is compressed")
+        if sum(each.file_size for each in entries) > len(data):
+            raise ValueError("its entries overlap")
+        if (changed := file.testzip()) is not None:  # torch does not look at its checksums
+            raise _Changed(f"{changed} in it does not match its checksum")
 
 
 def _inner(content: object) -> object:

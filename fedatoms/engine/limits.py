@@ -1,5 +1,6 @@
 """What a machine must have for a simulation: its device, and memory for the model, clients' states and batches."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from textwrap import shorten
 
@@ -17,8 +18,8 @@ from fedatoms.personal.base import Personal
 PLAN = 26  # bytes of a sample in a plan of batches: row, real, flip, shift
 AHEAD = 32  # clients whose batches are drawn before their round
 WAY_OUT = (
-    "Lower `batch_size`, `epochs`, `last_epochs`, `clients` or `fraction`, take a smaller model or fewer `atoms`, or "
-    "use client_state='disk'."
+    "Lower `batch_size`, `accumulate`, `epochs`, `last_epochs`, `clients` or `fraction`, take a smaller model or fewer "
+    "`atoms`, or use client_state='disk'."
 )
 
 
@@ -31,12 +32,15 @@ def check_device(name: str) -> str:
     ValueError: device=meta cannot be used here (Tensor.item() cannot be called on meta tensors). Use device=cpu.
     """
     try:
-        if torch.device(name).type == "cpu" and torch.device(name).index:
-            raise RuntimeError("there is one CPU device, however many cores it has")
-        torch.ones(1, device=name).add(1).item()
+        with warnings.catch_warnings(action="ignore"):  # of types of devices that torch has no more
+            device = torch.device(name)
+            if device.type == "cpu" and device.index:
+                raise RuntimeError("there is one CPU device, however many cores it has")
+            torch.ones(1, device=device).add(1).item()
     except Exception as error:  # each backend has its own kind
         lines = str(error).strip().splitlines() or [type(error).__name__]
         reason = shorten(lines[0], 120, placeholder=" ...")  # some list all devices
+        reason = "torch has no such device any more" if "INTERNAL ASSERT" in reason else reason
         raise ValueError(f"device={name} cannot be used here ({reason}). Use device=cpu.") from error
     return name
 

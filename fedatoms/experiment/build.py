@@ -284,14 +284,19 @@ def _check_before_data(experiment: Experiment) -> None:
 
 
 def _check_batch(experiment: Experiment, images: int) -> None:
-    """Refuses a batch that no client can fill, unless it is small: it would only hold padding."""
-    most, size = max(images, SMALL_BATCH), experiment.batch_size
-    if size > most:
+    """Refuses a batch that no client can fill, unless it is small: it would only hold padding; and endless warm-up."""
+    size, batches, warmup = experiment.batch_size, experiment.accumulate, experiment.warmup_steps
+    if size > max(images, SMALL_BATCH):
         raise ValueError(f"batch_size={size} is more than the {images:,} training images. Use {images} or fewer.")
-    if size * experiment.accumulate > most:
+    if batches > (most := -(-images // size)):
         raise ValueError(
-            f"accumulate={experiment.accumulate} batches of {size} are more than the {images:,} training images. Use "
-            f"{most // size} or fewer."
+            f"accumulate={batches} batches of {size} are more than the {images:,} training images. Use {most} or fewer."
+        )
+    steps = max(experiment.epochs, experiment.last_epochs) * -(-images // (size * batches))
+    if warmup > steps:
+        raise ValueError(
+            f"warmup_steps={warmup} is more than the {steps:,} steps that a client can take in a round, so the rate "
+            f"would never rise to lr. Use for example {min(10, steps)}, or 0 for none."
         )
 
 

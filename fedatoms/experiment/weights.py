@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fedatoms.core.border import check_size, open_regular
+from fedatoms.core.border import as_path, check_size, open_regular
 from fedatoms.experiment.fields import Experiment
 
 STEP = 2**20  # bytes that are hashed at once
@@ -47,7 +47,7 @@ def without_weights(experiment: Experiment) -> Experiment:
 def _digest(path: Path) -> str:
     found = hashlib.sha256()
     try:
-        with open_regular(path) as file:
+        with open_regular(as_path(path, "weights")) as file:
             check_size(os.fstat(file.fileno()).st_size, f"weights={path}")
             while data := file.read(STEP):
                 found.update(data)

@@ -20,10 +20,10 @@ from fedatoms.core.border import as_path
 from fedatoms.core.files import write_named
 from fedatoms.core.inputs import output_of
 from fedatoms.core.options import EXPORTS, Export, one_of
-from fedatoms.core.outputs import check_parent
+from fedatoms.core.outputs import check_output
 from fedatoms.core.randomness import generator
 from fedatoms.nn.atoms import fuse
-from fedatoms.nn.layers import copied, require_values
+from fedatoms.nn.layers import copied, require_values, require_weights
 from fedatoms.nn.models import fitting
 
 CLOSE = 1e-5  # how far outputs may lie apart, as a share of the largest one if that is above 1
@@ -58,7 +58,8 @@ def export(model: nn.Module, path: Path | str, *, shape: Sequence[int], to: Expo
     path = as_path(path, "path")
     if path.suffix != SUFFIXES[to]:
         raise ValueError(f"{path} does not end in {SUFFIXES[to]}. Use for example {path.stem}{SUFFIXES[to]}.")
-    check_parent(path)
+    check_output(path)
+    require_weights(model)
     require_values(model)
     plain = fuse(model).cpu().eval().requires_grad_(False)
     with _taking(tuple(shape)), torch.no_grad():

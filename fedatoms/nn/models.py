@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedatoms.core import lookup
+from fedatoms.core.memory import is_out_of_memory
+from fedatoms.core.options import check_range
 from fedatoms.core.outside import check_is_no_file, from_outside, naming
 from fedatoms.core.randomness import address
 from fedatoms.nn.layers import copied
@@ -102,9 +104,11 @@ def build(name: str, *, classes: int, channels: int = 3, seed: int = 0) -> nn.Mo
     >>> build("lenet", classes=10).conv2
     Conv2d(64, 64, kernel_size=(5, 5), stride=(1, 1))
     """
+    check_range("classes", classes)
     if ":" in name:
         make = _own(name, classes)
     else:
+        check_range("channels", channels)
         if name not in MODELS:
             check_is_no_file(name, "model")
         make = functools.partial(lookup.find(name, MODELS, "model"), classes=classes, channels=channels)
@@ -119,9 +123,15 @@ def build(name: str, *, classes: int, channels: int = 3, seed: int = 0) -> nn.Mo
 
 
 def check_input(
-    model: nn.Module, image_shape: tuple[int, ...], classes: int, read: Callable[[object], object] = lambda it: it
+    model: nn.Module,
+    image_shape: tuple[int, ...],
+    classes: int,
+    read: Callable[[object], object] = lambda it: it,
+    device: str = "",
 ) -> None:
     """Refuses a model that does not turn images of ``image_shape`` into ``classes`` logits, which ``read`` finds.
+
+    With ``device`` it is tried there: on "meta" images of any size take no memory.
 
     >>> check_input(lenet(classes=10), (3, 32, 32), classes=100)
     Traceback (most recent call last):
@@ -130,9 +140,9 @@ def check_input(
     model with classes=100
     """
     like = next(model.parameters(), torch.zeros(()))
-    images = torch.zeros(2, *image_shape, dtype=like.dtype, device=like.device)
     with fitting(image_shape), torch.no_grad():
-        returned = copied(model).eval()(images)
+        images = torch.zeros(2, *image_shape, dtype=like.dtype, device=device or like.device)
+        returned = copied(model).to(images.device).eval()(images)
     logits = read(returned)
     if not isinstance(logits, Tensor):
         raise ValueError(
@@ -159,9 +169,9 @@ def fitting(image_shape: tuple[int, ...]) -> Iterator[None]:
     """
     try:
         yield
-    except torch.OutOfMemoryError:
-        raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if is_out_of_memory(error):
+            raise
         raise ValueError(
             f"images of shape {image_shape} do not fit the model ({lookup.one_line(error)}). Build it with the "
             f"channels of the images, and use digits-cnn for 8x8, lenet, fedrep-cnn or fedpac-cnn for 32x32, "

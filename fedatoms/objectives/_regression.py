@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedatoms.core.lookup import shown
 from fedatoms.objectives.base import Metric, Objective, Targets, as_shape_of, over_rest
 
 NUMBERS = Targets("any", example="y of shape (n,) or (n, k), as numbers")
@@ -18,6 +19,8 @@ def regression(unit: str = "") -> Objective:
     >>> regression().loss(torch.zeros(2, 1), torch.tensor([1.0, 2.0]))
     tensor([1., 4.])
     """
+    if not isinstance(unit, str):
+        raise ValueError(f"unit={shown(unit)} is not a text. Use for example unit='mm'.")
     rmse = Metric("rmse", squared, torch.sqrt, unit, higher=False, low=0.0)
     mae = Metric("mae", absolute, None, unit, higher=False, low=0.0)
     return Objective(squared, (rmse, mae, Metric("r2", moments, explained, high=1.0)), NUMBERS, check=fits)

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedatoms.core.lookup import shown
+from fedatoms.core.options import is_whole
 from fedatoms.objectives.base import Metric, Objective, Targets, quotient
 
 A_MAP = Targets(
@@ -29,6 +31,8 @@ def segmentation(ignore: int = 255) -> Objective:
     >>> miou.each(miou.of(logits, y).mean(0)[None]), pixels.each(pixels.of(logits, y).mean(0)[None])
     (tensor([0.5000]), tensor([0.6667]))
     """
+    if not is_whole(ignore):
+        raise ValueError(f"ignore={shown(ignore)} is not a whole number. Use for example ignore=255.")
     miou = Metric("mIoU", partial(overlaps, ignore=ignore), mean_ratio, unit="%", low=0.0, high=1.0)
     pixels = Metric("pixels", partial(right, ignore=ignore), ratio, unit="%", low=0.0, high=1.0)
     targets = A_MAP._replace(ignore=ignore)

@@ -137,7 +137,8 @@ def _check_sum(folder: Path, found: str) -> None:
     try:
         result = read_result(folder)
     except (ValueError, OSError) as error:
-        raise ValueError(f"{one_line(error)}: the model cannot be checked. {how_to_rewrite(folder)}") from None
+        said = one_line(error).rstrip(".")
+        raise ValueError(f"{path}: the model cannot be checked ({said}). {how_to_rewrite(folder)}") from None
     expected, rounds = result.model_sha256, result.experiment.rounds
     if expected in (None, found):
         return

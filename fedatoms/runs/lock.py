@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fedatoms.core.border import read_bytes
+from fedatoms.core.run_files import LOCK
 
-FILE = "lock"
+FILE = LOCK
 WAY_OUT = "Wait for it, end it, or use another `out`."
 PATIENCE = 1.0  # seconds until a lock counts as another's: ``writer`` holds it for an instant, too
 _HELD = set[int]()  # open files of this process, which a child that it forks must not keep locked

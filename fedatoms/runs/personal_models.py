@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from fedatoms.core.files import write_file
+from fedatoms.core.run_files import PERSONAL
 from fedatoms.core.trees import restrict
 from fedatoms.engine.evaluation import Score, personal_score
 from fedatoms.engine.finetune import last_pass
@@ -12,8 +13,6 @@ from fedatoms.engine.state import State
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.results import score_curves
 from fedatoms.runs.rounds import read_rounds
-
-FOLDER = "personal"
 
 
 def finish_personal(experiment: Experiment, runtime: Runtime, state: State, folder: Path) -> dict[str, float]:
@@ -41,7 +40,7 @@ def personal_file(folder: Path, client: int) -> Path:
     >>> personal_file(Path("runs/mine"), 7).as_posix()
     'runs/mine/personal/000007.safetensors'
     """
-    return folder / FOLDER / f"{client:06d}.safetensors"
+    return folder / PERSONAL / f"{client:06d}.safetensors"
 
 
 def score_before(folder: Path, rounds: int) -> dict[str, float]:

@@ -1,9 +1,11 @@
 """Plots of the scores of runs over rounds."""
 
+import io
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedatoms.core.files import write_named
 from fedatoms.runs.comparison import Line, curve, scored_on
 from fedatoms.runs.results import score_curves
 from fedatoms.runs.rounds import read_rounds
@@ -44,7 +46,8 @@ def score_plot(lines: Sequence[Line], path: Path, title: str) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
-    figure.savefig(path)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:])
+    write_named(path, drawn.getvalue())
     pyplot.close(figure)

@@ -1,6 +1,8 @@
 """fedatoms inspect: a table, lines that say what stays plain and what a round costs, or one JSON object."""
 
 import json
+import resource
+import time
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,42 @@ def test_a_mistake_costs_one_line(words: list[str], message: str, capsys: pytest
     assert main(["inspect", *words]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line
+
+
+LARGE = {
+    "channels": (
+        ["resnet18", "--image", "999999x3x3"],
+        "--image 999999x3x3: channels=999999 is more than 4096. Use for example 3",
+    ),
+    "sides": (["resnet18", "--image", "1x800000x800000"], "side=800000 is more than 100000. Use for example 3x32x32"),
+    "classes": (["resnet18", "--classes", "1000000"], "--classes 1000000 is more than 100000. Use for example 10"),
+    "an image that fits": (["resnet18", "--image", "3x20000x20000", "--atoms", "1"], ""),
+    "one that does not": (
+        ["lenet", "--image", "3x20000x20000"],
+        "images of shape (3, 20000, 20000) do not fit the model",
+    ),
+}
+
+
+@pytest.mark.parametrize("words, message", LARGE.values(), ids=LARGE)
+def test_no_shape_takes_the_machine(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.monotonic()
+    assert main(["inspect", *words]) == (2 if message else 0)
+    assert message in capsys.readouterr().err
+    assert time.monotonic() - began < 20 and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000  # kB
+
+
+def test_the_ranges_are_the_same_in_python() -> None:
+    for wrong in ({"classes": 10**6}, {"classes": -1}, {"classes": 10, "channels": 10**6}):
+        with pytest.raises(ValueError, match=r"(classes|channels)=-?\d+ is (more|less) than"):
+            fedatoms.nn.build("lenet", **wrong)
+
+
+def test_memory_that_runs_out_is_said_in_words_of_the_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedatoms.nn.summaries.summary", lambda *what, **how: (_ for _ in ()).throw(MemoryError))
+    assert main(["inspect", "lenet"]) == 2
+    told = capsys.readouterr().err
+    assert "Use fewer `classes`, a smaller `image` or a smaller network" in told and "batch" not in told

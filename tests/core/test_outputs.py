@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedatoms.core.outputs import check_parent
+from fedatoms.core.outputs import check_output
 
 
 def test_a_missing_folder_is_taken_below_the_working_folder_only(
@@ -14,8 +14,8 @@ def test_a_missing_folder_is_taken_below_the_working_folder_only(
     here.mkdir()
     monkeypatch.chdir(here)
     for good in (Path("a/b/report.html"), here / "c" / "report.html", tmp_path / "report.html", Path("report.html")):
-        check_parent(good)
+        check_output(good)
     for bad in (tmp_path / "new" / "report.html", Path("../new/report.html"), Path("a/../../new/report.html")):
         with pytest.raises(ValueError, match=r"there is no folder .*new\. Make it first, or choose another file"):
-            check_parent(bad)
+            check_output(bad)
     assert list(tmp_path.iterdir()) == [here] and not any(here.iterdir())

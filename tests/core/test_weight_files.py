@@ -202,6 +202,8 @@ HOSTILE = {
     "a tensor": (lambda f: saved(torch.ones(3), f), "holds Tensor and no named tensors"),
     "a list": (lambda f: saved([torch.ones(3)], f), "holds list and no named tensors"),
     "nothing": (lambda f: saved({}, f), "holds dict and no named tensors"),
+    "lines in a name": (lambda f: saved({"a\nb\x1b": torch.ones(1)}, f), r"1 extra: 'a\\nb\\x1b'"),
+    "a long name": (lambda f: saved({"a" * 99_999: torch.ones(1)}, f), r"1 extra: 'a{50,} \.\.\."),
     "numbers": (lambda f: saved({"conv1.weight": 3}, f), "'conv1.weight' is int and no plain tensor"),
     "names that are none": (lambda f: saved({3: torch.ones(1)}, f), "3 is torch.float32 and no plain tensor"),
     "sparse": (lambda f: saved({"w": torch.eye(3).to_sparse()}, f), "'w' is torch.float32 and no plain tensor"),
@@ -252,3 +254,26 @@ def test_a_network_keeps_its_tensors(tmp_path: Path) -> None:
     held: dict[str, Tensor] = {name: leaf.clone() for name, leaf in net().state_dict().items()}
     load_weights(net(), saved(held, tmp_path)).conv1.weight.data.fill_(7.0)
     assert not (held["conv1.weight"] == 7).any()
+
+
+def test_a_changed_bit_of_a_torch_file_is_noticed_wherever_it_lies(tmp_path: Path) -> None:
+    whole, trained = _whole(tmp_path), net()
+    with zipfile.ZipFile(io.BytesIO(whole)) as file:
+        places = [each.header_offset + len(whole) % 7 + each.file_size // 2 for each in file.infolist()]
+        tensor = max(file.infolist(), key=lambda each: each.file_size)
+    noticed = 0
+    for place in (*places, *range(tensor.header_offset + 64, tensor.header_offset + tensor.file_size, 997)):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        try:
+            assert same(load_weights(net(), _bytes(tmp_path / "a.pth", bytes(changed))), trained)  # padding
+        except ValueError as error:
+            assert "no file of weights alone" in str(error) or "was changed" in str(error)
+            noticed += 1
+    assert noticed >= 20
+    changed = bytearray(whole)
+    changed[tensor.header_offset + tensor.file_size // 2] ^= 1
+    with pytest.raises(
+        ValueError, match=r"was changed: \S+/data/\d+ in it does not match its checksum. Restore the file"
+    ):
+        load_weights(net(), _bytes(tmp_path / "a.pth", bytes(changed)))

@@ -79,7 +79,13 @@ def test_an_older_experiment_has_a_step_per_batch_and_keeps_its_identity() -> No
     ("changes", "words"),
     [
         ({"accumulate": 0}, "accumulate=0 is less than 1. Use accumulate=1 for a step per batch"),
-        ({"accumulate": 10**6}, "^accumulate=1000000 batches of 10 are more than the 1,437 training images. Use 10000"),
+        (
+            {"accumulate": 10**6},
+            "^accumulate=1000000 batches of 10 are more than the 1,437 training images. Use 144 or",
+        ),
+        ({"accumulate": 145}, "^accumulate=145 batches of 10 are more than the 1,437 training images. Use 144 or"),
+        ({"warmup_steps": 10**9}, "^warmup_steps=1000000000 is more than 1e6. Use 0 or a whole number above it"),
+        ({"warmup_steps": 1441}, "^warmup_steps=1441 is more than the 1,440 steps that a client can take in a round"),
     ],
 )
 def test_more_batches_than_there_are_images_are_refused(changes: dict[str, int], words: str) -> None:

@@ -47,7 +47,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert len(train(sim, np.int64(2)).history) == 2
 
 
-@pytest.mark.parametrize("device", ["meta", "cpu:7", "cuda:7", "nosuch", "", "cuda:x"])
+@pytest.mark.parametrize("device", ["meta", "cpu:7", "cuda:7", "nosuch", "", "cuda:x", "mkldnn"])
 def test_a_device_that_cannot_compute_costs_one_line(device: str) -> None:
     if device == "cuda:7" and torch.cuda.device_count() > 7:
         pytest.skip("this machine has eight GPUs")
@@ -61,7 +61,7 @@ def test_a_device_that_cannot_compute_costs_one_line(device: str) -> None:
             ValueError, match=rf"^device={device} cannot be used here \(.+\)\. Use device=cpu\.$"
         ) as error:
             use(device)
-        assert "\n" not in str(error.value)
+        assert "\n" not in str(error.value) and "report a bug" not in str(error.value)
 
 
 def test_the_cpu_can_be_used() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import fedatoms
@@ -119,6 +120,21 @@ def test_a_resumed_run_refuses_another_file_and_finds_a_moved_one(file: Path, tm
         resume(tmp_path / "mine", {"rounds": 2})
     (tmp_path / "moved.pth").write_bytes(kept)
     assert resume(tmp_path / "mine", {"rounds": 2, "weights": str(tmp_path / "moved.pth")}).experiment.rounds == 2
+
+
+def test_a_changed_byte_of_a_file_without_checksums_is_noticed_by_resume(tmp_path: Path) -> None:
+    file = tmp_path / "net.safetensors"
+    save_file(fedatoms.nn.build("digits-cnn", classes=10, channels=1).state_dict(), file)
+    run(dataclasses.replace(SMALL, weights=str(file), out=str(tmp_path), name="mine"))
+    file.write_bytes(file.read_bytes()[:-4] + b"\0\0\0\0")
+    with pytest.raises(ValueError, match=r"was changed: its SHA-256 is .* Restore the file, or start a new run"):
+        resume(tmp_path / "mine", {"rounds": 2})
+
+
+def test_a_path_with_a_null_byte_is_refused_by_its_name() -> None:
+    for make in (pinned, run):
+        with pytest.raises(ValueError, match=r"^weights='a\\x00b.pth' h\w+ a null"):
+            make(dataclasses.replace(SMALL, weights="a\0b.pth"))
 
 
 def test_a_run_may_not_get_weights_when_it_is_resumed(file: Path, tmp_path: Path) -> None:

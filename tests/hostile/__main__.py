@@ -55,10 +55,16 @@ def main(words: Sequence[str] | None = None) -> int:
     minutes = (time.monotonic() - began) / 60
     show(found, 60 * minutes)
     if asked.results:
-        write(Path(asked.results), found, _about(asked.seed))
+        write(Path(asked.results), found, _about(asked.seed), {kind: parts_of(kind) for kind in KINDS})
         if asked.page:
             to_page(Path(asked.results), Path(asked.page))
     return 1 if failures(found) or not found else 0
+
+
+def parts_of(kind: str) -> list[str]:
+    """Names what the cases of a kind are made of: commands, readers, kinds of files or configurations."""
+    made: list[str] = importlib.import_module(f"hostile.{kind}").parts()
+    return made
 
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:

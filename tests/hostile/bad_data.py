@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import os
 import pickle
 import random
 import shutil
@@ -16,20 +15,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from hostile import bad_weights
 from hostile.damages import BYTES, NO_FILES
+from hostile.evil import Evil
 from hostile.good_data import FILES, digits, write_idx
 
 Spoil = Callable[[Path, random.Random], None]  # of the folder in which the honest data lie
 
-PWNED = "pwned"  # a folder that an evil file makes if its code runs
 BOMB = 1200 << 20  # bytes that a small file unpacks to
-
-
-class Evil:
-    """Runs code when it is unpickled."""
-
-    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
-        return os.mkdir, (PWNED,)
 
 
 def _damaged(kind: str) -> dict[str, Spoil]:
@@ -293,6 +286,8 @@ BAD: dict[str, dict[str, Spoil]] = {
     "cifar10": {**_damaged("cifar10"), **_cifar("cifar10", "labels")},
     "cifar100": {**_damaged("cifar100"), **_cifar("cifar100", "fine_labels")},
     "tiny": {**_damaged("tiny"), **TINY},
+    "torch": {**_damaged("torch"), **bad_weights.TORCH},
+    "safetensors": {**_damaged("safetensors"), **bad_weights.SAFE},
 }
 
 
@@ -303,3 +298,4 @@ def prepare() -> None:
     _gzip_bomb()
     for size in (1 << 20, 400 << 20):
         _zeros(size)
+    bad_weights.prepare()

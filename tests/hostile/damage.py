@@ -53,6 +53,14 @@ READERS = {
         _written("a.safetensors"),
     ),
     "explain": Reader(["explain", "{run}", "--rounds", "1", "--out", "explain.json"], _explained),
+    "export": Reader(
+        ["export", "{run}", "--to", "safetensors", "--out", "e.safetensors"],
+        _written("e.safetensors"),
+    ),
+    "export of a client": Reader(
+        ["export", "{run}", "--client", "1", "--to", "safetensors", "--out", "e.safetensors"],
+        _written("e.safetensors"),
+    ),
     "compare": Reader(["compare", *subjects.words("personal", "--seed", "0")[1:]]),
     "load_model": Reader("load_model('{run}')"),
     "personal_model": Reader("adapt.personal_model('{run}', 1)"),
@@ -77,6 +85,11 @@ def cases(draws: random.Random, number: int, store: Path) -> Iterator[Case]:
         honest(store, sources[state], reader)
         name = f"{place} {state} {file} {damage} {reader}"
         yield Case(name, partial(_judge, sources[state], other, file, damage, seed, reader, store))
+
+
+def parts() -> list[str]:
+    """Names what the cases are made of."""
+    return sorted(READERS)
 
 
 def _finished(store: Path) -> Path:

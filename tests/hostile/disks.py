@@ -21,11 +21,13 @@ ON_FULL = {  # of a finished run, with no byte left
     "personalize": ["personalize", RUN, "--images", "i.npz", "--out", "n.safetensors"],
     "report": ["report", "runs"],
     "explain": ["explain", RUN, "--rounds", "1"],
+    "export": ["export", RUN, "--to", "safetensors", "--out", "e.safetensors"],
     "resume": ["run", "--resume", RUN, "--rounds", "7"],
     "keys": ["flower", "keys", "keys"],
     "new": ["flower", "new", "app"],
     "bounds": ["explain", "--bounds"],
 }
+GROWN = [name for name in CONFIGURATIONS if name != "weights"]  # whose file a small disk cannot hold
 READ_ONLY = {**ON_FULL, "run": subjects.words("personal", "--name", "b"), "compare": ["compare", *subjects.SMALL]}
 
 
@@ -33,16 +35,21 @@ def cases(draws: random.Random, number: int, store: Path) -> Iterator[Case]:
     """Makes cases, if this user may mount: runs on disks of any size up to what they need, then other commands."""
     if not _can_mount(store):
         return
-    for configuration in CONFIGURATIONS:
+    for configuration in GROWN:
         subjects.finished(store, configuration)
     others = [("full", name) for name in ON_FULL] + [("read-only", name) for name in READ_ONLY]
     for state, name in others[: number // 2]:
         yield Case(f"{state} {name}", partial(_other, subjects.finished(store, "personal"), state, name))
     for place in range(number - min(len(others), number // 2)):
-        configuration = list(CONFIGURATIONS)[place % len(CONFIGURATIONS)]
+        configuration = GROWN[place % len(GROWN)]
         size = round(draws.uniform(0.02, 1.1) * _size(subjects.finished(store, configuration)))
         name = f"{place} {configuration} on {size} bytes"
         yield Case(name, partial(_grown, subjects.finished(store, configuration), configuration, size))
+
+
+def parts() -> list[str]:
+    """Names what the cases are made of."""
+    return sorted({*GROWN, *READ_ONLY})
 
 
 def _grown(undisturbed: Path, configuration: str, size: int, folder: Path, shell: Shell) -> Verdict:
@@ -72,7 +79,7 @@ def _other(source: Path, state: str, name: str, folder: Path, shell: Shell) -> V
         found = verdict(shell.run(READ_ONLY[name], disk), MEMORY)
         if state == "full" and found.word == "refused" and not _says_space(found.why):
             return Verdict("raw", found.why)
-        if "--resume" in found.why and name in ("personalize", "report", "explain", "keys", "new"):
+        if "--resume" in found.why and name in ("personalize", "report", "explain", "export", "keys", "new"):
             return Verdict("raw", f"a remedy of another command: {found.why}")
         return found
 

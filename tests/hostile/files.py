@@ -1,4 +1,4 @@
-"""Data files that are bombs, cut, encrypted, evil or no files at all: refused before they fill the memory."""
+"""Files of data and weights that are bombs, cut, encrypted, evil or no files: refused before they fill the memory."""
 
 import random
 from collections.abc import Iterator
@@ -6,14 +6,17 @@ from functools import cache, partial
 from pathlib import Path
 
 from hostile import subjects
-from hostile.bad_data import BAD, PWNED, prepare
-from hostile.good_data import HONEST
+from hostile.bad_data import BAD, prepare
+from hostile.damages import BYTES
+from hostile.evil import PWNED
+from hostile.good_data import FILES, HONEST
 from hostile.sandbox import Ran
 from hostile.shell import Shell
 from hostile.verdicts import SLACK, Case, Verdict, verdict
 
-NUMBER, REAL = 240, 60
+NUMBER, REAL = 320, 60
 SETS = {"fashion": "fashion-mnist", "cifar10": "cifar10", "cifar100": "cifar100", "tiny": "tiny-imagenet"}
+WEIGHTS = ("torch", "safetensors")
 TRAIN = "--partition iid --rounds 1 --epochs 1 --clients 2 --batch-size 50 --threads 1 --device cpu".split()
 
 
@@ -25,12 +28,19 @@ def cases(draws: random.Random, number: int, store: Path) -> Iterator[Case]:
     draws.shuffle(ways)
     for place in range(number):
         kind, wrong, reader = ways[place % len(ways)]
-        most = 3 * max(_honest(store, source, kind, reader).memory, 0) + SLACK
+        honest = _honest(store, source, kind, reader)
         name = f"{place} {kind} {wrong} {reader}"
-        yield Case(name, partial(_judge, source, kind, wrong, reader, draws.randrange(1 << 30), most))
+        yield Case(name, partial(_judge, source, kind, wrong, reader, draws.randrange(1 << 30), honest))
+
+
+def parts() -> list[str]:
+    """Names what the cases are made of."""
+    return sorted(f"{kind} {reader}" for kind in BAD for reader in _readers(kind))
 
 
 def _readers(kind: str) -> tuple[str, ...]:
+    if kind in WEIGHTS:
+        return ("load_weights", "run", "inspect")
     return ("load", "run") if kind in SETS else ("personalize",)
 
 
@@ -47,16 +57,24 @@ def _honest(store: Path, source: Path, kind: str, reader: str) -> Ran:
 
 
 def _judge(
-    source: Path, kind: str, wrong: str, reader: str, seed: int, most: float, folder: Path, shell: Shell
+    source: Path, kind: str, wrong: str, reader: str, seed: int, honest: Ran, folder: Path, shell: Shell
 ) -> Verdict:
     subjects.copied(source, folder)
     HONEST[kind](folder)
     BAD[kind][wrong](folder, random.Random(seed))
-    found = verdict(_read(kind, reader, folder, shell), most)
-    return Verdict("different", "its code ran") if (folder / PWNED).exists() else found
+    ran = _read(kind, reader, folder, shell)
+    found = verdict(ran, 3 * max(honest.memory, 0) + SLACK)
+    if (folder / PWNED).exists():
+        return Verdict("different", "its code ran")
+    changed = reader == "load_weights" and found.word == "fine" and ran.out != honest.out
+    if kind == "torch" and wrong in BYTES and changed:  # it has checksums
+        return Verdict("unnoticed", f"{wrong} changed what was read")
+    return found
 
 
 def _read(kind: str, reader: str, folder: Path, shell: Shell) -> Ran:
+    if kind in WEIGHTS:
+        return _read_weights(FILES[kind], reader, folder, shell)
     if reader == "load":
         return shell.python(f"[tuple(part.shape) for part in data.load({SETS[kind]!r}, 'data')[:4]]", folder)
     if reader == "run":
@@ -65,3 +83,11 @@ def _read(kind: str, reader: str, folder: Path, shell: Shell) -> Ran:
     images = "i.npz" if kind == "npz" else "images"
     typed = ["personalize", "runs/a", "--images", images, "--out", "n.safetensors", "--epochs", "1", "--holdout", "0"]
     return shell.run(typed, folder)
+
+
+def _read_weights(file: str, reader: str, folder: Path, shell: Shell) -> Ran:
+    if reader == "load_weights":
+        return shell.python(f"fnn.load_weights(fnn.build('digits-cnn', classes=10, channels=1), {file!r})", folder)
+    if reader == "inspect":
+        return shell.run(["inspect", "digits-cnn", "--image", "1x8x8", "--weights", file], folder)
+    return shell.run(["run", *subjects.SMALL, "--rounds", "1", "--weights", file, "--name", "b"], folder)

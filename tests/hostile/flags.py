@@ -33,7 +33,11 @@ TEXTS = (
     "1/1000000000000", "os:", ":", "os:nosuch", "os:getcwd", "math:pi", "fedatoms:nosuch", "\udcff", "*", "$HOME", "~",
     "cuda", "cuda:7", "cpu:7", "meta", "mps", "i.npz", "runs", "pipe", "\0",
 )  # fmt: skip
-LONG_COMMANDS = ("bench", "reproduce")
+LONG_COMMANDS = ("bench", "demo", "reproduce")
+SHAPES = (
+    "3x32x32", "1x8x8", "999999x3x3", "3x20000x20000", "1x800000x800000", "3x", "x", "0x8x8", "1x-8x8", "1x8", "8",
+    "1x8x8x8x8x8x8", f"{'9' * 30}x3x3", "1x8x8.5", "1X8X8", "\N{ARABIC-INDIC DIGIT THREE}x8x8",
+)  # fmt: skip
 RUN = "runs/a"
 
 
@@ -52,6 +56,23 @@ NONSENSE = (  # what must be refused, and leave no folder
     ["explain", RUN, "--rounds", "99999999999999999999"],
     ["flower", "keys", "k", "--nodes", "-1"],
     ["bench", "--backend", "nosuch"],
+    ["run", *subjects.SMALL, "--rounds", "1", "--accumulate", "10000"],
+    ["run", *subjects.SMALL, "--rounds", "1", "--warmup-steps", "1000000000"],
+    ["inspect", "resnet18", "--image", "999999x3x3"],
+    ["inspect", "resnet18", "--classes", "1000000"],
+    *(
+        ["explain", RUN, "--rounds", "1", "--out", f"{RUN}/{own}"]
+        for own in ("experiment.json", "checkpoint/000004.json")
+    ),
+    *(["bench", "--repeats", "1", "--steps", "1", "--out", f"{RUN}/{own}"] for own in ("result.json", "rounds.jsonl")),
+    *(
+        ["export", RUN, "--to", "safetensors", "--out", f"{RUN}/{own}"]
+        for own in ("model.safetensors", "personal/000000.safetensors")
+    ),
+    ["personalize", RUN, "--images", "i.npz", "--out", f"{RUN}/personal/000009.safetensors"],
+    ["report", "runs", "--out", f"{RUN}/checkpoint/r.html"],
+    ["compare", *subjects.SMALL, "--rounds", "1", "--plot", f"{RUN}/checkpoint/plot.png"],
+    ["export", RUN, "--to", "safetensors", "--out", "pipe"],
 )
 
 
@@ -74,6 +95,11 @@ def commands() -> dict[str, Command]:
 
     short = [*subjects.SMALL, "--rounds", "1"]
     experiment, paths = flags_of(Experiment), {"out": TEXTS, "data-dir": TEXTS}
+    inspected = {
+        **{name: _values(name, int) for name in ("atoms", "classes")},
+        **dict.fromkeys(("weights", "where", "head"), TEXTS),
+        "image": (*SHAPES * 3, *TEXTS),
+    }
     made = {
         "run": Command(["run", *short], experiment),
         "run atoms": Command(["run", *short, *subjects.ATOMS], experiment),
@@ -89,14 +115,23 @@ def commands() -> dict[str, Command]:
         "report": Command(["report", "runs"], paths),
         "reproduce": Command(["reproduce", "iid", "--quick", "--minutes", "0.01"], flags_of(Reproduce)),
         "bench": Command(["bench", "--repeats", "1", "--steps", "1"], flags_of(Bench)),
+        "inspect": Command(["inspect", "digits-cnn"], inspected),
+        "inspect resnet18": Command(["inspect", "resnet18"], inspected),
+        "demo": Command(["demo", *short, "--seeds", "0"], experiment),
         "presets": Command(["presets"], {"nosuch": TEXTS}),
         "keys": Command(["flower", "keys", "k"], {"host": TEXTS, "address": TEXTS, "nodes": INTS}),
         "flower demo": Command(
             ["flower", "demo"], {"nodes": ("-1", "0", "x", "nan", ""), "rounds": ("-1", "0", "x", "")}
         ),
-        "runs": Command(["runs", "runs"], {"json": ("", "x")}),
+        "flower new": Command(["flower", "new"], {"": TEXTS}),
+        "runs": Command(["runs", "runs"], {"json": ("", "x"), "check": ("", "x")}),
     }
     return {name: command for name, command in made.items() if command.words[0] in COMMANDS}
+
+
+def parts() -> list[str]:
+    """Names what the cases are made of."""
+    return sorted(commands())
 
 
 def flags_of(settings: type) -> dict[str, Sequence[str]]:
@@ -139,8 +174,11 @@ def _judge(source: Path, words: list[str], long: frozenset[str], folder: Path, s
 
 
 def _refused(source: Path, words: list[str], folder: Path, shell: Shell) -> Verdict:
-    """Judges a command that must be refused, and leave nothing."""
+    """Judges a command that must be refused, leave nothing, and leave the run that is there alone."""
     found = _judge(source, words, frozenset(), folder, shell)
+    for path in (source / RUN).rglob("*"):
+        if path.is_file() and path.read_bytes() != (folder / path.relative_to(source)).read_bytes():
+            return Verdict("different", f"{path.name} of the run was overwritten")
     if found.word == "fine":
         return Verdict("different", "nonsense is accepted")
     left = [path.name for path in (folder / "runs").iterdir() if path.name != "a"]
@@ -182,5 +220,10 @@ def _choices(name: str) -> tuple[str, ...]:
 
 
 def _typed(flag: str, value: str) -> list[str]:
-    """Types a flag with its value; a flag that takes none stands alone or is followed by a word too many."""
+    """Types a flag with its value; a flag that takes none stands alone or is followed by a word too many.
+
+    Without a flag's name the value is a word of its own.
+    """
+    if not flag:
+        return [value]
     return [f"--{flag}", value] if value.startswith("-") is False or value in ("-", "") else [f"--{flag}={value}"]

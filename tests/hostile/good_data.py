@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from hostile import bad_weights
+
 Make = Callable[[Path], None]  # writes honest data into the folder of a case
 
 SIZES = {"train": 40, "t10k": 20}
@@ -71,6 +73,7 @@ def _tiny(folder: Path) -> None:
 
 HONEST: dict[str, Make] = {
     "npz": _npz, "classes": _classes, "fashion": _fashion, "cifar10": _cifar10, "cifar100": _cifar100, "tiny": _tiny,
+    "torch": bad_weights.write_torch, "safetensors": bad_weights.write_safe,
 }  # fmt: skip
 FILES = {  # one of each that is damaged
     "npz": "i.npz",
@@ -79,4 +82,6 @@ FILES = {  # one of each that is damaged
     "cifar10": "data/cifar-10-batches-py/data_batch_3",
     "cifar100": "data/cifar-100-python/train",
     "tiny": "data/tiny-imagenet-200/train/n02/images/1.JPEG",
+    "torch": bad_weights.TORCH_FILE,
+    "safetensors": bad_weights.SAFE_FILE,
 }

@@ -33,7 +33,13 @@ def cases(draws: random.Random, number: int, store: Path) -> Iterator[Case]:
         yield Case(name, partial(_judge, store, configuration, moments))
 
 
+def parts() -> list[str]:
+    """Names what the cases are made of."""
+    return sorted(CONFIGURATIONS)
+
+
 def _judge(store: Path, configuration: str, moments: list[float], folder: Path, shell: Shell) -> Verdict:
+    subjects.begin(folder)
     whole = LONGER * subjects.seconds(store, configuration, shell.fresh)
     first, *others = [(START if shell.fresh else 0.0) * (1 - moment) + moment for moment in moments]
     ran = _killed_first(configuration, folder, shell, first * whole)

@@ -3,17 +3,17 @@
 import random
 from collections.abc import Iterator
 from functools import partial
-from itertools import product
+from itertools import product, zip_longest
 from pathlib import Path
 
-from hostile import subjects
+from hostile import misused, subjects
+from hostile.misused import MODELS, NUMBERS
 from hostile.shell import Shell
 from hostile.verdicts import Case, Verdict, verdict
 
-NUMBER, REAL = 260, 60
+NUMBER, REAL = 400, 60
 MEMORY = 1000.0  # MB above an idle interpreter
 
-NUMBERS = ("-1", "0", "1.5", "nan", "inf", "10**30", "True", "None", "'1'", "[1]", "1j", "torch.tensor(2)")
 TRAINING = ("epochs", "batch_size", "lr", "lr_decay", "momentum", "weight_decay", "clip", "atoms_lr", "controls")
 TRAINED = (f"train(sim(training=Training({name}={value})), 1).scores" for name in TRAINING for value in NUMBERS)
 SIMULATED = (
@@ -44,28 +44,6 @@ SIMULATED = (
         "data": ("None", "[]", "(1, 2)"),
     }.items()
     for value in values
-)
-MODELS = (
-    "nn.LazyConv2d(4, 3)",
-    "nn.Sequential(nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(3))",
-    "nn.DataParallel(net())",
-    "torch.jit.script(net())",
-    "nn.Sequential()",
-    "nn.Linear(3, 3)",
-    "nn.Conv2d(1, 4, 1)",
-    "nn.Conv2d(1, 4, (3, 5))",
-    "nn.Conv2d(4, 4, 3, groups=4)",
-    "nn.ConvTranspose2d(1, 4, 3)",
-    "nn.Conv3d(1, 4, 3)",
-    "nn.Conv2d(1, 4, 3, dtype=torch.complex64)",
-    "nn.Conv2d(1, 4, 3, device='meta')",
-    "nn.utils.parametrizations.weight_norm(conv())",
-    "nn.utils.weight_norm(conv())",
-    "torch.compile(net())",
-    "decompose(net(), atoms=2)",
-    "None",
-    "'net'",
-    "nn.Conv2d",
 )
 CHANGED = (f"{call}({model})" for call, model in product(("decompose", "fuse", "groups", "fnn.factorise"), MODELS))
 DECOMPOSED = (
@@ -175,13 +153,21 @@ RUNS = (
     "adapt.load_personal(net(), '/dev/zero')",
     "adapt.load_personal(net(), 'runs/a/model.safetensors')",
     "adapt.load_personal('runs/a', 'runs/a/personal/000000.safetensors')",
-    "fnn.build('nosuch', 10, 1)",
-    "fnn.build('digits-cnn', -1, 1)",
-    "fnn.build('digits-cnn', 10**12, 1)",
-    "fnn.build(None, 10, 1)",
     "fnn.AtomConv2d(1, 4, 3, atoms=-1)",
 )
-CALLS: tuple[str, ...] = (*TRAINED, *SIMULATED, *CHANGED, *DECOMPOSED, *DATA, *TRAINS, *METHODS, *RUNS)
+GROUPS = {
+    "training": (*TRAINED, *TRAINS),
+    "simulations": tuple(SIMULATED),
+    "networks": (*CHANGED, *DECOMPOSED),
+    "data": DATA,
+    "methods": METHODS,
+    "runs": RUNS,
+    "export and summary": misused.LEFT,
+    "weights": misused.LOADED,
+    "lazy data": misused.LAZY,
+    "objectives, optimisers and schedules": misused.LEARNT,
+}
+CALLS: tuple[str, ...] = tuple(call for calls in GROUPS.values() for call in calls)
 
 
 BELOW_NOTHING = ("-1", "nan", "inf", "1j", "[1]")
@@ -198,8 +184,14 @@ NONSENSE = frozenset(  # what must not work
         "federation([images(dtype=torch.complex64)], test=images())",
         "federation([images(dtype=torch.uint8), images()], test=images())",
         "decompose(decompose(net(), atoms=2), atoms=5)",
+        *misused.NONSENSE,
     ]
 )
+
+
+def parts() -> list[str]:
+    """Names what the cases are made of."""
+    return sorted(GROUPS)
 
 
 def cases(draws: random.Random, number: int, store: Path) -> Iterator[Case]:
@@ -207,8 +199,16 @@ def cases(draws: random.Random, number: int, store: Path) -> Iterator[Case]:
     source = subjects.finished(store, "personal")
     others = [code for code in CALLS if code not in NONSENSE]
     nonsense = sorted(NONSENSE) if number >= NUMBER else draws.sample(sorted(NONSENSE), number // 4)
-    for code in [*nonsense, *draws.sample(others, min(number - len(nonsense), len(others)))]:
+    for code in [*nonsense, *_of_each_group(draws, others, number - len(nonsense))]:
         yield Case(code, partial(_judge, source, code))
+
+
+def _of_each_group(draws: random.Random, codes: list[str], number: int) -> list[str]:
+    """Draws calls, as many of each group as of any other while there are some left."""
+    groups = [[code for code in codes if code in calls] for calls in GROUPS.values()]
+    rows = zip_longest(*(draws.sample(found, len(found)) for found in groups))
+    mixed = [code for row in rows for code in row if code is not None]
+    return list(dict.fromkeys(mixed))[:number]
 
 
 def _judge(source: Path, code: str, folder: Path, shell: Shell) -> Verdict:

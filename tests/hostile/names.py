@@ -24,6 +24,8 @@ from fedatoms import (
     engine,
     fuse,
     load_model,
+    objectives,
+    optimisers,
     personal,
     preset,
     run,
@@ -51,6 +53,23 @@ def conv() -> nn.Module:
 def images(count: int = 8, **how: object) -> tuple[torch.Tensor, torch.Tensor]:
     """Makes images and labels."""
     return torch.zeros(count, 1, 6, 6, **how), torch.arange(count) % 3  # type: ignore[arg-type]
+
+
+class Failing:
+    """Data whose items cannot be read."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, number: int) -> object:
+        raise OSError(f"item {number} is gone")
+
+
+class Endless(Failing):
+    """Data of more items than there can be."""
+
+    def __len__(self) -> int:
+        return 10**15
 
 
 def sim(**changes: object) -> Simulation:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hostile import sandbox
+from hostile import bad_weights, sandbox
 from hostile.shell import SECONDS, Shell
 
 SMALL = "--clients 5 --batch-size 50 --fraction 0.4 --epochs 1 --last-epochs 1 --threads 1 --device cpu".split()
@@ -21,6 +21,8 @@ CONFIGURATIONS = {
     "fedavg": [],
     "scaffold": [*ATOMS, *"--algorithm scaffold --beta 1/2".split()],
     "personal": [*ATOMS, *"--personal local-atoms".split()],
+    "adamw": "--optimiser adamw --lr 0.01 --schedule cosine --step-schedule cosine --accumulate 2".split(),
+    "weights": [*ATOMS, *"--weights w.pth --warmup 1 --warmup-steps 2".split()],
     "disk": [*ATOMS, *"--algorithm feddc --client-state disk --score server,all".split()],
 }
 
@@ -30,11 +32,17 @@ def words(configuration: str, *more: str) -> list[str]:
     return ["run", *SMALL, *LENGTH, *CONFIGURATIONS[configuration], "--out", "runs", *(more or ("--name", "a"))]
 
 
+def begin(folder: Path) -> None:
+    """Puts into a folder what the words of a configuration name: the weights that a run begins with."""
+    folder.mkdir(parents=True, exist_ok=True)
+    bad_weights.write_torch(folder)
+
+
 @cache
 def finished(store: Path, configuration: str, *more: str) -> Path:
     """Makes a folder in which runs/ holds one finished run."""
     folder = store / "-".join(["finished", configuration, *(word.strip("-") for word in more)])
-    folder.mkdir(parents=True)
+    begin(folder)
     ran = Shell(fresh=False).run(words(configuration, *more), folder)
     if ran.status:
         raise RuntimeError(f"the undisturbed run of {configuration} fails: {ran.err}")
@@ -45,7 +53,7 @@ def finished(store: Path, configuration: str, *more: str) -> Path:
 def stopped(store: Path, configuration: str) -> Path:
     """Makes a folder in which runs/a was killed in its last round, and has half a file that was never finished."""
     folder = store / f"stopped-{configuration}"
-    folder.mkdir(parents=True)
+    begin(folder)
     child = sandbox.start(lambda: _until_its_last_round(words(configuration)), folder)
     while sandbox.alive(child) and not (folder / REACHED).exists():
         time.sleep(0.01)
@@ -62,7 +70,7 @@ def stopped(store: Path, configuration: str) -> Path:
 def seconds(store: Path, configuration: str, fresh: bool) -> float:
     """Measures how long an undisturbed run takes."""
     folder = store / f"timed-{configuration}-{fresh}"
-    folder.mkdir(parents=True)
+    begin(folder)
     return Shell(fresh).run(words(configuration), folder, 3 * SECONDS).seconds
 
 

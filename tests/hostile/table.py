@@ -64,11 +64,17 @@ def failures(found: Sequence[Found]) -> list[Found]:
     return [one for one in found if one.word not in GOOD]
 
 
-def write(path: Path, found: Sequence[Found], about: Mapping[str, object]) -> None:
-    """Writes the table and the cases that failed; kinds that were not run keep what an earlier campaign wrote."""
+def write(path: Path, found: Sequence[Found], about: Mapping[str, object], parts: Mapping[str, Sequence[str]]) -> None:
+    """Writes the table, of what its cases were made, and the cases that failed.
+
+    Kinds that were not run keep what an earlier campaign wrote.
+    """
     known = json.loads(path.read_text()) if path.exists() else {"rows": {}, "failed": []}
     minutes = {kind: sum(one.seconds for one in found if one.kind == kind) / 60 for kind in rows_of(found)}
-    rows = known["rows"] | {kind: {**row, "minutes": minutes[kind], **about} for kind, row in rows_of(found).items()}
+    rows = known["rows"] | {
+        kind: {**row, "minutes": minutes[kind], **about, "parts": list(parts[kind])}
+        for kind, row in rows_of(found).items()
+    }
     failed = [{"kind": one.kind, "name": one.name, "verdict": one.word, "why": one.why} for one in failures(found)]
     kept = [one for one in known["failed"] if one["kind"] not in minutes]
     path.write_text(json.dumps({"rows": rows, "failed": kept + failed}, indent=1) + "\n")

@@ -1,10 +1,14 @@
 """The page on reliability shows what the campaign wrote: as many cases as it promises, and none that failed."""
 
 import json
+from collections.abc import Iterator, Mapping
 
+import pytest
 from support import ROOT
 
-from hostile.__main__ import KINDS, RESULTS
+from fedatoms.cli import COMMANDS, Command
+from hostile.__main__ import KINDS, RESULTS, parts_of
+from hostile.flags import commands
 from hostile.table import markdown
 from hostile.verdicts import GOOD, WORDS
 
@@ -20,6 +24,24 @@ def test_the_campaign_had_enough_cases_and_none_failed() -> None:
     rows = json.loads(RESULTS.read_text())["rows"]
     assert {kind: row["cases"] >= LEAST[kind] for kind, row in rows.items()} == dict.fromkeys(KINDS, True)
     assert [(kind, word) for kind, row in rows.items() for word in WORDS if word not in GOOD and row[word]] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_last_campaign_had_all_that_the_campaign_has_now(kind: str) -> None:
+    known = json.loads(RESULTS.read_text())["rows"].get(kind, {}).get("parts", [])
+    lacking = sorted({*parts_of(kind)} - {*known})
+    assert lacking == [], f"run `make hostile`: the last campaign had no {', '.join(lacking)}"
+
+
+def test_every_command_has_its_flags_tried() -> None:
+    tried = [command.words for command in commands().values()]
+    for path in _paths(COMMANDS):
+        assert any(words[: len(path)] == path for words in tried), f"add `{' '.join(path)}` to hostile/flags.py"
+
+
+def _paths(table: Mapping[str, Command]) -> Iterator[list[str]]:
+    for name, command in table.items():
+        yield from ([name, *rest] for rest in _paths(command.commands)) if command.commands else [[name]]
 
 
 def test_every_kind_and_every_verdict_is_explained() -> None:

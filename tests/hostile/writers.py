@@ -25,6 +25,7 @@ READERS = {  # may be refused or work; the run goes on all the same
     "report": ["report", "runs"],
     "personalize": ["personalize", RUN, "--images", "i.npz", "--out", "a.safetensors"],
     "explain": ["explain", RUN, "--rounds", "1", "--out", "explain.json"],
+    "export": ["export", RUN, "--to", "safetensors", "--out", "e.safetensors"],
     "runs": ["runs", "runs"],
 }
 
@@ -42,7 +43,13 @@ def cases(draws: random.Random, number: int, store: Path) -> Iterator[Case]:
         )
 
 
+def parts() -> list[str]:
+    """Names what the cases are made of."""
+    return sorted([*CONFIGURATIONS, *WRITERS, *READERS])
+
+
 def _judge(store: Path, configuration: str, second: str, rounds: int, folder: Path, shell: Shell) -> Verdict:
+    subjects.begin(folder)
     subjects.write_images(folder / "i.npz")
     first = shell.start(subjects.words(configuration), folder)
     try:

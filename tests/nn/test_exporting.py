@@ -185,3 +185,9 @@ def test_inputs_that_a_network_does_not_take_are_refused(net: nn.Module, told: s
 def test_slips_cost_one_line(name: str, more: dict[str, str], told: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=told):
         export(small_net(), name if name.startswith("/") else tmp_path / name, shape=SHAPE, **more)
+
+
+@pytest.mark.parametrize("model", [None, nn.Linear, "net", nn.LazyLinear(2)], ids=str)
+def test_what_is_no_network_is_refused(model: object, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is not a network|is lazy"):
+        export(model, tmp_path / "net.onnx", shape=SHAPE)

@@ -240,6 +240,8 @@ def test_whole_numbers_that_were_taken_for_classes_are_said_where_own_models_are
     [
         (lambda: classification(label_smoothing=1.5), r"label_smoothing=1.5 is not in \[0, 1\)"),
         (lambda: classification(class_weights=[-1.0]), "negative or not finite"),
+        (lambda: segmentation("x"), "ignore='x' is not a whole number. Use for example ignore=255"),
+        (lambda: regression(3), "unit=3 is not a text"),
         (lambda: objective("regresion"), "unknown objective 'regresion'. Did you mean 'regression'"),
         (
             lambda: replace(simulation_of("regression"), objective="regression"),

@@ -1,6 +1,7 @@
 """Only a run's own trained model is loaded: whatever is missing, extra, misshapen, changed or cut off costs a line."""
 
 import json
+import os
 import re
 import shutil
 import zlib
@@ -156,6 +157,9 @@ def test_a_run_that_was_killed_between_its_model_and_its_result_says_how_to_go_o
     assert read_result(folder).experiment.rounds == 3
 
 
+UNCHECKED = r"result.json: the model cannot be checked \(.*[^.]\)\. Write it again with `"
+
+
 def test_results_without_a_checksum_load_and_damaged_ones_do_not(folder: Path) -> None:
     text = (folder / "result.json").read_text()
     change(folder, "result.json", model_sha256=None)
@@ -170,7 +174,11 @@ def test_results_without_a_checksum_load_and_damaged_ones_do_not(folder: Path) -
     (folder / "nodes").rmdir()
     for content in ("", "[]", "{}", text[:-9], json.dumps({**json.loads(text), "experiment": 3})):
         (folder / "result.json").write_text(content)
-        assert re.search("result.json.*: the model cannot be checked", mistake(lambda: fedatoms.load_model(folder)))
+        assert re.search(UNCHECKED, mistake(lambda: fedatoms.load_model(folder)))
+    (folder / "result.json").unlink()
+    os.mkfifo(folder / "result.json")
+    assert re.search(UNCHECKED, mistake(lambda: fedatoms.load_model(folder)))
+    (folder / "result.json").unlink()
     for odd in (7, {"sha": 1}, "short", "A" * 64):
         (folder / "result.json").write_text(text)
         change(folder, "result.json", model_sha256=odd)

@@ -10,6 +10,7 @@ from typing import cast
 from fedatoms.core.files import replace_file
 from fedatoms.core.lookup import one_line
 from fedatoms.core.records import FORMAT, fit, read_record, sealed
+from fedatoms.core.run_files import EXPLANATION
 from fedatoms.evidence.explain.latent import Latent
 from fedatoms.evidence.explain.values import Explanation
 from fedatoms.experiment.checks import check
@@ -17,7 +18,7 @@ from fedatoms.experiment.fields import PATH_FIELDS
 from fedatoms.experiment.files import from_json, to_json
 from fedatoms.experiment.identities import identity
 
-FILE = "explain.json"  # in the run's folder, unless another is asked for
+FILE = EXPLANATION  # in the run's folder, unless another is asked for
 
 
 def write(explanation: Explanation, path: Path, found: Sequence[str]) -> None:

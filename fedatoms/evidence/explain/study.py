@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedatoms.core.lookup import counted
 from fedatoms.core.options import check_numbers
+from fedatoms.core.outputs import check_output
 from fedatoms.evidence.explain.aggregates import compare_aggregates
 from fedatoms.evidence.explain.factors import Layer, layers_of
 from fedatoms.evidence.explain.files import FILE
@@ -73,6 +74,7 @@ def check(run: Path, settings: Explain) -> None:
         raise ValueError(
             f"--out {out} is not a .json file in a folder that exists. Use for example --out explain.json."
         )
+    check_output(out, place=run / FILE)
 
 
 def out_of(run: Path, settings: Explain) -> Path:

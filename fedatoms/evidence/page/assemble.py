@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from fedatoms.core.files import replace_file
 from fedatoms.core.options import GROUPS
-from fedatoms.core.outputs import check_parent
+from fedatoms.core.outputs import check_output
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page import explanations, figures, measures, run_figures, sections
 from fedatoms.evidence.page.export import to_csv
@@ -42,13 +42,14 @@ def report(folders: Sequence[Path], page: Path, data_dir: Path | None = None) ->
         raise ValueError(f"-o {page} does not end in .html. Use for example -o report.html.")
     if data_dir is not None and not data_dir.is_dir():
         raise ValueError(f"--data-dir {data_dir} is not a folder. Give the folder that holds the data sets' files.")
-    check_parent(page)
+    csv = page.with_suffix(".csv")
+    for path in (page, csv):
+        check_output(path)
     found = find(folders)
     if not (found.runs or found.measures or found.explanations):
         named = "".join(f" {note.path}: {note.reason}." for note in found.left_out)
         places = sections.listed(map(str, folders))
         raise ValueError(f"no finished run below {places}.{named} Make one with `fedatoms run`.")
-    csv = page.with_suffix(".csv")
     page.parent.mkdir(parents=True, exist_ok=True)
     replace_file(csv, to_csv(found.runs).encode())
     replace_file(page, render(found, folders, csv.name, data_dir).encode())
