@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import FlagCreatePairsOff, arg
@@ -11,6 +12,8 @@ from fedatoms.cli.console import line, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from fedatoms.nn.summaries import Summary
 
 MODEL = arg(metavar="MODEL", help="A network by name, or module:factory of your own.", help_behavior_hint="")
@@ -20,6 +23,7 @@ IMAGE = arg(metavar="CxHxW", help="Shape of an image, as 3x32x32: the network mu
 WEIGHTS = arg(metavar="FILE", help="Its weights: .safetensors, .pth or .pt.", help_behavior_hint="")
 WHERE = arg(help="Regular expression: only layers whose name it matches.", help_behavior_hint="")
 HEAD = arg(help="Name of the layer that is the head; empty takes the last linear layer.", help_behavior_hint="")
+SHAPES = (3, 32, 32), (3, 64, 64), (1, 8, 8), (3, 8, 8)  # of built-in data, and what digits-cnn has here
 JSON = arg(name="json", help="Print one JSON object.", help_behavior_hint="")
 
 
@@ -45,6 +49,7 @@ def options(words: Sequence[str]) -> Options:
 
 
 def _summary(model: str, atoms: int, weights: str, image: str, classes: int, where: str, head: str) -> "Summary":
+    from fedatoms.core.inputs import output_of
     from fedatoms.core.options import check_range
     from fedatoms.experiment.parse import pattern_of
     from fedatoms.nn.models import build, check_input
@@ -56,11 +61,26 @@ def _summary(model: str, atoms: int, weights: str, image: str, classes: int, whe
     shape, pattern = _shape(image), pattern_of(where, "where")
     net = build(model, classes=classes, channels=shape[0] if shape else 3)
     if shape:
-        check_input(net, shape, classes)
+        check_input(net, shape, classes, output_of)
     if weights:
         net = load_weights(net, weights, head=head or None)
     chosen = (lambda name, module: bool(pattern.search(name))) if where else None
-    return summary(net, atoms, where=chosen, head=head or None)
+    return summary(net, atoms, where=chosen, head=head or None, inputs=_inputs(net, (shape,) if shape else SHAPES))
+
+
+def _inputs(net: "nn.Module", shapes: Sequence[tuple[int, ...]]) -> "Tensor | None":
+    """Returns two images of the first shape that a network takes; None if it takes none of them."""
+    import torch
+
+    from fedatoms.nn.layers import copied
+
+    like = next(net.parameters(), torch.zeros(()))
+    for shape in shapes:
+        images = torch.zeros(2, *shape, dtype=like.dtype, device=like.device)
+        with suppress(Exception), torch.no_grad():  # a network may refuse what it does not take in any way
+            copied(net).eval()(images)
+            return images
+    return None
 
 
 def _shape(image: str) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -130,7 +130,9 @@ def with_params(model: nn.Module, params: Params, names: Collection[str] | None 
 
 
 def why_not_vectorised(model: nn.Module) -> str | None:
-    """Returns why a model cannot be vectorised over clients; None if it can.
+    """Returns which layer keeps a model from being vectorised over clients; None if none does.
+
+    What its forward pass does besides is known when it is tried.
 
     >>> why_not_vectorised(nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5)))
     >>> why_not_vectorised(nn.Sequential(nn.AlphaDropout(0.5)))
@@ -140,9 +142,19 @@ def why_not_vectorised(model: nn.Module) -> str | None:
         kind = type(module).__name__
         if isinstance(module, nn.modules.dropout._DropoutNd) and type(module) not in PLAIN_DROPOUTS:
             return f"layer '{name}' ({kind}) draws its own randomness"
+        if _drops_unaddressed(module):
+            return f"layer '{name}' ({kind}) draws its own randomness for dropout={module.dropout}"
         if counts_padding(module):
             return f"layer '{name}' ({kind}) would count padded rows in its statistics"
     return None
+
+
+def _drops_unaddressed(module: nn.Module) -> TypeGuard[nn.RNNBase | nn.MultiheadAttention]:
+    """Returns whether a layer with an option for dropout draws masks that no addressed layer takes over."""
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0 and module.num_layers > 1  # torch drops between layers only
+    known = type(module) is nn.MultiheadAttention
+    return isinstance(module, nn.MultiheadAttention) and not known and module.dropout > 0
 
 
 def _inputs(
