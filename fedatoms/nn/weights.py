@@ -76,9 +76,9 @@ def _outputs_of_other_classes(model: nn.Module, found: Params, held: Params, hea
     more: Classes = {}
     for layer, module in layers:
         names = [f"{layer}.{leaf}" if layer else leaf for leaf, _ in module.named_parameters(recurse=False)]
-        sizes = [_sizes(name, found, held) for name in names]
-        if len(set(sizes)) == 1 and sizes[0]:
-            more |= dict.fromkeys(names, sizes[0])
+        pairs = {_sizes(name, found, held) for name in names}
+        if len(pairs) == 1 and (alike := pairs.pop()):
+            more |= dict.fromkeys(names, alike)
     every = {name: sizes for name in held if (sizes := head.get(name) or more.get(name))}
     return every if len(set(every.values())) == 1 else head
 
