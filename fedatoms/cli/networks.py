@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import FlagCreatePairsOff, arg
@@ -43,7 +44,9 @@ def options(words: Sequence[str]) -> Options:
         as_json: Annotated[FlagCreatePairsOff[bool], JSON] = False,
     ) -> Job:
         """Says what atoms would do to a network: its layers, parameters, bytes, and what stays plain and why."""
-        return lambda: _show(_summary(model, atoms, weights, image, classes, where, head), model, as_json=as_json)
+        return lambda: _show(
+            _summary(model, atoms, weights, image, classes, where, head), model, weights, as_json=as_json
+        )
 
     return inspect
 
@@ -94,7 +97,7 @@ def _shape(image: str) -> tuple[int, ...]:
     return tuple(map(int, image.split("x"))) if image else ()
 
 
-def _show(found: "Summary", name: str, *, as_json: bool) -> int:
+def _show(found: "Summary", name: str, weights: str, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({**found._asdict(), "layers": [layer._asdict() for layer in found.layers]}))
         return 0
@@ -105,5 +108,6 @@ def _show(found: "Summary", name: str, *, as_json: bool) -> int:
         console.print(inspected(found))
     for each in inspected_lines(found):
         line(console, each)
-    suggest(console, (f"fedatoms run --model {name} --parametrisation atoms --atoms {found.atoms}", "trains it"))
+    given = f" --weights {quote(weights)}" if weights else ""
+    suggest(console, (f"fedatoms run --model {name}{given} --parametrisation atoms --atoms {found.atoms}", "trains it"))
     return 0

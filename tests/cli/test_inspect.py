@@ -102,6 +102,13 @@ def test_the_error_is_of_the_weights_of_the_file(capsys: pytest.CaptureFixture[s
     assert all(layer["error"] < 1e-5 for layer in kept["layers"])
 
 
+def test_what_is_suggested_begins_with_the_same_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "my net.pth"
+    torch.save(fedatoms.nn.build("digits-cnn", classes=10, channels=3).state_dict(), file)
+    out = "".join(said(capsys, "digits-cnn", "--weights", str(file)).split())
+    assert f"fedatoms run --model digits-cnn --weights '{file}' --parametrisation".replace(" ", "") in out
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
