@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedatoms.core.inputs import Inputs
+from fedatoms.core.inputs import Inputs, arguments
 from fedatoms.core.trees import Params, misfit, restrict
 from fedatoms.nn.dropouts import ADDRESSED, PLAIN_DROPOUTS, with_addressed_dropout
 from fedatoms.nn.layers import copied
@@ -64,11 +64,11 @@ def network(model: nn.Module) -> Network:
 
     def train(params: Params, x: Inputs, real: Tensor | None, key: Tensor) -> tuple[object, Params]:
         state, mutable = inputs(params, real, key)
-        outputs = functional_call(training if real is None else masked, state, *_call(x), tie_weights=tied)
+        outputs = functional_call(training if real is None else masked, state, *arguments(x), tie_weights=tied)
         return outputs, {name: state[name] for name in mutable}
 
     def predict(params: Params, x: Inputs) -> object:
-        return functional_call(scoring, params, *_call(x), tie_weights=tied)
+        return functional_call(scoring, params, *arguments(x), tie_weights=tied)
 
     def study(layer: str, params: Params, x: Inputs, real: Tensor | None, key: Tensor) -> tuple[object, Params, Tensor]:
         with _inputs_of(training if real is None else masked, layer) as seen:
@@ -186,13 +186,6 @@ def _inputs_of(model: nn.Module, layer: str) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         handle.remove()
-
-
-def _call(x: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """Returns the arguments of a model: a tensor is the first, a tuple all in order, a dictionary those by name."""
-    if isinstance(x, dict):
-        return (), x
-    return (x if isinstance(x, tuple) else (x,)), {}
 
 
 def _rows(seen: list[Tensor], layer: str) -> Tensor:
