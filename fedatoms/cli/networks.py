@@ -4,6 +4,8 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import FlagCreatePairsOff, arg
@@ -13,7 +15,7 @@ from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.options import check_range
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from fedatoms.nn.summaries import Summary
 
@@ -25,6 +27,7 @@ WEIGHTS = arg(metavar="FILE", help="Its weights: .safetensors, .pth or .pt.", he
 WHERE = arg(help="Regular expression: only layers whose name it matches.", help_behavior_hint="")
 HEAD = arg(help="Name of the layer that is the head; empty takes the last linear layer.", help_behavior_hint="")
 TRIED = 2**18  # numbers of an image that is run through the network: 3x224x224 is
+SHAPES = (3, 32, 32), (3, 64, 64), (1, 8, 8), (3, 8, 8)  # of built-in data, and what digits-cnn has here
 JSON = arg(name="json", help="Print one JSON object.", help_behavior_hint="")
 
 
@@ -44,7 +47,9 @@ def options(words: Sequence[str]) -> Options:
         as_json: Annotated[FlagCreatePairsOff[bool], JSON] = False,
     ) -> Job:
         """Says what atoms would do to a network: its layers, parameters, bytes, and what stays plain and why."""
-        return lambda: _show(_summary(model, atoms, weights, image, classes, where, head), model, as_json=as_json)
+        return lambda: _show(
+            _summary(model, atoms, weights, image, classes, where, head), model, weights, as_json=as_json
+        )
 
     return inspect
 
@@ -63,7 +68,22 @@ def _summary(model: str, atoms: int, weights: str, image: str, classes: int, whe
     if weights:
         net = load_weights(net, weights, head=head or None)
     chosen = (lambda name, module: bool(pattern.search(name))) if where else None
-    return summary(net, atoms, where=chosen, head=head or None)
+    return summary(net, atoms, where=chosen, head=head or None, inputs=_inputs(net, (shape,) if shape else SHAPES))
+
+
+def _inputs(net: "nn.Module", shapes: Sequence[tuple[int, ...]]) -> "Tensor | None":
+    """Returns two images of the first shape that a network takes; None if it takes none, or only large ones."""
+    import torch
+
+    from fedatoms.nn.layers import copied
+
+    like = next(net.parameters(), torch.zeros(()))
+    for shape in (each for each in shapes if math.prod(each) <= TRIED):
+        images = torch.zeros(2, *shape, dtype=like.dtype, device=like.device)
+        with suppress(Exception), torch.no_grad():  # a network may refuse what it does not take in any way
+            copied(net).eval()(images)
+            return images
+    return None
 
 
 def _shape(image: str) -> tuple[int, ...]:
@@ -83,12 +103,13 @@ def _shape(image: str) -> tuple[int, ...]:
 
 def _check_input(net: "nn.Module", shape: tuple[int, ...], classes: int) -> None:
     """Refuses images that the network does not take; large ones are tried by their shapes alone."""
+    from fedatoms.core.inputs import output_of
     from fedatoms.nn.models import check_input
 
-    check_input(net, shape, classes, device="meta" if math.prod(shape) > TRIED else "")
+    check_input(net, shape, classes, output_of, device="meta" if math.prod(shape) > TRIED else "")
 
 
-def _show(found: "Summary", name: str, *, as_json: bool) -> int:
+def _show(found: "Summary", name: str, weights: str, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({**found._asdict(), "layers": [layer._asdict() for layer in found.layers]}))
         return 0
@@ -99,5 +120,6 @@ def _show(found: "Summary", name: str, *, as_json: bool) -> int:
         console.print(inspected(found))
     for each in inspected_lines(found):
         line(console, each)
-    suggest(console, (f"fedatoms run --model {name} --parametrisation atoms --atoms {found.atoms}", "trains it"))
+    given = f" --weights {quote(weights)}" if weights else ""
+    suggest(console, (f"fedatoms run --model {name}{given} --parametrisation atoms --atoms {found.atoms}", "trains it"))
     return 0

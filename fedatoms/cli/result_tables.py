@@ -89,7 +89,8 @@ def inspected_lines(found: Summary) -> list[str]:
         if not layer.atoms:
             reasons.setdefault(layer.why_plain, []).append(layer.name or layer.kind)
     plain = [f"{counted(len(n), 'convolution')}, plain ({why}): {some(n)}" for why, n in reasons.items()]
-    together = f"no: {found.not_vectorised}" if found.not_vectorised else "yes"
+    able = "yes" if found.tried else "nothing in its layers is against it (not tried)"
+    together = f"no: {found.not_vectorised}" if found.not_vectorised else able
     return [
         *(plain if found.layers else ["no convolution: nothing to decompose"]),
         f"parameters: {found.parameters_before:,} plain, {found.parameters_after:,} decomposed",

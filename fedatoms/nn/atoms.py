@@ -30,6 +30,7 @@ from fedatoms.nn.layers import (
     describe,
     plain_convolution,
     precisely,
+    require_values,
     require_weights,
     swap,
     transfer,
@@ -232,6 +233,8 @@ def decompose(
     """
     _check_arguments(atoms, init)
     require_weights(model, get_args(Convolution))
+    if init == "svd":
+        require_values(model)
     choice = choose(model, where)
     if not choice.replaced and not is_decomposed(model):
         raise ValueError(why_none(model, choice, where))

@@ -5,9 +5,10 @@ What is written is plain (``fuse``), in evaluation mode and on the CPU, and take
 
 import io
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import shorten
@@ -18,22 +19,22 @@ from torch import Tensor, nn
 
 from fedatoms.core.border import as_path
 from fedatoms.core.files import write_named
-from fedatoms.core.inputs import output_of
+from fedatoms.core.inputs import Inputs, arguments, leaves, output_of, run_on
 from fedatoms.core.options import EXPORTS, Export, one_of
 from fedatoms.core.outputs import check_output
-from fedatoms.core.randomness import generator
 from fedatoms.nn.atoms import fuse
+from fedatoms.nn.examples import Batches, batches_of
 from fedatoms.nn.layers import copied, require_values, require_weights
-from fedatoms.nn.models import fitting
 
 CLOSE = 1e-5  # how far outputs may lie apart, as a share of the largest one if that is above 1
-INPUT, OUTPUT = "input", "output"  # of an ONNX graph
+INPUT, OUTPUT = "input", "output"  # of an ONNX graph; inputs by name have their own names, several are numbered
 SUFFIXES: dict[Export, str] = {"onnx": ".onnx", "torch-export": ".pt2", "safetensors": ".safetensors"}
-Run = Callable[[Tensor], object]  # from a batch of inputs to its outputs
+Axes = dict[int, torch.export.Dim]  # of an input, those whose size may be any
+Run = Callable[[Inputs], object]  # from a batch of inputs to its outputs
 
 
 class Exported(NamedTuple):
-    """A file with a network in it, and how far its outputs lie from the network's (None: nothing here can run it)."""
+    """A file with a network in it, and how far its outputs lie from the network's (None: nothing ran it)."""
 
     path: Path
     size: int  # bytes
@@ -41,11 +42,20 @@ class Exported(NamedTuple):
     difference: float | None
 
 
-def export(model: nn.Module, path: Path | str, *, shape: Sequence[int], to: Export = "onnx") -> Exported:
+def export(
+    model: nn.Module,
+    path: Path | str,
+    *,
+    shape: Sequence[int] | None = None,
+    inputs: Inputs | None = None,
+    to: Export = "onnx",
+) -> Exported:
     """Writes a network, made plain, to a file for others; ``shape`` is that of one input, without the batch.
 
-    ``to`` is "onnx", "torch-export" (read by ``torch.export.load``) or "safetensors" (weights that a plain network
-    takes by ``load_state_dict``). Outputs of batches of one and of three inputs must equal the network's to 1e-5.
+    A network that takes tokens or several inputs is given ``inputs`` instead: a batch of examples, as a tensor, tuple
+    or dictionary. ``to`` is "onnx", "torch-export" (read by ``torch.export.load``) or "safetensors" (weights that a
+    plain network takes by ``load_state_dict``; they need neither). Outputs of batches of one and of three inputs must
+    equal the network's to 1e-5.
 
     >>> import tempfile
     >>> from fedatoms.nn.atoms import decompose
@@ -54,67 +64,51 @@ def export(model: nn.Module, path: Path | str, *, shape: Sequence[int], to: Expo
     ...     export(net, f"{folder}/net.safetensors", shape=(1, 4, 4), to="safetensors").parameters
     20
     """
+    path = _checked_path(path, to)
+    require_weights(model)
+    require_values(model)
+    plain = fuse(model).cpu().eval().requires_grad_(False)
+    batches = batches_of(plain, shape, inputs, needed=to != "safetensors")
+    data, run = _written(plain, batches, to)
+    apart = None
+    if run is not None and batches is not None:
+        apart = max(_apart(plain, run, batches(rows), to) for rows in (1, 3))
+    write_named(path, data)
+    return Exported(path, len(data), sum(leaf.numel() for leaf in plain.parameters()), apart)
+
+
+def _checked_path(path: Path | str, to: Export) -> Path:
     one_of(EXPORTS, to, "to")
     path = as_path(path, "path")
     if path.suffix != SUFFIXES[to]:
         raise ValueError(f"{path} does not end in {SUFFIXES[to]}. Use for example {path.stem}{SUFFIXES[to]}.")
     check_output(path)
-    require_weights(model)
-    require_values(model)
-    plain = fuse(model).cpu().eval().requires_grad_(False)
-    with _taking(tuple(shape)), torch.no_grad():
-        example = _some(plain, shape, 2)
-        returned = plain(example)
-    counts = plain if isinstance(returned, Tensor) else _Counts(plain)
-    data, run = _as_weights(plain) if to == "safetensors" else _written(counts, example, to)
-    apart = None if run is None else max(_apart(plain, run, _some(plain, shape, rows), to) for rows in (1, 3))
-    write_named(path, data)
-    return Exported(path, len(data), sum(leaf.numel() for leaf in plain.parameters()), apart)
+    return path
 
 
-class _Counts(nn.Module):
-    """A network that returns the one tensor that counts."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        return output_of(self.model(x))
-
-
-@contextmanager
-def _taking(shape: tuple[int, ...]) -> Iterator[None]:
-    """Refuses inputs that the network does not take."""
-    try:
-        with fitting(shape):
-            yield
-    except ValueError as error:
-        if "argument #1 'indices'" not in str(error.__cause__):
-            raise
-        raise ValueError(
-            f"shape={shape}: the network takes tokens, and an exported one takes real numbers. Export the part behind "
-            f"its embedding, or use torch.onnx.export."
-        ) from error
-
-
-def _written(model: nn.Module, example: Tensor, to: Export) -> tuple[bytes, Run | None]:
+def _written(plain: nn.Module, batches: Batches | None, to: Export) -> tuple[bytes, Run | None]:
     """Returns a network as the bytes of a file, and what runs these bytes, if it is here."""
-    return _as_onnx(model, example) if to == "onnx" else _as_program(model, example)
+    if to == "safetensors" or batches is None:
+        return _as_weights(plain)
+    plain.register_forward_hook(lambda module, given, returned: output_of(returned))  # of several, what counts
+    example = batches(2)  # of one row, torch would take the 1 for a constant
+    return _as_onnx(plain, example) if to == "onnx" else _as_program(plain, example)
 
 
-def _as_onnx(model: nn.Module, example: Tensor) -> tuple[bytes, Run | None]:
+def _as_onnx(model: nn.Module, example: Inputs) -> tuple[bytes, Run | None]:
     if missing := [name for name in ("onnx", "onnxscript") if find_spec(name) is None]:
         raise ValueError(
             f'to=onnx needs {" and ".join(missing)}. In a clone, type pip install ".[export]", or use to=torch-export.'
         )
+    given, named = arguments(example)
     with _exporting("onnx"):
         program = torch.onnx.export(
             model,
-            (example,),
+            given,
+            kwargs=named,
             dynamo=True,
-            dynamic_shapes=_batch(),
-            input_names=[INPUT],
+            dynamic_shapes=_batch(given, named),
+            input_names=None if named else _input_names(example),  # those by name keep it, in the order of forward
             output_names=[OUTPUT],
             verbose=False,
         )
@@ -127,16 +121,29 @@ def _onnx_runner(data: bytes) -> Run:
     from onnxruntime import InferenceSession
 
     session = InferenceSession(data, providers=["CPUExecutionProvider"])
-    return lambda x: torch.from_numpy(session.run([OUTPUT], {INPUT: x.numpy()})[0])
+
+    def run(x: Inputs) -> Tensor:
+        feed = dict(zip(_input_names(x), (leaf.numpy() for leaf in leaves(x)), strict=True))
+        return torch.from_numpy(session.run([OUTPUT], feed)[0])
+
+    return run
 
 
-def _as_program(model: nn.Module, example: Tensor) -> tuple[bytes, Run]:
+def _input_names(x: Inputs) -> list[str]:
+    if isinstance(x, dict):
+        return list(x)
+    return [INPUT] if isinstance(x, Tensor) else [f"{INPUT}_{place}" for place in range(len(x))]
+
+
+def _as_program(model: nn.Module, example: Inputs) -> tuple[bytes, Run]:
+    given, named = arguments(example)
     with _exporting("torch-export"):
         file = io.BytesIO()
-        torch.export.save(torch.export.export(model, (example,), dynamic_shapes=_batch()), file)
+        program = torch.export.export(model, given, named, dynamic_shapes=_batch(given, named))
+        torch.export.save(program, file)
         file.seek(0)
-        run: Run = torch.export.load(file).module()
-    return file.getvalue(), run
+        loaded = torch.export.load(file).module()
+    return file.getvalue(), lambda x: run_on(loaded, x)
 
 
 def _as_weights(model: nn.Module) -> tuple[bytes, Run]:
@@ -146,42 +153,43 @@ def _as_weights(model: nn.Module) -> tuple[bytes, Run]:
     data: bytes = save({name: leaf.contiguous().clone() for name, leaf in model.state_dict().items()}, {"format": "pt"})
     again = copied(model)
     again.load_state_dict(load(data))
-    return data, again
+    return data, lambda x: run_on(again, x)
 
 
-def _batch() -> tuple[dict[int, torch.export.Dim]]:
-    return ({0: torch.export.Dim("batch")},)
+def _batch(given: tuple[Tensor, ...], named: dict[str, Tensor]) -> dict[str, Axes] | tuple[Axes, ...]:
+    """Says of each input that its first axis is the batch."""
+    first = {0: torch.export.Dim("batch")}
+    return dict.fromkeys(named, first) or tuple(first for _ in given)
 
 
 @contextmanager
 def _exporting(to: Export) -> Iterator[None]:
-    """Quietens torch's exporter, and says in one line what it refuses."""
-    log, others = (
-        logging.getLogger("torch.onnx"),
-        "safetensors" if to == "torch-export" else "torch-export or safetensors",
-    )
-    before = log.level
-    log.setLevel(logging.ERROR)  # it warns of packages that are not there
+    """Quietens torch's exporter, which prints graphs and logs, and says in one line what it refuses."""
+    others = "safetensors" if to == "torch-export" else "torch-export or safetensors"
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(action="ignore"), torch.no_grad():
-            yield
+        with warnings.catch_warnings(action="ignore"), torch.no_grad(), redirect_stdout(io.StringIO()):
+            with redirect_stderr(io.StringIO()):
+                yield
     except Exception as error:  # each part of torch has its own kind
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        reason = shorten(lines[0].rstrip("."), 120, placeholder=" ...")
-        raise ValueError(f"to={to}: this network cannot be exported ({reason}). Use to={others}.") from error
+        raise ValueError(f"to={to}: this network cannot be exported ({_reason(error)}). Use to={others}.") from error
     finally:
-        log.setLevel(before)
+        logging.disable(before)
 
 
-def _some(model: nn.Module, shape: Sequence[int], rows: int) -> Tensor:
-    dtype = next((leaf.dtype for leaf in model.parameters() if leaf.is_floating_point()), torch.float32)
-    return torch.randn(rows, *shape, generator=generator(0, "export", rows), dtype=dtype)
+def _reason(error: BaseException) -> str:
+    """Returns the first line of the error that a chain of them began with, without colours."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines() or [type(error).__name__]
+    return shorten(lines[0].rstrip("."), 120, placeholder=" ...")
 
 
 @torch.no_grad()
-def _apart(model: nn.Module, run: Run, x: Tensor, to: Export) -> float:
+def _apart(model: nn.Module, run: Run, x: Inputs, to: Export) -> float:
     """Returns how far the outputs of a file lie from the network's, and refuses it if that is too far."""
-    expected, found = output_of(model(x)), output_of(run(x))
+    expected, found = output_of(run_on(model, x)).double(), output_of(run(x)).double()
     apart = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
     if not apart <= CLOSE:
         raise ValueError(

@@ -3,13 +3,13 @@
 import copy
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedatoms.core.inputs import Inputs
+from fedatoms.core.inputs import Inputs, arguments
 from fedatoms.core.trees import Params, misfit, restrict
 from fedatoms.nn.dropouts import ADDRESSED, PLAIN_DROPOUTS, with_addressed_dropout
 from fedatoms.nn.layers import copied
@@ -64,11 +64,11 @@ def network(model: nn.Module) -> Network:
 
     def train(params: Params, x: Inputs, real: Tensor | None, key: Tensor) -> tuple[object, Params]:
         state, mutable = inputs(params, real, key)
-        outputs = functional_call(training if real is None else masked, state, *_call(x), tie_weights=tied)
+        outputs = functional_call(training if real is None else masked, state, *arguments(x), tie_weights=tied)
         return outputs, {name: state[name] for name in mutable}
 
     def predict(params: Params, x: Inputs) -> object:
-        return functional_call(scoring, params, *_call(x), tie_weights=tied)
+        return functional_call(scoring, params, *arguments(x), tie_weights=tied)
 
     def study(layer: str, params: Params, x: Inputs, real: Tensor | None, key: Tensor) -> tuple[object, Params, Tensor]:
         with _inputs_of(training if real is None else masked, layer) as seen:
@@ -130,7 +130,9 @@ def with_params(model: nn.Module, params: Params, names: Collection[str] | None 
 
 
 def why_not_vectorised(model: nn.Module) -> str | None:
-    """Returns why a model cannot be vectorised over clients; None if it can.
+    """Returns which layer keeps a model from being vectorised over clients; None if none does.
+
+    What its forward pass does besides is known when it is tried.
 
     >>> why_not_vectorised(nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5)))
     >>> why_not_vectorised(nn.Sequential(nn.AlphaDropout(0.5)))
@@ -140,9 +142,19 @@ def why_not_vectorised(model: nn.Module) -> str | None:
         kind = type(module).__name__
         if isinstance(module, nn.modules.dropout._DropoutNd) and type(module) not in PLAIN_DROPOUTS:
             return f"layer '{name}' ({kind}) draws its own randomness"
+        if _drops_unaddressed(module):
+            return f"layer '{name}' ({kind}) draws its own randomness for dropout={module.dropout}"
         if counts_padding(module):
             return f"layer '{name}' ({kind}) would count padded rows in its statistics"
     return None
+
+
+def _drops_unaddressed(module: nn.Module) -> TypeGuard[nn.RNNBase | nn.MultiheadAttention]:
+    """Returns whether a layer with an option for dropout draws masks that no addressed layer takes over."""
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0 and module.num_layers > 1  # torch drops between layers only
+    known = type(module) is nn.MultiheadAttention
+    return isinstance(module, nn.MultiheadAttention) and not known and module.dropout > 0
 
 
 def _inputs(
@@ -174,13 +186,6 @@ def _inputs_of(model: nn.Module, layer: str) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         handle.remove()
-
-
-def _call(x: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """Returns the arguments of a model: a tensor is the first, a tuple all in order, a dictionary those by name."""
-    if isinstance(x, dict):
-        return (), x
-    return (x if isinstance(x, tuple) else (x,)), {}
 
 
 def _rows(seen: list[Tensor], layer: str) -> Tensor:

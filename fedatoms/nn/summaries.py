@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from fedatoms.core.inputs import Inputs
 from fedatoms.core.ledger import Bytes, bytes_of, total
 from fedatoms.core.options import Group
 from fedatoms.nn.atoms import AtomConv, decompose
@@ -14,6 +15,7 @@ from fedatoms.nn.initialise import error_of
 from fedatoms.nn.layers import Convolution, require_weights
 from fedatoms.nn.parameter_groups import groups
 from fedatoms.nn.pure import tensor_names, why_not_vectorised
+from fedatoms.nn.vectorising import why_not_together
 
 FAST: tuple[Group, ...] = ("atoms", "head")  # what travels in every round of fast and slow exchange
 
@@ -43,23 +45,33 @@ class Summary(NamedTuple):
     bytes_full: int
     bytes_fast: int
     not_vectorised: str
+    tried: bool  # whether two clients were trained together; otherwise only the layers are known
 
 
 def summary(
-    model: nn.Module, atoms: int = 9, *, where: Where | None = None, head: str | Collection[str] | None = None
+    model: nn.Module,
+    atoms: int = 9,
+    *,
+    where: Where | None = None,
+    head: str | Collection[str] | None = None,
+    inputs: Inputs | None = None,
 ) -> Summary:
     """Says what ``decompose(model, atoms, where=where)`` would do; ``head`` as in ``groups``. The model stays as it is.
+
+    With ``inputs``, a batch that the model takes, two clients are trained together for a step, to see that it works.
 
     >>> found = summary(nn.Sequential(nn.Conv2d(3, 8, 5), nn.Conv2d(8, 2, 1)), atoms=9)
     >>> [(layer.name, layer.atoms, layer.before, layer.after, layer.why_plain) for layer in found.layers]
     [('0', 9, 600, 441, ''), ('1', 0, 16, 16, 'its kernel has one entry')]
     >>> found.parameters_before, found.parameters_after, found.bytes_full, found.bytes_fast
     (626, 467, 1868, 900)
+    >>> found.not_vectorised, found.tried
+    ('', False)
     """
     require_weights(model)
     choice = choose(model, where)
     made = _decomposed(model, atoms, choice)
-    sent = _sent(made, head)
+    sent, (why_not, tried) = _sent(made, head), _together(made, inputs)
     return Summary(
         model=type(model).__name__,
         atoms=atoms,
@@ -69,8 +81,16 @@ def summary(
         bytes_before=total(_sent(model, head)),
         bytes_full=total(sent),
         bytes_fast=sum(sent.get(group, 0) for group in FAST),
-        not_vectorised=why_not_vectorised(made) or "",
+        not_vectorised=why_not,
+        tried=tried,
     )
+
+
+def _together(model: nn.Module, inputs: Inputs | None) -> tuple[str, bool]:
+    """Says why clients cannot be trained together, by the layers or else by a trial, and whether it was tried."""
+    if (of_layers := why_not_vectorised(model)) or inputs is None:
+        return of_layers or "", False
+    return why_not_together(model, inputs) or "", True
 
 
 def _decomposed(model: nn.Module, atoms: int, choice: Choice) -> nn.Module:

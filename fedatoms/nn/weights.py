@@ -11,10 +11,11 @@ from fedatoms.core.border import as_path
 from fedatoms.core.lookup import some
 from fedatoms.core.trees import Params
 from fedatoms.core.weight_files import read_weights
-from fedatoms.nn.layers import copied
+from fedatoms.nn.layers import Conv, copied
 from fedatoms.nn.parameter_groups import heads
 
 PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every name
+Classes = dict[str, tuple[int, int]]  # of a tensor of the head: how many in the file, and in the model
 COUNTERS = "num_batches_tracked"  # of BatchNorm, which old files lack and nothing but a rare option reads
 
 
@@ -23,8 +24,9 @@ def load_weights(
 ) -> nn.Module:
     """Returns a copy of a network with the weights of a file: safetensors, ``.pth`` or ``.pt``, which runs no code.
 
-    Every tensor must be there and fit. Only a head for another number of classes stays fresh, and a warning says so;
-    ``head`` as in ``groups``. A file with another ``sha256`` is refused.
+    Every tensor must be there and fit. Only a head for another number of classes stays fresh, and a warning says so:
+    ``head`` as in ``groups``, and all linear layers and convolutions with the same two numbers of outputs, such as
+    auxiliary classifiers, if nothing else differs. A file with another ``sha256`` is refused.
 
     >>> import tempfile
     >>> net, file = nn.Linear(2, 3), Path(tempfile.mkdtemp()) / "net.pth"
@@ -36,9 +38,11 @@ def load_weights(
     new = copied(model)
     held = {name: leaf for name, leaf in new.state_dict().items() if isinstance(leaf, Tensor)}
     found = _unwrapped(read_weights(path, sha256), held)
+    optional = {name for name in held if name.endswith(COUNTERS)} | _tied(new, found)
     fresh = _of_other_classes(found, held, heads(new, head))
-    optional = {name for name in held if name.endswith(COUNTERS)} | _tied(new, found) | fresh.keys()
-    if wrong := _misfit(found, held, optional, fresh.keys()):
+    every = _outputs_of_other_classes(new, found, held, fresh)
+    fresh = fresh if _misfit(found, held, optional, every) else every  # other layers differ too: no classes, a width
+    if wrong := _misfit(found, held, optional, fresh):
         raise ValueError(f"weights={path} do not fit {type(model).__name__} ({wrong}). Use the file of this network.")
     with torch.no_grad():
         for name in found.keys() - fresh.keys():
@@ -46,7 +50,7 @@ def load_weights(
     _require_finite(held, model, path)
     if fresh:
         classes = " and ".join(sorted({f"{ours} instead of {theirs}" for theirs, ours in fresh.values()}))
-        warnings.warn(f"the head ({some(fresh)}) starts afresh, for {classes} classes in {path}", stacklevel=2)
+        warnings.warn(f"the head ({', '.join(fresh)}) starts afresh, for {classes} classes in {path}", stacklevel=2)
     return new
 
 
@@ -60,11 +64,29 @@ def _unwrapped(found: Params, held: Collection[str]) -> Params:
     return found
 
 
-def _of_other_classes(found: Params, held: Params, heads: Collection[str]) -> dict[str, tuple[int, int]]:
+def _of_other_classes(found: Params, held: Params, heads: Collection[str]) -> Classes:
     """Returns the classes, in the file and in the model, of the head's tensors that differ in nothing else."""
-    names = [name for name in held if name in found and any(name.startswith(f"{head}.") for head in heads)]
-    shapes = {name: (tuple(found[name].shape), tuple(held[name].shape)) for name in names}
-    return {n: (a[0], b[0]) for n, (a, b) in shapes.items() if a and b and a[0] != b[0] and a[1:] == b[1:]}
+    names = [name for name in held if any(name.startswith(f"{head}.") for head in heads)]
+    return {name: sizes for name in names if (sizes := _sizes(name, found, held))}
+
+
+def _outputs_of_other_classes(model: nn.Module, found: Params, held: Params, head: Classes) -> Classes:
+    """Adds to the head's tensors those of layers that differ by the same two numbers of outputs, all in one way."""
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv)]
+    more: Classes = {}
+    for layer, module in layers:
+        names = [f"{layer}.{leaf}" if layer else leaf for leaf, _ in module.named_parameters(recurse=False)]
+        pairs = {_sizes(name, found, held) for name in names}
+        if len(pairs) == 1 and (alike := pairs.pop()):
+            more |= dict.fromkeys(names, alike)
+    every = {name: sizes for name in held if (sizes := head.get(name) or more.get(name))}
+    return every if len(set(every.values())) == 1 else head
+
+
+def _sizes(name: str, found: Params, held: Params) -> tuple[int, int] | None:
+    """Returns the sizes of a tensor's first axis, in the file and in the model, if they alone differ."""
+    a, b = (tuple(tree[name].shape) if name in tree else () for tree in (found, held))
+    return (a[0], b[0]) if a and b and a[0] != b[0] and a[1:] == b[1:] else None
 
 
 def _misfit(found: Params, held: Params, optional: Collection[str], fresh: Collection[str]) -> str:

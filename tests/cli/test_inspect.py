@@ -48,9 +48,48 @@ def test_it_tells_what_stays_plain_and_why(
     assert "(vectorised): no: layer '3' (AlphaDropout) draws its own randomness" in out
 
 
+OWN_DRAWS = """
+import torch.nn.functional as F
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.linear = nn.Linear(30, classes)
+
+    def forward(self, x):
+        assert x.shape[1:] == (30,)
+        return F.dropout(self.linear(x), training=self.training)
+"""
+
+
+def test_it_says_yes_only_of_what_it_tried(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mynet_drawing.py").write_text(OWN_DRAWS)
+    monkeypatch.chdir(tmp_path)
+    assert "(vectorised): nothing in its layers is against it (not tried)" in said(capsys, "mynet_drawing:Net")
+    assert "(vectorised): yes" in said(capsys, "digits-cnn")
+
+
+@pytest.mark.parametrize("image", ["", "3x8x8"])
+def test_it_finds_what_only_a_forward_pass_tells(
+    image: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mynet_drawing_too.py").write_text(
+        OWN_DRAWS.replace("(30,)", "(3, 8, 8)").replace("linear(x)", "linear(x.flatten(1)[:, :30])")
+    )
+    monkeypatch.chdir(tmp_path)
+    out = said(capsys, "mynet_drawing_too:Net", *(["--image", image] if image else []))
+    assert "(vectorised): no: its forward pass draws random numbers itself, as F.dropout does, in Net" in " ".join(
+        out.split()
+    )
+
+
 def test_json_is_the_same_as_from_python(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(said(capsys, "digits-cnn", "--image", "1x8x8", "--json"))
-    expected = fedatoms.nn.summary(fedatoms.nn.build("digits-cnn", classes=10, channels=1))
+    network = fedatoms.nn.build("digits-cnn", classes=10, channels=1)
+    expected = fedatoms.nn.summary(network, inputs=torch.zeros(2, 1, 8, 8))
     layers = [{**layer._asdict(), "kernel": list(layer.kernel)} for layer in expected.layers]
     assert found == {**expected._asdict(), "layers": layers}
 
@@ -63,6 +102,13 @@ def test_the_error_is_of_the_weights_of_the_file(capsys: pytest.CaptureFixture[s
     kept = json.loads(said(capsys, "lenet", "--atoms", "5", "--json", "--weights", str(tmp_path / "low.pth")))
     assert all(layer["error"] > 0.5 for layer in fresh["layers"])
     assert all(layer["error"] < 1e-5 for layer in kept["layers"])
+
+
+def test_what_is_suggested_begins_with_the_same_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "my net.pth"
+    torch.save(fedatoms.nn.build("digits-cnn", classes=10, channels=3).state_dict(), file)
+    out = "".join(said(capsys, "digits-cnn", "--weights", str(file)).split())
+    assert f"fedatoms run --model digits-cnn --weights '{file}' --parametrisation".replace(" ", "") in out
 
 
 @pytest.mark.parametrize(

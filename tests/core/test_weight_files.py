@@ -7,6 +7,7 @@ import tempfile
 import warnings
 import zipfile
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from zoo import convolutional
 
 import fedatoms
 from fedatoms.cli import main
@@ -113,6 +115,53 @@ def test_a_head_for_other_classes_starts_afresh_and_one_line_says_so(tmp_path: P
         loaded = load_weights(ours, file)
     assert len(said) == 1 and torch.equal(loaded.fc2.weight, ours.fc2.weight)
     assert torch.equal(loaded.conv1.weight, trained.conv1.weight) and loaded.fc2.weight is not ours.fc2.weight
+
+
+def googlenet(classes: int) -> nn.Module:
+    model = convolutional.GoogLeNet()
+    model.aux[-1], model.head[-1] = nn.Linear(8, classes), nn.Linear(16, classes)
+    return model
+
+
+def squeezenet(classes: int) -> nn.Module:
+    model = convolutional.squeezenet()
+    model[2] = nn.Conv2d(16, classes, 1)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "head"),
+    [(googlenet, ["aux.2.weight", "aux.2.bias", "head.2.weight", "head.2.bias"]), (squeezenet, ["2.weight", "2.bias"])],
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_every_last_layer_for_other_classes_starts_afresh(
+    make: Callable[[int], nn.Module], head: list[str], named: bool, tmp_path: Path
+) -> None:
+    trained, ours = make(9), make(5)
+    asked = head[-1].rpartition(".")[0] if named else None
+    with pytest.warns(UserWarning) as said:
+        loaded = load_weights(ours, saved(trained.state_dict(), tmp_path), head=asked).state_dict()
+    (words,) = [str(each.message) for each in said]
+    assert words.startswith(f"the head ({', '.join(head)}) starts afresh, for 5 instead of 9 classes")
+    expected = {**trained.state_dict(), **{name: ours.state_dict()[name] for name in head}}
+    assert all(torch.equal(leaf, loaded[name]) for name, leaf in expected.items())
+
+
+OTHERS: dict[str, tuple[Callable[[nn.Module], object], str]] = {
+    "another width inside": (lambda model: setattr(model.head, "2", nn.Linear(17, 5)), "head.2.weight"),
+    "another number of outputs": (lambda model: setattr(model.aux, "2", nn.Linear(8, 6)), "aux.2.weight"),
+    "other normalisation": (lambda model: setattr(model.stem, "1", nn.BatchNorm2d(9)), "stem.1.weight"),
+    "another convolution": (lambda model: setattr(model.stem, "0", nn.Conv2d(3, 9, 3, bias=False)), "stem.0.weight"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_whatever_else_differs_beside_the_classes_is_refused_and_listed(what: str, tmp_path: Path) -> None:
+    change, name = OTHERS[what]
+    ours = googlenet(5)
+    change(ours)
+    with pytest.raises(ValueError, match=rf"do not fit GoogLeNet \(.* misshapen: .*{name} is "):
+        load_weights(ours, saved(googlenet(9).state_dict(), tmp_path))
 
 
 def test_all_that_does_not_fit_is_listed_in_one_line(tmp_path: Path) -> None:

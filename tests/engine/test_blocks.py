@@ -233,9 +233,9 @@ def test_a_refusal_while_tracing_is_one_line(what: str) -> None:
 @pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize("maker", MAKERS)
 def test_asked_for_by_name_it_is_an_error(maker: str) -> None:
-    with pytest.raises(NotVectorisable, match=r"vmap.*Use map=one_by_one"):
+    with pytest.raises(NotVectorisable, match=r"draws random numbers itself.*in Net. Use map=one_by_one"):
         play(mapped(simulation(Net(REFUSED["random"])), in_blocks(MAKERS[maker], sized(3))), 1)
-    with pytest.raises(ValueError, match=r"vmap.*Use map=one_by_one"):
+    with pytest.raises(ValueError, match=r"draws random numbers itself.*in Net. Use map=one_by_one"):
         play(simulation(Net(REFUSED["random"]), map="vectorised", block=2), 1)
 
 

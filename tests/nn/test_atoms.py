@@ -575,3 +575,13 @@ def test_coefficients_that_cannot_fit_are_refused_before_they_are_drawn(monkeypa
     with pytest.raises(ValueError, match=r"most of it for coefficients, but 0\.0 GB are left. Lower atoms, or leave"):
         decompose(nn.Conv2d(64, 64, 3), 1000, init="orthonormal")
     decompose(nn.Conv2d(64, 64, 3), 9, init="orthonormal")
+
+
+def test_a_network_without_values_is_refused_in_one_line() -> None:
+    with pytest.raises(
+        ValueError, match=r"'0.weight' of the model is on the device meta and has no values. Load"
+    ) as told:
+        decompose(nn.Sequential(nn.Conv2d(3, 4, 3, device="meta")))
+    assert "\n" not in str(told.value)
+    fresh = decompose(nn.Sequential(nn.Conv2d(3, 4, 3, device="meta")), init="orthonormal")
+    assert sum(leaf.numel() for leaf in fresh.parameters()) == 9 * 9 + 9 * 12 + 4

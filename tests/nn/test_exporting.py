@@ -8,8 +8,10 @@ import pytest
 import torch
 from support.small import small_net
 from torch import Tensor, nn
+from zoo.sequences import Recurrent
 
 from fedatoms import decompose, fuse
+from fedatoms.core.inputs import Inputs, output_of, run_on, samples_in, take
 from fedatoms.core.options import EXPORTS
 from fedatoms.nn import exporting as exports
 from fedatoms.nn.exporting import SUFFIXES, export
@@ -100,12 +102,15 @@ def test_no_file_holds_atoms(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["onnx", "torch-export"])
-def test_a_network_that_torch_cannot_export_is_refused_in_one_line(to: str, tmp_path: Path) -> None:
+def test_a_network_that_torch_cannot_export_is_refused_in_one_line(
+    to: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     if to == "onnx":
         pytest.importorskip("onnxscript")
     with pytest.raises(ValueError, match=f"to={to}: this network cannot be exported .*Use to=.*safetensors") as told:
         export(Refused(), path_of(tmp_path, to), shape=SHAPE, to=to)
-    assert "\n" not in str(told.value) and not list(tmp_path.iterdir())
+    assert str(told.value).isprintable() and not list(tmp_path.iterdir())
+    assert "data-dependent" in str(told.value) and capfd.readouterr() == ("", "")
     export(Refused(), path_of(tmp_path, "safetensors"), shape=SHAPE, to="safetensors")
 
 
@@ -117,7 +122,7 @@ def test_what_no_runtime_computes_is_refused_too(tmp_path: Path) -> None:
 
 
 def test_a_file_with_other_outputs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exports, "_written", lambda model, example, to: (b"", lambda x: model(x) + 1e-4))
+    monkeypatch.setattr(exports, "_written", lambda model, batches, to: (b"", lambda x: model(x) + 1e-4))
     with pytest.raises(ValueError, match=r"lie 1.0e-04 from the network's.*Nothing is written"):
         export(small_net(), tmp_path / "net.onnx", shape=SHAPE)
     assert not list(tmp_path.iterdir())
@@ -165,12 +170,89 @@ def test_of_several_outputs_the_one_that_counts_is_exported(to: str, tmp_path: P
     ("net", "told"),
     [
         (nn.Linear(6, 2), r"of shape \(5,\) do not fit the model \(mat1 and mat2 shapes"),
-        (nn.Embedding(9, 2), r"shape=\(5,\): the network takes tokens, and an exported one takes real numbers. Export"),
+        (nn.Embedding(9, 2), r"shape=\(5,\): the network takes tokens, not real numbers. Give inputs=x with a batch"),
     ],
 )
 def test_inputs_that_a_network_does_not_take_are_refused(net: nn.Module, told: str, to: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=told) as found:
         export(net, path_of(tmp_path, to), shape=(5,), to=to)
+    assert "\n" not in str(found.value) and not list(tmp_path.iterdir())
+
+
+class Pair(nn.Module):
+    """Takes token ids and real numbers, and returns a dictionary."""
+
+    def __init__(self, alone: bool = False) -> None:
+        super().__init__()
+        self.words, self.linear, self.alone = nn.Embedding(9, 4), nn.Linear(2, 4), alone
+
+    def forward(self, ids: Tensor, rest: Tensor) -> dict[str, Tensor] | Tensor:
+        logits = self.words(ids).mean(1) + self.linear(rest)
+        return logits if self.alone else {"ids": ids, "logits": logits}
+
+
+IDS, REST = torch.arange(12).reshape(4, 3) % 9, torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
+INPUTS: dict[str, tuple[nn.Module, Inputs]] = {
+    "tokens": (nn.Sequential(nn.Embedding(9, 4), nn.Flatten()), IDS),
+    "a single row": (nn.Sequential(nn.Embedding(9, 4), nn.Flatten()), IDS[:1]),
+    "recurrent": (Recurrent(nn.LSTM), IDS),
+    "a tuple": (Pair(alone=True), (IDS, REST)),
+    "by name": (Pair(alone=True), {"ids": IDS, "rest": REST}),
+    "a tuple, of several outputs": (Pair(), (IDS, REST)),
+    "by name, in another order": (Pair(alone=True), {"rest": REST, "ids": IDS}),
+    "by name, of several outputs": (Pair(), {"rest": REST, "ids": IDS}),
+}
+
+
+@pytest.mark.parametrize("to", EXPORTS)
+@pytest.mark.parametrize("what", INPUTS)
+def test_tokens_and_several_inputs_are_exported_by_an_example(what: str, to: str, tmp_path: Path) -> None:
+    if to == "onnx":
+        pytest.importorskip("onnxruntime")
+    model, x = INPUTS[what]
+    done = export(model, path_of(tmp_path, to), inputs=x, to=to)
+    assert done.difference is not None and done.difference < 1e-5
+    if to == "torch-export":
+        program, more = torch.export.load(done.path).module(), take(x, torch.arange(7) % samples_in(x))
+        expected = output_of(run_on(model.eval(), more))
+        torch.testing.assert_close(output_of(run_on(program, more)), expected, rtol=0, atol=1e-5)
+
+
+def test_inputs_of_a_graph_have_their_names(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    names = {"tokens": ["input"], "a tuple": ["input_0", "input_1"], "by name": ["ids", "rest"]}
+    for what, expected in names.items():
+        model, x = INPUTS[what]
+        found = runtime.InferenceSession(export(model, tmp_path / "net.onnx", inputs=x).path).get_inputs()
+        assert [each.name for each in found] == expected
+
+
+def test_weights_need_no_input(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    done = export(Pair(), tmp_path / "net.safetensors", to="safetensors")
+    assert done.difference is None and load_file(done.path).keys() == Pair().state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, r"neither shape nor inputs is given, .* Use for example shape=\(3, 32, 32\), or inputs=x"),
+        ({"shape": (3,), "inputs": IDS}, "shape and inputs are both given"),
+        ({"shape": 5}, "shape=5 is not the shape of one input"),
+        ({"shape": "3x4"}, "shape='3x4' is not the shape of one input"),
+        ({"shape": (3, -1)}, r"shape=\(3, -1\) is not the shape of one input"),
+        ({"shape": {"a": (3,), "b": (2,)}}, r"shape=.* is not the shape of one input, .*inputs=x with a batch"),
+        ({"inputs": [1, 2]}, "inputs=list is no batch: give a tensor"),
+        ({"inputs": ()}, "inputs=tuple is no batch: give a tensor"),
+        ({"inputs": (IDS, REST[:2])}, r"but x\[0\] has 4, x\[1\] has 2. Give as many of each"),
+        ({"inputs": torch.tensor(1)}, "x has 0"),
+        ({"inputs": REST}, r"inputs of shape \(2,\) do not fit the model \(.*\). Give a batch that it takes"),
+    ],
+)
+def test_examples_that_are_none_are_refused_in_one_line(given: dict[str, object], told: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=told) as found:
+        export(nn.Embedding(9, 2), tmp_path / "net.onnx", **given)
     assert "\n" not in str(found.value) and not list(tmp_path.iterdir())
 
 

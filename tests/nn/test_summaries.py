@@ -2,11 +2,13 @@
 
 import dataclasses
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
 from support.small import clients_of, small_net
 from torch import Tensor, nn
+from torch.nn import functional
 
 import fedatoms
 from fedatoms.core.ledger import total
@@ -60,6 +62,67 @@ def test_it_says_why_a_layer_stays_plain_and_what_cannot_be_vectorised() -> None
     assert "AlphaDropout" in found.not_vectorised
     chosen = fedatoms.nn.summary(mixed(), where=lambda name, module: name == "0")
     assert [layer.why_plain for layer in chosen.layers] == ["", *["`where` leaves it out"] * 3]
+
+
+class Draws(nn.Module):
+    """A layer whose forward pass is a function."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class OwnAttention(nn.MultiheadAttention):
+    """A subclass, whose forward pass may be anything."""
+
+
+BY_LAYER: dict[str, nn.Module] = {
+    "LSTM": nn.LSTM(4, 4, num_layers=2, dropout=0.3),
+    "GRU": nn.GRU(4, 4, num_layers=2, dropout=0.3),
+    "OwnAttention": OwnAttention(4, 2, dropout=0.3),
+}
+BY_TRIAL: dict[str, Callable[[Tensor], Tensor]] = {
+    "dropout": lambda x: functional.dropout(x, 0.5),
+    "attention": lambda x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
+    "noise": lambda x: x + torch.randn_like(x),
+}
+
+
+@pytest.mark.parametrize("kind", BY_LAYER)
+def test_layers_that_drop_by_an_option_are_named(kind: str) -> None:
+    found = fedatoms.nn.summary(nn.Sequential(nn.Linear(4, 4), BY_LAYER[kind]))
+    assert found.not_vectorised == f"layer '1' ({kind}) draws its own randomness for dropout=0.3" and not found.tried
+
+
+def test_layers_with_an_option_for_dropout_that_drop_nothing_are_no_obstacle() -> None:
+    layers = nn.LSTM(4, 4, num_layers=2), OwnAttention(4, 2), nn.MultiheadAttention(4, 2, dropout=0.3)
+    assert fedatoms.nn.summary(nn.ModuleList(layers)).not_vectorised == ""
+
+
+@pytest.mark.parametrize("what", BY_TRIAL)
+def test_a_batch_shows_what_no_layer_tells(what: str) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), Draws(BY_TRIAL[what])), torch.zeros(2, 3, 4)
+    untried, tried = fedatoms.nn.summary(model), fedatoms.nn.summary(model, inputs=x)
+    assert (untried.not_vectorised, untried.tried, tried.tried) == ("", False, True)
+    expected = "its forward pass draws random numbers itself, as F.dropout does, in layer '1' (Draws)"
+    assert tried.not_vectorised == expected
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_batch_that_clients_are_trained_on_together_shows_that_they_can_be(norm: bool) -> None:
+    net = small_net(norm=norm, dropout=True)
+    before = {name: leaf.clone() for name, leaf in net.state_dict().items()}
+    found = fedatoms.nn.summary(net, 4, inputs=torch.zeros(2, 1, 6, 6, dtype=torch.float64))
+    assert found.not_vectorised == "" and found.tried
+    assert all(torch.equal(leaf, before[name]) for name, leaf in net.state_dict().items())
+
+
+def test_any_other_failure_of_the_trial_is_told_in_one_line() -> None:
+    found = fedatoms.nn.summary(nn.Linear(3, 2), inputs=torch.zeros(2, 5))
+    assert found.not_vectorised.startswith("training two clients at once fails (") and "\n" not in found.not_vectorised
 
 
 def test_a_network_without_convolutions_has_a_summary_too() -> None:

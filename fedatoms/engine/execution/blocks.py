@@ -12,7 +12,8 @@ from fedatoms.algorithms.base import Server
 from fedatoms.engine.client_round import Job, Learner, Reply, begin
 from fedatoms.engine.execution.block_round import local_rounds
 from fedatoms.engine.execution.loop import MapClients
-from fedatoms.engine.execution.vmap import causes, naming_refusals, stack, why
+from fedatoms.engine.execution.vmap import naming_refusals, stack, why
+from fedatoms.nn.vectorising import causes
 
 MakeMap = Callable[[int], MapClients]  # from the size of a block
 ChooseSize = Callable[[Learner, Server, Job], int]

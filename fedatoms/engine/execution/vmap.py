@@ -10,6 +10,7 @@ from fedatoms.data.batches import move, pad_steps
 from fedatoms.engine.client_round import Job, Learner, Reply
 from fedatoms.engine.execution.block_round import local_rounds
 from fedatoms.engine.execution.loop import MapClients
+from fedatoms.nn.vectorising import first_sentence, why_refused
 
 
 class NotVectorisable(ValueError):
@@ -55,26 +56,18 @@ def naming_refusals() -> Iterator[None]:
     """Turns torch's refusal to vectorise a model, however wrapped, into NotVectorisable; other errors stay.
 
     >>> with naming_refusals():
-    ...     raise RuntimeError("cannot trace") from RuntimeError("vmap: called random operation. Please do not.")
+    ...     raise RuntimeError("cannot trace") from RuntimeError("vmap: no such rule. Please file an issue.")
     Traceback (most recent call last):
     ...
-    fedatoms.engine.execution.vmap.NotVectorisable: map=vectorised: this model cannot be vectorised: vmap: called
-    random operation. Use map=one_by_one.
+    fedatoms.engine.execution.vmap.NotVectorisable: map=vectorised: this model cannot be vectorised: vmap: no
+    such rule. Use map=one_by_one.
     """
     try:
         yield
     except RuntimeError as error:
-        refusal = next((words for words in map(why, causes(error)) if "vmap" in words or "functorch" in words), None)
-        if refusal is None:
+        if (refusal := why_refused(error)) is None:
             raise
         raise NotVectorisable(refusal) from error
-
-
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error and its chain of causes and contexts: compilers wrap the errors that they meet."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def why(error: BaseException) -> str:
@@ -83,7 +76,4 @@ def why(error: BaseException) -> str:
     >>> why(RuntimeError("vmap: no such thing. Please file an issue."))
     'vmap: no such thing'
     """
-    if isinstance(error, NotVectorisable):
-        return error.reason
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].split(". ")[0].rstrip(".")
+    return error.reason if isinstance(error, NotVectorisable) else first_sentence(error)

@@ -1,0 +1,90 @@
+"""Clients of a network trained together, tried on a batch, and why torch refuses that, in words of ours."""
+
+import warnings
+from collections.abc import Iterator
+from types import TracebackType
+
+import torch
+from torch import Tensor, nn
+
+from fedatoms.core.inputs import Inputs, each, leaves, output_of, samples_in
+from fedatoms.core.lookup import one_line
+from fedatoms.core.trees import Params, stack
+from fedatoms.nn.pure import Network, network
+
+RANDOM = "called random operation"  # in torch's words, where its vmap meets a draw from the global stream
+REFUSALS = ("vmap", "functorch")  # one of them is in all of torch's refusals
+
+
+def why_not_together(model: nn.Module, x: Inputs) -> str | None:
+    """Trains two clients of a model together for a step on a batch, and returns why that fails; None if it does not.
+
+    >>> why_not_together(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5)), torch.zeros(2, 2))
+    >>> why_not_together(nn.Sequential(nn.Linear(2, 3), nn.AlphaDropout()), torch.zeros(2, 2))
+    "its forward pass draws random numbers itself, as F.dropout does, in layer '1' (AlphaDropout)"
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            _step(network(model), x)
+    except Exception as error:  # a model may raise anything, and this is about what it does
+        return why_refused(error) or f"training two clients at once fails ({one_line(error)})"
+    return None
+
+
+def why_refused(error: BaseException) -> str | None:
+    """Returns why torch refuses to vectorise a model, however wrapped; None if the error is about something else.
+
+    >>> why_refused(RuntimeError("vmap: called random operation while in randomness error mode. Please either use"))
+    'its forward pass draws random numbers itself, as F.dropout does'
+    """
+    for cause in causes(error):
+        words = first_sentence(cause)
+        if RANDOM in words:
+            return f"its forward pass draws random numbers itself, as F.dropout does{_place(cause.__traceback__)}"
+        if any(name in words for name in REFUSALS):
+            return words
+    return None
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and its chain of causes and contexts: compilers wrap the errors that they meet."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def first_sentence(error: BaseException) -> str:
+    """Returns the first sentence of an error, without the advice that follows.
+
+    >>> first_sentence(RuntimeError("vmap: no such thing. Please file an issue."))
+    'vmap: no such thing'
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].split(". ")[0].rstrip(".")
+
+
+def _step(net: Network, x: Inputs) -> None:
+    """Takes the gradients of two clients at once, as a round does, with a mask of rows and keys for dropout."""
+    own, shared = net.split({**net.statistics, **net.constants})
+
+    def loss(weights: Params, own: Params, x: Inputs, real: Tensor, key: Tensor) -> Tensor:
+        returned, _ = net.train({**shared, **own, **weights}, x, real, key)
+        return output_of(returned).square().mean()
+
+    device = leaves(x)[0].device
+    real, keys = torch.ones(2, samples_in(x), dtype=torch.bool, device=device), torch.arange(2, device=device)
+    twice = each(lambda leaf: torch.stack([leaf, leaf]), x)
+    torch.vmap(torch.func.grad(loss))(stack([net.parameters] * 2), stack([own] * 2), twice, real, keys)
+
+
+def _place(frames: TracebackType | None) -> str:
+    """Names the module in whose forward pass an error was raised: the innermost one of the model, the outermost."""
+    seen: list[nn.Module] = []
+    while frames is not None:
+        module = frames.tb_frame.f_locals.get("self")
+        seen += [module] if isinstance(module, nn.Module) else []
+        frames = frames.tb_next
+    if not seen:
+        return ""
+    kind, names = type(seen[-1]).__name__, {module: name for name, module in seen[0].named_modules()}
+    return f", in layer '{name}' ({kind})" if (name := names.get(seen[-1])) else f", in {kind}"
