@@ -15,6 +15,7 @@ from fedatoms.data.datasets import Images
 from fedatoms.data.federations import hold_out, partition
 from fedatoms.data.image_files import Wanted, read_images
 from fedatoms.data.partitions import Split
+from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.evaluation import Score, score
 from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import layout_of
@@ -135,7 +136,7 @@ def _check_files(newcomer: Newcomer) -> Path:
 
 def _as_experiment(newcomer: Newcomer, experiment: Experiment) -> Experiment:
     """Returns the run's experiment with a newcomer's settings, for its checks and its training."""
-    last = training_of(experiment).after_rounds().rate(experiment.rounds)
+    last = rate_of(training_of(experiment).after_rounds(), experiment.rounds)
     return replace(
         experiment,
         epochs=newcomer.epochs,
