@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedatoms.bench.results import Bench
+from fedatoms.bench.settings import Bench
 from fedatoms.core.options import Precision
 from fedatoms.data.batches import Plan, fetch
 from fedatoms.data.datasets import Recipe

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from fedatoms.algorithms import ALGORITHMS
-from fedatoms.cli import COMMANDS, Command, console, main
+from fedatoms.cli import COMMANDS, FLOWER, Command, console, main
 from fedatoms.cli.args import GROUPS, WHOLE, axes, docs_of, grid
 from fedatoms.cli.parsing import as_typed, message_of, parse
 from fedatoms.data.datasets import DATASETS, Images
@@ -451,13 +451,16 @@ def test_the_help_of_a_preset_has_its_values(capsys: pytest.CaptureFixture[str])
     assert "(default: feddc)" in said and "(parametrisation atoms). (default: 25)" in said
 
 
-def test_help_needs_no_torch() -> None:
+def test_no_help_needs_torch() -> None:
+    """Nor does the list of presets."""
+    flower = [f"flower {name}" for name in FLOWER]
+    asked = [*(f"{name} --help" for name in ("", *COMMANDS, *flower, "explain --bounds")), "compare", "presets"]
     code = (
-        "import sys; from fedatoms.cli import main; main(['--help']); main(['run', '--help']); main(['compare']); "
-        "main(['presets']); print('torch' in sys.modules)"
+        "import sys; from fedatoms.cli import main\n"
+        "for words in sys.argv[1:]: assert main(words.split()) == 0 and 'torch' not in sys.modules, words"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False"
+    done = subprocess.run([sys.executable, "-c", code, *asked], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
     assert "demo" in done.stdout and all(name in done.stdout for name in PRESETS)
 
 
