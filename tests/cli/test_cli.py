@@ -22,6 +22,7 @@ from fedatoms.algorithms import ALGORITHMS
 from fedatoms.cli import COMMANDS, FLOWER, Command, console, main
 from fedatoms.cli.args import GROUPS, WHOLE, axes, docs_of, grid
 from fedatoms.cli.parsing import as_typed, message_of, parse
+from fedatoms.core.options import CHOICES, MODELS_SCORED
 from fedatoms.data.datasets import DATASETS, Images
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity
@@ -443,6 +444,14 @@ def test_every_field_is_a_flag_with_help_in_one_group(capsys: pytest.CaptureFixt
     for table in (ALGORITHMS, DATASETS):
         assert all(name in text for name in table)
     assert all(name in text or name.startswith("resnet18") for name in MODELS)
+
+
+def test_the_help_of_a_run_shows_every_closed_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    text = capsys.readouterr().out
+    for name, words in {**CHOICES, "dataset": tuple(DATASETS)}.items():
+        assert f"--{name.replace('_', '-')} {{{','.join(words)}}}" in text
+    assert f"of {','.join(MODELS_SCORED)};" in " ".join(text.replace("│", "").split()).replace(", ", ",")
 
 
 def test_the_help_of_a_preset_has_its_values(capsys: pytest.CaptureFixture[str]) -> None:
