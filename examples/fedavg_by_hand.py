@@ -23,9 +23,8 @@ def fedavg_by_hand(sim: Simulation, rounds: int) -> dict[str, Tensor]:
         samples = sum(len(data.parts[k]) for k in clients)
         for k in clients:
             model = copy.deepcopy(server)
-            sgd = torch.optim.SGD(
-                model.parameters(), training.rate(t), training.momentum, weight_decay=training.weight_decay
-            )
+            rate = training.lr * training.lr_decay**t
+            sgd = torch.optim.SGD(model.parameters(), rate, training.momentum, weight_decay=training.weight_decay)
             for rows, real, flip, shift in zip(*batches_of(sim, k, t)[:4], strict=True):
                 x, y = fetch(data.x, data.y, rows[real], data.recipe, dtype, flip[real], shift[real])
                 sgd.zero_grad()

@@ -2,13 +2,14 @@
 
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from fedatoms.adapt.fitting import Base, base_of, fit, part_of, save_personal, simulation_of
+from fedatoms.adapt.settings import Newcomer
 from fedatoms.core.border import as_path
 from fedatoms.core.outputs import check_output
 from fedatoms.core.run_files import MODEL
@@ -16,6 +17,7 @@ from fedatoms.data.datasets import Images
 from fedatoms.data.federations import hold_out, partition
 from fedatoms.data.image_files import Wanted, read_images
 from fedatoms.data.partitions import Split
+from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.evaluation import Score, score
 from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import layout_of
@@ -27,32 +29,6 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
 from fedatoms.nn.parameter_groups import groups
 from fedatoms.runs.loading import images_of
-
-
-@dataclass(frozen=True)
-class Newcomer:
-    """A client that joins after training; settings that are not given are the run's."""
-
-    images: str = ""
-    """Its images: an npz file with arrays x and y, or a folder with one folder of image files per class."""
-    out: str = ""
-    """File for its personal parameters, for example ann.safetensors."""
-    part: str = "atoms"
-    """Its personal parameters: atoms, head, or atoms,head."""
-    epochs: int = 10
-    """Epochs over its images."""
-    lr: float | None = None
-    """Learning rate; None takes the run's after its last round, without its schedule over rounds."""
-    momentum: float | None = None
-    """Momentum of the SGD; None takes the run's."""
-    batch_size: int | None = None
-    """Samples in a batch; None takes the run's."""
-    holdout: float = 0.2
-    """Share of the images that is held out and scored; 0 fits all and scores none."""
-    seed: int = 0
-    """Seed of the held-out images and of the batches."""
-    device: str = "auto"
-    """Where to train: cpu, cuda, cuda:1, ...; auto takes a GPU if there is one."""
 
 
 class Ready(NamedTuple):
@@ -137,7 +113,7 @@ def _check_files(newcomer: Newcomer) -> Path:
 
 def _as_experiment(newcomer: Newcomer, experiment: Experiment) -> Experiment:
     """Returns the run's experiment with a newcomer's settings, for its checks and its training."""
-    last = training_of(experiment).after_rounds().rate(experiment.rounds)
+    last = rate_of(training_of(experiment).after_rounds(), experiment.rounds)
     return replace(
         experiment,
         epochs=newcomer.epochs,

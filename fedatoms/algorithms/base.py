@@ -19,11 +19,14 @@ class Server(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a client did in a round: where it started, its real steps, and how far that many unit gradients move."""
+    """What a client did in a round: where it started, its real steps, and how far that many unit gradients move.
+
+    That has a meaning only for an algorithm that ``measures``; for others it is empty, and its unit 1.
+    """
 
     start: Params  # the server's parameters, except those that the client keeps
     steps: Tensor
-    displacement: Params  # a number each: eta_t * sum over j <= K of (1 - b^j) / (1 - b), with momentum b; or empty
+    displacement: Params  # a number each: eta_t * sum over j <= K of (1 - b^j) / (1 - b), with momentum b
     units: Tensor = torch.ones(())  # the displacement at the rate 1: the steps, without momentum
 
 

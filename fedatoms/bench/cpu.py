@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedatoms.bench.line_up import eager_round, lenet_clients
-from fedatoms.bench.results import Bench, Ratio, paired
+from fedatoms.bench.results import Ratio, paired
+from fedatoms.bench.settings import Bench
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import prepare

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 
-from fedatoms.bench.results import Bench
+from fedatoms.bench.settings import Bench
 
 LONGEST = 300  # seconds
 

@@ -17,7 +17,8 @@ from fedatoms.bench.contest import Timing, compete, reason_of
 from fedatoms.bench.jax_twin import Task
 from fedatoms.bench.line_up import Cell, Contestant, cell_clients, contestants, ours, training_of
 from fedatoms.bench.machine_limits import Limits, clean, limits, need, timed
-from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, find_row, numbers, paired, parts_of
+from fedatoms.bench.results import Event, Gap, Ratio, Row, find_row, numbers, paired, parts_of
+from fedatoms.bench.settings import Bench
 from fedatoms.core.options import GLOBAL_MODELS, Precision
 from fedatoms.engine.loop import begin, rounds
 from fedatoms.engine.runtime import prepare

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedatoms.bench.results import Bench
+from fedatoms.bench.settings import Bench
 from fedatoms.core.options import Precision
 from fedatoms.data.batches import Plan, fetch
 from fedatoms.data.datasets import Recipe
 from fedatoms.data.federations import Federation
+from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance, select
 from fedatoms.engine.runtime import on_device, prepare
@@ -153,7 +154,7 @@ def training_of(settings: Bench, batch: int) -> Training:
 def _train(sim: Simulation, model: nn.Module, forward: Callable[[Tensor], Tensor], client: int, t: int) -> None:
     data, training = sim.data, sim.training
     sgd = torch.optim.SGD(
-        model.parameters(), training.rate(t), momentum=training.momentum, weight_decay=training.weight_decay
+        model.parameters(), rate_of(training, t), momentum=training.momentum, weight_decay=training.weight_decay
     )
     batches = Plan(*(leaf.to(sim.device) for leaf in batches_of(sim, client, t)))
     # all batches at once: on a GPU a small kernel takes as long as a large one

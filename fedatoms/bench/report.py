@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 
 from fedatoms.bench.line_up import OURS
-from fedatoms.bench.results import Bench, Ratio, Results, Row, find_row, numbers
+from fedatoms.bench.results import Ratio, Results, Row, find_row, numbers
+from fedatoms.bench.settings import Bench
 
 MAKER = "benchmarks/report.py"
 PARTS = {

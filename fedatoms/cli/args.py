@@ -14,6 +14,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes
 from tyro.constructors import PrimitiveConstructorSpec
 
+from fedatoms.core.options import CHOICES, DATA_SETS
 from fedatoms.experiment.fields import LIST_FIELDS, PATH_FIELDS, Experiment
 from fedatoms.experiment.weights import changed
 
@@ -43,6 +44,12 @@ MOST = 10  # values of a range that a message spells out
 WHOLE = {*LIST_FIELDS, *PATH_FIELDS, "where"}  # a comma in these belongs to the value
 
 
+class Words(NamedTuple):
+    """The kind of a text that is one of some words; the library itself refuses others, and names the nearest."""
+
+    all: tuple[str, ...]
+
+
 class Flag(NamedTuple):
     """A flag as tyro wants it: an annotated type, and the value if it is not given."""
 
@@ -52,7 +59,7 @@ class Flag(NamedTuple):
 
 def flags(default: "DataclassInstance", groups: Mapping[str, Sequence[str]] | None = None) -> object:
     """Marks a parameter as the flags of some settings, in groups if there are any; ``updated`` reads what was given."""
-    kinds, docs = get_type_hints(type(default)), docs_of(type(default))
+    kinds, docs = kinds_of(type(default)), docs_of(type(default))
     made = {name: _flag(kinds[name], getattr(default, name), docs[name]) for name in docs}
     return tyro.conf.arg(name="", constructor=_grouped(made, groups) if groups else _struct(made))
 
@@ -67,7 +74,7 @@ def axes(default: Experiment, many: Mapping[str, tuple[object, ...]] | None = No
 
     What is not given is () or, for a flag without a value, False; ``many`` has values of its own for some.
     """
-    kinds, docs, many = get_type_hints(Experiment), docs_of(Experiment), many or {}
+    kinds, docs, many = kinds_of(Experiment), docs_of(Experiment), many or {}
     made = {name: _axis(name, kinds[name], many.get(name, ()), getattr(default, name), docs[name]) for name in docs}
     return tyro.conf.arg(name="", constructor=_grouped(made, GROUPS))
 
@@ -107,6 +114,16 @@ def typed(flag: str, words: Sequence[str]) -> bool:
     (True, False)
     """
     return flag in (word.split("=")[0] for word in words)
+
+
+def kinds_of(kind: type["DataclassInstance"]) -> dict[str, object]:
+    """Returns the types of a dataclass's fields; of an experiment's that are one of a closed set, the set's words.
+
+    >>> kinds_of(Experiment)["map"], kinds_of(Experiment)["name"]
+    (Words(all=('auto', 'one_by_one', 'vectorised')), <class 'str'>)
+    """
+    closed = {**CHOICES, "dataset": DATA_SETS} if kind is Experiment else {}
+    return {**get_type_hints(kind), **{name: Words(words) for name, words in closed.items()}}
 
 
 def docs_of(kind: type["DataclassInstance"]) -> dict[str, str]:
@@ -207,8 +224,8 @@ def _number(word: str, *, whole: bool) -> float:
 
 def _metavar(kind: object) -> str:
     origin, members = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        return f"{{{','.join(members)}}}"
+    if words := kind.all if isinstance(kind, Words) else members if origin is Literal else ():
+        return f"{{{','.join(words)}}}"
     if origin in (tuple, list):
         return f"{_metavar(members[0])},..."
     if members:

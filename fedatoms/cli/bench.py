@@ -1,20 +1,17 @@
 """fedatoms bench: how fast, how big."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from fedatoms.bench.settings import Bench
 from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.experiment.fields import Experiment
 
-if TYPE_CHECKING:
-    from fedatoms.bench.results import Bench
-
 
 def options(words: Sequence[str]) -> Options:
     """Returns the options: the settings of the benchmark."""
-    from fedatoms.bench.results import Bench
 
     def bench(*, given: Annotated[object, flags(Bench())]) -> Job:
         """Measures speed and memory against a hand-written loop, and says which bars are met.
@@ -26,7 +23,7 @@ def options(words: Sequence[str]) -> Options:
     return bench
 
 
-def _bench(settings: "Bench") -> int:
+def _bench(settings: Bench) -> int:
     import torch
 
     from fedatoms.bench import cpu, gpu

@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from tyro.conf import FlagCreatePairsOff, arg
 
 from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, say, suggest, terminal, working
 from fedatoms.cli.parsing import Job, Options
-
-if TYPE_CHECKING:
-    from fedatoms.evidence.explain.bounds import Bounds
-    from fedatoms.evidence.explain.values import Explain
+from fedatoms.evidence.explain.bounds import ASSUMED, Bounds, fast_and_slow, rate, with_and_without
+from fedatoms.evidence.explain.settings import Explain
 
 RUN = arg(metavar="RUN", help="The folder of a run with --parametrisation atoms, for example runs/mine.")
 INSTEAD = arg(
@@ -28,8 +26,6 @@ def options(words: Sequence[str]) -> Options:
 
 
 def _replay_options() -> Options:
-    from fedatoms.evidence.explain.values import Explain
-
     def explain(
         run: Annotated[Path, RUN],
         /,
@@ -44,8 +40,6 @@ def _replay_options() -> Options:
 
 
 def _bounds_options() -> Options:
-    from fedatoms.evidence.explain.bounds import Bounds
-
     def explain(
         *, bounds: Annotated[bool, BOUNDS, FlagCreatePairsOff] = False, given: Annotated[object, flags(Bounds())]
     ) -> Job:
@@ -55,7 +49,7 @@ def _bounds_options() -> Options:
     return explain
 
 
-def _explain(run: Path, settings: "Explain") -> int:
+def _explain(run: Path, settings: Explain) -> int:
     from fedatoms.cli.result_tables import layers_table, rounds_table
     from fedatoms.evidence.explain.files import write
     from fedatoms.evidence.explain.study import check, explain, out_of
@@ -76,9 +70,8 @@ def _explain(run: Path, settings: "Explain") -> int:
     return 0
 
 
-def _bounds(asked: "Bounds") -> int:
+def _bounds(asked: Bounds) -> int:
     from fedatoms.cli.result_tables import bounds_table
-    from fedatoms.evidence.explain.bounds import ASSUMED, fast_and_slow, rate, with_and_without
 
     console = terminal()
     title = f"Theorem 5.5: {asked.sampled} of {asked.clients} clients in a round, {asked.epochs} local steps"

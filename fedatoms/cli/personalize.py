@@ -2,24 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from tyro.conf import arg
 
+from fedatoms.adapt.settings import Newcomer
 from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, terminal, working
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.lookup import counted
-
-if TYPE_CHECKING:
-    from fedatoms.adapt.joining import Newcomer
 
 RUN = arg(metavar="RUN", help="The folder of a run, for example runs/mine.")
 
 
 def options(words: Sequence[str]) -> Options:
     """Returns the options: a run, and the newcomer's settings."""
-    from fedatoms.adapt.joining import Newcomer
 
     def personalize(run: Annotated[Path, RUN], /, *, given: Annotated[object, flags(Newcomer())]) -> Job:
         """Fits a new client's own atoms to its images, with all else of the run's model as it is.
@@ -32,7 +29,7 @@ def options(words: Sequence[str]) -> Options:
     return personalize
 
 
-def _personalize(run: Path, newcomer: "Newcomer") -> int:
+def _personalize(run: Path, newcomer: Newcomer) -> int:
     from fedatoms.adapt.joining import join, prepare
     from fedatoms.cli.result_tables import joining
 

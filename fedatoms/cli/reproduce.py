@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fedatoms.evidence.reproduce import plan
     from fedatoms.evidence.reproduce.budget import Limit
-    from fedatoms.evidence.reproduce.plan import Reproduce
+    from fedatoms.evidence.reproduce.settings import Reproduce
     from fedatoms.evidence.results.finding import Found
     from fedatoms.runs.results import Result
 
@@ -36,7 +36,7 @@ For example:
 def options(words: Sequence[str], clock: Callable[[], float] = time.monotonic) -> Options:
     """Returns the options: studies, and how to run them; a clock for what is limited in time."""
     began = clock()
-    from fedatoms.evidence.reproduce.plan import Reproduce
+    from fedatoms.evidence.reproduce.settings import Reproduce
 
     def reproduce(
         names: Annotated[tuple[str, ...], STUDIES] = (), /, *, given: Annotated[object, flags(Reproduce())]

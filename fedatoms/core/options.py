@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Augment = Literal["feddc", "fedrep", "none"]
 Controls = Literal["current", "first"]  # eta_t, or eta_0: smaller gradients in late rounds
+DataSet = Literal["digits", "cifar10", "cifar100", "tiny-imagenet", "fashion-mnist"]
 Export = Literal["onnx", "torch-export", "safetensors"]
 Group = Literal["atoms", "coefficients", "head", "rest", "statistics"]
 Init = Literal["orthonormal", "dct", "fourier-bessel", "kaiming", "svd"]
@@ -31,6 +32,7 @@ View = Literal["personal", "global"]
 Weighting = Literal["samples", "uniform"]
 
 CONTROLS: tuple[Controls, ...] = get_args(Controls)
+DATA_SETS: tuple[DataSet, ...] = get_args(DataSet)
 EXPORTS: tuple[Export, ...] = get_args(Export)
 GROUPS: tuple[Group, ...] = get_args(Group)
 INITS: tuple[Init, ...] = get_args(Init)

@@ -1,7 +1,7 @@
 """Batches as a function of (seed, client, round): a plan names the samples, ``fetch`` turns them into inputs."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -40,18 +40,10 @@ def planner(parts: Sequence[Tensor], recipe: Recipe | None, batch_size: int, see
     >>> batches(1, 0, 1, 0).rows.shape  # client 1, first round, one epoch, first phase
     torch.Size([2, 4])
     """
+    of_part = partial(plan, batch_size=batch_size, recipe=recipe, seed=seed)
 
     def draw(client: int, round: int, epochs: int, phase: int) -> Plan:
-        return plan(
-            parts[client],
-            batch_size=batch_size,
-            epochs=epochs,
-            recipe=recipe,
-            seed=seed,
-            client=client,
-            round=round,
-            phase=phase,
-        )
+        return of_part(parts[client], epochs=epochs, client=client, round=round, phase=phase)
 
     return lru_cache(remembered)(draw) if remembered else draw
 

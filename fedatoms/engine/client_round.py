@@ -1,5 +1,6 @@
 """One client's round, a pure function: broadcast, memory and batches in; upload and new memory out."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from fedatoms.algorithms.base import Algorithm, See, Seen, Server, Work
 from fedatoms.core import trees
 from fedatoms.core.inputs import Inputs
-from fedatoms.core.options import Precision
+from fedatoms.core.options import RANGES, Precision
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move, received
 from fedatoms.data.federations import Federation
@@ -18,7 +19,7 @@ from fedatoms.engine.accumulation import Batch, Gradient, accumulated
 from fedatoms.engine.training import Training
 from fedatoms.nn.pure import Network
 from fedatoms.objectives.base import Objective, output_of
-from fedatoms.optimisers.schedules import step_factors, summed
+from fedatoms.optimisers.schedules import factor_of, step_factors, summed
 
 T = TypeVar("T")
 
@@ -104,6 +105,19 @@ def local_round(learner: Learner, broadcast: Server, job: Job) -> Reply:
     return finish(learner, broadcast, job, carry, torch.stack(losses), learner.rate)
 
 
+def rate_of(training: Training, t: int) -> float:
+    """Returns the learning rate of round ``t``.
+
+    >>> rate_of(Training(lr=0.1, lr_decay=0.5), 2)
+    0.025
+    """
+    grown = t * math.log(training.lr_decay)  # a power of floats raises where it is too large
+    if grown > 0 and grown + math.log(training.lr or 1) > math.log(RANGES["lr"].high):
+        what = f"lr_decay={training.lr_decay} has raised the learning rate above {RANGES['lr'].high:g}"
+        raise FloatingPointError(f"round {t + 1}: {what}. Use lr_decay=1 or less.")
+    return training.lr * training.lr_decay**t * (1.0 if training.schedule is None else factor_of(training.schedule, t))
+
+
 def _rates_of_steps(learner: Learner, steps: int) -> list[float]:
     of_step = learner.training.of_step
     return [learner.rate * factor for factor in step_factors(of_step, steps)] if of_step else [learner.rate] * steps
@@ -146,7 +160,10 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
         gradient, decays = _decayed(learner, gradient, weights, apart=rule.decouples)
         rates = _rates(learner, weights, lambda factor: rate if factor == 1 else factor * rate)
         weights = {name: _shrunk(weight, decays[name], rates[name]) for name, weight in weights.items()}
-        moves, state = rule.update(gradient, carry.state, weights)
+        if rule.update is None:
+            moves, state = gradient, carry.state
+        else:
+            moves, state = rule.update(gradient, carry.state, weights)
         return Carry({**params, **buffers, **_descend(weights, moves, rates)}, state), loss
 
     return step
@@ -154,7 +171,8 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
 
 def begin(learner: Learner, job: Job) -> Carry:
     """Returns what the first step of one client starts from."""
-    return Carry(job.params, learner.training.rule.init(trees.restrict(job.params, learner.trained)))
+    init = learner.training.rule.init
+    return Carry(job.params, init(trees.restrict(job.params, learner.trained)) if init else {})
 
 
 def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: Tensor, rate: float | Tensor) -> Reply:
@@ -201,8 +219,8 @@ def finite_loss(own: list[Traces], shared: list[Traces], t: int) -> float:
 
 
 def _displacement(learner: Learner, steps: Tensor, rate: float | Tensor, most: int) -> Params:
-    """Returns how far so many unit gradients move each parameter; empty if that has no meaning for the optimiser."""
-    if learner.training.rule.displacement is None:
+    """Returns how far so many unit gradients move each parameter, for an algorithm that measures; else it is empty."""
+    if not learner.algorithm.measures:
         return {}
     return _rates(learner, learner.travelling, lambda factor: _far(learner, steps, factor * rate, most))
 

@@ -17,7 +17,7 @@ from fedatoms.core.options import Group, View
 from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Memory, Params
 from fedatoms.engine import feature_exchange, server
-from fedatoms.engine.client_round import Alignment, Job, Learner, Reply, Traces, finite_loss, traces_of
+from fedatoms.engine.client_round import Alignment, Job, Learner, Reply, Traces, finite_loss, rate_of, traces_of
 from fedatoms.engine.client_states import Client
 from fedatoms.engine.collected import Collected, joined
 from fedatoms.engine.limits import AHEAD
@@ -145,7 +145,7 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
         trained=trained,
         travelling=sent & layout.parameters,
         statistics=sent - layout.parameters,
-        rate=training.rate(t),
+        rate=rate_of(training, t),
         objective=sim.objective,
         precision=sim.precision,
         decomposed=_names_of(layout, {"atoms", "coefficients"}),

@@ -1,13 +1,12 @@
-"""How a client trains: its epochs and batches, its optimiser, and the learning rate of each round."""
+"""How a client trains: its epochs and batches, its optimiser, and its learning rate with all that scales it."""
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
-from fedatoms.core.options import CONTROLS, RANGES, Controls, check_numbers, one_of
+from fedatoms.core.options import CONTROLS, Controls, check_numbers, one_of
 from fedatoms.optimisers import sgd
 from fedatoms.optimisers.base import Optimiser, check_optimiser
-from fedatoms.optimisers.schedules import OfStep, Schedule, always_one, check_schedule, factor_of
+from fedatoms.optimisers.schedules import OfStep, Schedule, always_one, check_schedule
 
 _sgd = cache(sgd)
 
@@ -35,12 +34,16 @@ class Training:
     optimiser: Optimiser | None = None  # None: SGD with ``momentum``
     schedule: Schedule | None = None  # None: 1 in all rounds and steps
     accumulate: int = 1  # batches of one step, which sees the mean over all their samples
+    rule: Optimiser = field(init=False, repr=False, compare=False)  # the optimiser that moves the weights
+    of_step: OfStep | None = field(init=False, repr=False, compare=False)  # factors of a round's steps, if they differ
 
     def __post_init__(self) -> None:
         check_numbers(self, "training")
         one_of(CONTROLS, self.controls, "controls")
         check_optimiser(self.optimiser, self.momentum)
         check_schedule(self.schedule)
+        object.__setattr__(self, "rule", _sgd(self.momentum) if self.optimiser is None else self.optimiser)
+        object.__setattr__(self, "of_step", None if self.schedule is None else self.schedule.of_step)
 
     def _replace(self, **changes: float | str | Optimiser | Schedule) -> "Training":
         """Returns another training, as a named tuple does."""
@@ -51,33 +54,11 @@ class Training:
         """The most samples of a step: those of all its batches."""
         return self.batch_size * self.accumulate
 
-    @property
-    def rule(self) -> Optimiser:
-        """The optimiser that moves the weights."""
-        return _sgd(self.momentum) if self.optimiser is None else self.optimiser
-
-    def rate(self, round: int) -> float:
-        """Returns the learning rate of a round.
-
-        >>> Training(lr=0.1, lr_decay=0.5).rate(2)
-        0.025
-        """
-        grown = round * math.log(self.lr_decay)  # a power of floats raises where it is too large
-        if grown > 0 and grown + math.log(self.lr or 1) > math.log(RANGES["lr"].high):
-            what = f"lr_decay={self.lr_decay} has raised the learning rate above {RANGES['lr'].high:g}"
-            raise FloatingPointError(f"round {round + 1}: {what}. Use lr_decay=1 or less.")
-        return self.lr * self.lr_decay**round * (1.0 if self.schedule is None else factor_of(self.schedule, round))
-
     def after_rounds(self) -> "Training":
         """Returns the training of what comes after the last round: without the schedule's factors of rounds.
 
         >>> from fedatoms.optimisers import cosine
-        >>> Training(lr=0.1, lr_decay=0.5, schedule=cosine(rounds=2)).after_rounds().rate(2)
-        0.025
+        >>> Training(schedule=cosine(rounds=2)).after_rounds().schedule is None
+        True
         """
         return replace(self, schedule=None if self.of_step is None else Schedule(always_one, self.of_step))
-
-    @property
-    def of_step(self) -> OfStep | None:
-        """The factors of a round's steps, if they differ."""
-        return None if self.schedule is None else self.schedule.of_step

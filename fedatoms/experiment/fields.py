@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
+from fedatoms.core.options import MODELS_SCORED, TRAINED_GROUPS
 from fedatoms.objectives import TABLE as OBJECTIVES
 from fedatoms.optimisers import TABLE as OPTIMISERS
 from fedatoms.personal import TABLE as PERSONAL
@@ -19,9 +20,11 @@ PATH_FIELDS = ("data_dir", "weights", "out")  # folders and files of this machin
 OWN = "own"  # the data set of an experiment whose data and network only the caller's code can make
 
 _CONTROLS = (
-    f"Learning rate by which {ALGORITHMS.having('controls')} turn a move into a gradient: current, or first (as in "
-    "FedDC's code)."
+    f"Learning rate, of this round or of the first as in FedDC's code, by which {ALGORITHMS.having('controls')} turn a "
+    "move into a gradient."
 )
+_FIXED = f"Groups that are never trained and never sent, of {','.join(TRAINED_GROUPS)}; empty: none."
+_SCORE = f"Models to score, of {','.join(MODELS_SCORED)}; auto takes what fits the method and the number of clients."
 
 
 class Implied(str):
@@ -33,15 +36,15 @@ class Experiment:
     """One run: data, model, algorithm, exchange, local training, and how and where to compute it."""
 
     dataset: str = "digits"
-    """Data set: digits (built in), cifar10, cifar100, tiny-imagenet or fashion-mnist."""
+    """Data set; digits are built in."""
     data_dir: str = "data"
     """Folder that holds the data set's official files (digits needs none)."""
     augment: str = "feddc"
-    """Normalisation and augmentation as in the code of feddc or fedrep, or none (normalise only)."""
+    """Whose code normalisation and augmentation follow; none normalises only."""
     holdout: float = 0.0
     """Share of the training images to hold out and score instead of the test set, for choosing settings; 0: none."""
     partition: str = "shards"
-    """How data are split over clients: iid, shards (a few classes each) or dirichlet."""
+    """How data are split over clients; shards give a few classes to each."""
     clients: int = 20
     """Number of clients."""
     classes_per_client: int = 2
@@ -86,12 +89,19 @@ class Experiment:
     """Epochs of the last pass over each client's personal parameters (a personalised method); 0 leaves it out."""
     own_test: str = "split"
     """A client's own test images: its split of them (same classes and shares), or all images of its classes."""
+    rounds: int = 40
+    """Number of rounds."""
     fraction: float = 0.5
     """Share of the clients that is sampled in a round."""
     failures: float = 0.0
     """Probability that a sampled client fails to report."""
-    rounds: int = 40
-    """Number of rounds."""
+    beta: str | float = "1"
+    """Share of rounds in which the slow groups travel: 1, 1/5, 0.2, ...; 1/beta must be whole."""
+    fast: str = "atoms,head"
+    """Groups that travel every round when beta < 1; the others are slow."""
+    slow_local: str = "discard"
+    """The slow part on a client in a fast round: discard what was trained, freeze it, or keep it."""
+    fixed: str = dataclasses.field(default="", metadata={"help": _FIXED})
     epochs: int = 5
     """Local epochs per round."""
     batch_size: int = 10
@@ -104,11 +114,11 @@ class Experiment:
     lr_decay: float = 0.998
     """Factor on the learning rate after each round."""
     schedule: str = "constant"
-    """Learning rate over the rounds, before lr-decay: constant, or cosine (falls to almost 0 in the last)."""
+    """Learning rate over the rounds, before lr-decay; cosine falls to almost 0 in the last."""
     warmup: int = 0
     """Rounds in which the learning rate first rises."""
     step_schedule: str = "constant"
-    """Learning rate over a client's steps in each round: constant, or cosine."""
+    """Learning rate over a client's steps in each round."""
     warmup_steps: int = 0
     """Steps in which the learning rate first rises, in each round."""
     momentum: float = 0.0
@@ -117,16 +127,7 @@ class Experiment:
     """Weight decay of the local optimiser."""
     clip: float = 10.0
     """Largest norm of a local gradient; 0 does not clip."""
-    beta: str | float = "1"
-    """Share of rounds in which the slow groups travel: 1, 1/5, 0.2, ...; 1/beta must be whole."""
-    fast: str = "atoms,head"
-    """Groups that travel every round when beta < 1; the others are slow."""
-    slow_local: str = "discard"
-    """The slow part on a client in a fast round: discard what was trained, freeze it, or keep it."""
-    fixed: str = ""
-    """Groups that are never trained and never sent, of atoms,coefficients,head,rest; empty: none."""
-    score: str = "auto"
-    """Models to score, of server,selected,all,personal; auto takes what fits the method and the number of clients."""
+    score: str = dataclasses.field(default="auto", metadata={"help": _SCORE})
     seed: int = 0
     """Seed of everything that is drawn."""
     device: str = "auto"
@@ -136,13 +137,13 @@ class Experiment:
     threads: int = 0
     """CPU threads; 0 takes one for digits (they are too small for more), else torch's choice."""
     map: str = "auto"
-    """How to train the clients of a round: one_by_one, vectorised, or auto (what suits device and model)."""
+    """How to train the clients of a round; auto takes what suits device and model."""
     block: int = 0
     """Clients trained at once when vectorised; 0 takes as many as fit into a GPU's free memory."""
     precision: str = "tf32"
-    """Precision of matrix products on a GPU: float32, tf32 (shorter factors) or bf16; a CPU takes tf32 for float32."""
+    """Precision of matrix products on a GPU; tf32 has shorter factors, and is float32 on a CPU."""
     client_state: str = "device"
-    """Where clients' states are kept: device, host or disk."""
+    """Where clients' states are kept between rounds."""
     eval_every: int = 1
     """Score the models every so many rounds, and after the last."""
     checkpoint_every: int = 10

@@ -9,18 +9,13 @@ from fedatoms.experiment.fields import Experiment
 NEAREST = 5  # presets that a mistyped one is answered with
 DIGITS = Experiment()
 DEMO = replace(DIGITS, rounds=20)
-TABLE1 = Experiment(  # the regime of FedDC's code, which the paper's Table 1 follows
+PAPER = replace(DIGITS, clients=100, fraction=0.1)
+TABLE1 = replace(  # the regime of FedDC's code, which the paper's Table 1 follows; so do the defaults of local training
+    PAPER,
     dataset="cifar10",
     model="lenet",
-    clients=100,
-    fraction=0.1,
     rounds=600,
-    epochs=5,
     batch_size=50,
-    lr=0.1,
-    lr_decay=0.998,
-    weight_decay=1e-3,
-    clip=10.0,
     eval_every=10,
     checkpoint_every=50,  # with the last models of 100 clients
 )
@@ -30,10 +25,9 @@ TABLE1_ATOMS = {
     # Every atom of a 5 x 5 kernel, chosen on a tenth of the training images (paper-results/search).
     "-atoms25": replace(TABLE1, parametrisation="atoms", atoms=25),
 }
-TABLE2 = Experiment(  # the regime of FedRep's code with the paper's momentum, local epochs and rounds
+TABLE2 = replace(  # the regime of FedRep's code with the paper's momentum, local epochs and rounds
+    PAPER,
     augment="fedrep",
-    clients=100,
-    fraction=0.1,
     rounds=200,
     epochs=10,
     batch_size=10,

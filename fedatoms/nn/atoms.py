@@ -54,6 +54,11 @@ class AtomConv(MadeWeight):
     _kind: type[nn.Module] | None = None  # the class to give back, if it is none of nn.Conv1d, nn.Conv2d and nn.Conv3d
     _adapter: Adapter | None = None
 
+    def __init_subclass__(cls, plain: Callable[..., Convolution] | None = None) -> None:
+        super().__init_subclass__()
+        if plain is not None:
+            cls.plain = plain
+
     def __init__(
         self,
         *sizes: int | tuple[int, ...],
@@ -151,22 +156,16 @@ class AtomConv(MadeWeight):
             transfer(conv, self, without=("weight",))
 
 
-class AtomConv1d(AtomConv):
+class AtomConv1d(AtomConv, plain=nn.Conv1d):
     """``nn.Conv1d`` made of atoms."""
 
-    plain = nn.Conv1d
 
-
-class AtomConv2d(AtomConv):
+class AtomConv2d(AtomConv, plain=nn.Conv2d):
     """``nn.Conv2d`` made of atoms."""
 
-    plain = nn.Conv2d
 
-
-class AtomConv3d(AtomConv):
+class AtomConv3d(AtomConv, plain=nn.Conv3d):
     """``nn.Conv3d`` made of atoms."""
-
-    plain = nn.Conv3d
 
 
 class AtomConvTranspose(AtomConv):
@@ -185,22 +184,16 @@ class AtomConvTranspose(AtomConv):
         return convolve_transposed(self, x, self.filter(), output_size)
 
 
-class AtomConvTranspose1d(AtomConvTranspose):
+class AtomConvTranspose1d(AtomConvTranspose, plain=nn.ConvTranspose1d):
     """``nn.ConvTranspose1d`` made of atoms."""
 
-    plain = nn.ConvTranspose1d
 
-
-class AtomConvTranspose2d(AtomConvTranspose):
+class AtomConvTranspose2d(AtomConvTranspose, plain=nn.ConvTranspose2d):
     """``nn.ConvTranspose2d`` made of atoms."""
 
-    plain = nn.ConvTranspose2d
 
-
-class AtomConvTranspose3d(AtomConvTranspose):
+class AtomConvTranspose3d(AtomConvTranspose, plain=nn.ConvTranspose3d):
     """``nn.ConvTranspose3d`` made of atoms."""
-
-    plain = nn.ConvTranspose3d
 
 
 _KINDS: dict[int, type[AtomConv]] = {1: AtomConv1d, 2: AtomConv2d, 3: AtomConv3d}

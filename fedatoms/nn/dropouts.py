@@ -66,29 +66,43 @@ def _mix(z: Tensor) -> Tensor:
     return z ^ (z >> 31 & (1 << 33) - 1)
 
 
-class AddressedDropout(nn.Module):
+class Addressed(nn.Module):
+    """A layer that drops with probability ``p`` while it is trained, by the buffer ``key``."""
+
+    key: Tensor
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.register_buffer("key", torch.tensor(0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drops what the layer drops, and scales the others up."""
+        return self.dropped(x) if self.training and self.p else x
+
+    def dropped(self, x: Tensor) -> Tensor:
+        """Drops, while the layer is trained."""
+        raise NotImplementedError
+
+
+class AddressedDropout(Addressed):
     """Dropout whose mask is a function of the buffer ``key``; drops whole channels if ``channels``.
 
     ``rows`` is the axis of the batch.
     """
 
-    key: Tensor
-
     def __init__(self, p: float, channels: bool, rows: int = 0) -> None:
-        super().__init__()
-        self.p, self.channels, self.rows = p, channels, rows
-        self.register_buffer("key", torch.tensor(0), persistent=False)
+        super().__init__(p)
+        self.channels, self.rows = channels, rows
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Drops elements, or channels, and scales the others up."""
-        if not self.training or self.p == 0:
-            return x
+    def dropped(self, x: Tensor) -> Tensor:
+        """Drops elements, or channels."""
         if self.rows and x.dim() > 2:
             return _dropped(x.transpose(0, self.rows), self.key, self.p).transpose(0, self.rows)
         return _dropped(x, self.key, self.p, kept_axes=2 if self.channels else x.dim())
 
 
-class AddressedDepth(nn.Module):
+class AddressedDepth(Addressed):
     """Stochastic depth: a branch is dropped for single rows, or for the whole batch, by the buffer ``key``.
 
     >>> branch = AddressedDepth(0.5, "row")
@@ -96,17 +110,12 @@ class AddressedDepth(nn.Module):
     [0.0, 2.0, 0.0, 0.0, 2.0]
     """
 
-    key: Tensor
-
     def __init__(self, p: float, mode: Literal["row", "batch"], scaled: bool = True) -> None:
-        super().__init__()
-        self.p, self.mode, self.scaled = p, mode, scaled
-        self.register_buffer("key", torch.tensor(0), persistent=False)
+        super().__init__(p)
+        self.mode, self.scaled = mode, scaled
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Drops rows, or all of them, and scales the others up."""
-        if not self.training or self.p == 0:
-            return x
+    def dropped(self, x: Tensor) -> Tensor:
+        """Drops rows, or all of them."""
         dropped = _dropped(x, self.key, self.p, kept_axes=int(self.mode == "row"))
         return dropped if self.scaled else dropped * (1 - self.p)
 

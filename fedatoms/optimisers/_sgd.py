@@ -14,21 +14,12 @@ from fedatoms.optimisers.base import Optimiser
 def sgd(momentum: float = 0.0) -> Optimiser:
     """Moves along ``v = momentum * v + g``, which without momentum is the gradient.
 
-    >>> sgd().init({"w": torch.ones(1)}), sgd(momentum=0.9).init({"w": torch.ones(1)})
-    ({}, {'velocity': {'w': tensor([0.])}})
+    >>> sgd().init is None, sgd(momentum=0.9).init({"w": torch.ones(1)})
+    (True, {'velocity': {'w': tensor([0.])}})
     """
     check_range("momentum", momentum)
-
-    def init(weights: Params) -> Memory:
-        return {"velocity": trees.zeros_like(weights)} if momentum else {}
-
-    def update(gradient: Params, state: Memory, weights: Params) -> tuple[Params, Memory]:
-        if not momentum:
-            return gradient, state
-        velocity = trees.apply(lambda g, v: torch.add(g, v, alpha=momentum), gradient, state["velocity"])
-        return velocity, {"velocity": velocity}
-
-    return Optimiser(init, update, partial(displacement, momentum=momentum))
+    plain = Optimiser(displacement=partial(displacement, momentum=momentum))
+    return plain._replace(init=_at_rest, update=partial(_accelerate, momentum=momentum)) if momentum else plain
 
 
 def displacement(steps: Tensor, rate: float | Tensor, momentum: float) -> Tensor:
@@ -39,3 +30,12 @@ def displacement(steps: Tensor, rate: float | Tensor, momentum: float) -> Tensor
     """
     b = momentum
     return rate * (steps - b * (1 - b**steps) / (1 - b)) / (1 - b)
+
+
+def _at_rest(weights: Params) -> Memory:
+    return {"velocity": trees.zeros_like(weights)}
+
+
+def _accelerate(gradient: Params, state: Memory, weights: Params, *, momentum: float) -> tuple[Params, Memory]:
+    velocity = trees.apply(lambda g, v: torch.add(g, v, alpha=momentum), gradient, state["velocity"])
+    return velocity, {"velocity": velocity}

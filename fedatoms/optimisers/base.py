@@ -18,14 +18,14 @@ class Optimiser(NamedTuple):
     """A rule that turns gradients into moves, of which the engine takes ``w - rate * move``.
 
     So learning rates and their factors need no code in a rule. Its state is named trees of tensors, made anew in each
-    round; a counter is a tensor too, since clients of a block count apart.
+    round; a counter is a tensor too, since clients of a block count apart. Its defaults are gradient descent.
 
-    >>> Optimiser(init=lambda weights: {}, update=lambda gradient, state, weights: (gradient, state)).decouples
+    >>> Optimiser(update=lambda gradient, state, weights: (gradient, state)).decouples
     False
     """
 
-    init: Init  # weights -> state
-    update: Update  # gradient, state, weights -> moves, state
+    init: Init | None = None  # weights -> state; None: no state
+    update: Update | None = None  # gradient, state, weights -> moves, state; None: the moves are the gradient
     displacement: Displacement | None = None  # steps, rate -> how far so many unit gradients move; None: no meaning
     decouples: bool = False  # weight decay shrinks weights by rate * decay, and is no part of the gradient
 

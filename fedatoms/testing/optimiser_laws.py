@@ -10,7 +10,7 @@ from fedatoms.core import trees
 from fedatoms.core.trees import Memory, Params
 from fedatoms.engine.loop import train
 from fedatoms.engine.spec import Simulation
-from fedatoms.optimisers.base import Optimiser
+from fedatoms.optimisers.base import Init, Optimiser, Update
 from fedatoms.testing import laws
 from fedatoms.testing.small import TRAINING, check_same, network, simulation, tensors
 
@@ -38,10 +38,10 @@ def pure_functions(sim: Simulation) -> None:
     """Functions leave their arguments as they are, and return a move for each weight and a state of the same names,
     shapes and types."""
     weights = {name: leaf.detach().clone() for name, leaf in network().named_parameters()}
-    rule, gradient = sim.training.rule, trees.apply(torch.ones_like, weights)
-    state = rule.init(weights)
+    (init, update), gradient = _functions(sim), trees.apply(torch.ones_like, weights)
+    state = init(weights)
     before = copy.deepcopy((gradient, state, weights))
-    moves, after = rule.update(gradient, state, weights)
+    moves, after = update(gradient, state, weights)
     _check_fit("moves do", moves, weights)
     _check_fit("the state does", _flat(after), _flat(state))
     for now, then in zip((gradient, _flat(state), weights), (before[0], _flat(before[1]), before[2]), strict=True):
@@ -51,9 +51,10 @@ def pure_functions(sim: Simulation) -> None:
 def new_in_each_round(sim: Simulation) -> None:
     """A state starts anew: it is no function of what a state was before."""
     weights = {name: leaf.detach().clone() for name, leaf in network().named_parameters()}
-    first = sim.training.rule.init(weights)
-    sim.training.rule.update(weights, first, weights)
-    check_same(_flat(sim.training.rule.init(weights)), _flat(first))
+    init, update = _functions(sim)
+    first = init(weights)
+    update(weights, first, weights)
+    check_same(_flat(init(weights)), _flat(first))
 
 
 def float32_stays(sim: Simulation) -> None:
@@ -65,15 +66,15 @@ def float32_stays(sim: Simulation) -> None:
 
 def measured(sim: Simulation) -> None:
     """The displacement, if there is one, is how far unit gradients move."""
-    rule, rate = sim.training.rule, 0.1
-    if rule.displacement is None:
+    (init, update), displacement, rate = _functions(sim), sim.training.rule.displacement, 0.1
+    if displacement is None:
         return
     weights = {"w": torch.zeros(1, dtype=torch.float64)}
-    one, state, moved = {"w": torch.ones(1, dtype=torch.float64)}, rule.init(weights), weights
+    one, state, moved = {"w": torch.ones(1, dtype=torch.float64)}, init(weights), weights
     for step in range(1, 5):
-        moves, state = rule.update(one, state, moved)
+        moves, state = update(one, state, moved)
         moved = trees.add(moved, moves, -rate)
-        far = rule.displacement(torch.tensor(float(step), dtype=torch.float64), rate)
+        far = displacement(torch.tensor(float(step), dtype=torch.float64), rate)
         check_same({"its displacement": far[None]}, {"its displacement": -moved["w"]}, laws.ROUNDING)
 
 
@@ -87,6 +88,11 @@ LAWS: tuple[laws.Law, ...] = (
     laws.resumable,
     laws.vectorised,
 )
+
+
+def _functions(sim: Simulation) -> tuple[Init, Update]:
+    rule = sim.training.rule
+    return rule.init or (lambda weights: {}), rule.update or (lambda gradient, state, weights: (gradient, state))
 
 
 def _check_fit(what: str, found: Params, expected: Params) -> None:

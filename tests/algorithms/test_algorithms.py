@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from examples.fedavg_by_hand import fedavg_by_hand
 from fedatoms.algorithms import ALGORITHMS, Algorithm, Server, Work, algorithm, fedavgm, feddyn, fedprox, scaffold
 from fedatoms.core.options import Map
+from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import select
 from fedatoms.engine.runtime import layout_of, prepare
@@ -40,7 +41,7 @@ def local_training(net: nn.Module, sim: Simulation, term: Term, k: int, t: int) 
     model = copy.deepcopy(net)
     velocity = [torch.zeros_like(p) for p in model.parameters()]
     factors = [layout_of(sim).labels[name] in ("atoms", "coefficients") for name, _ in model.named_parameters()]
-    rates = [training.rate(t) * (training.atoms_lr if one else 1) for one in factors]
+    rates = [rate_of(training, t) * (training.atoms_lr if one else 1) for one in factors]
     decays = [training.weight_decay * (training.atoms_decay if one else 1) + decay for one in factors]
     drawn, far, pace = batches_of(sim, k, t), [0.0] * len(rates), 0.0
     for rows, real in zip(drawn.rows, drawn.real, strict=True):

@@ -18,6 +18,7 @@ from fedatoms.core import trees
 from fedatoms.core.ledger import total
 from fedatoms.core.options import Map
 from fedatoms.core.trees import NUMBERS, Memory, Params
+from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance, select
@@ -37,7 +38,8 @@ def train(
 ) -> tuple[nn.Module, int]:
     """Trains client k with torch's SGD on its loss and a term; returns its model and its number of steps."""
     model, training, drawn = copy.deepcopy(start), sim.training, batches_of(sim, k, t)
-    rule = torch.optim.SGD(model.parameters(), training.rate(t), training.momentum, weight_decay=training.weight_decay)
+    rate = rate_of(training, t)
+    rule = torch.optim.SGD(model.parameters(), rate, training.momentum, weight_decay=training.weight_decay)
     for rows, real in zip(drawn.rows, drawn.real, strict=True):
         x, y = sim.data.x[rows[real]], sim.data.y[rows[real]]
         rule.zero_grad()

@@ -19,9 +19,10 @@ import pytest
 from rich.console import Console
 
 from fedatoms.algorithms import ALGORITHMS
-from fedatoms.cli import COMMANDS, Command, console, main
+from fedatoms.cli import COMMANDS, FLOWER, Command, console, main
 from fedatoms.cli.args import GROUPS, WHOLE, axes, docs_of, grid
 from fedatoms.cli.parsing import as_typed, message_of, parse
+from fedatoms.core.options import CHOICES, MODELS_SCORED
 from fedatoms.data.datasets import DATASETS, Images
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity
@@ -445,19 +446,30 @@ def test_every_field_is_a_flag_with_help_in_one_group(capsys: pytest.CaptureFixt
     assert all(name in text or name.startswith("resnet18") for name in MODELS)
 
 
+def test_the_help_of_a_run_shows_every_closed_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    text = capsys.readouterr().out
+    for name, words in {**CHOICES, "dataset": tuple(DATASETS)}.items():
+        assert f"--{name.replace('_', '-')} {{{','.join(words)}}}" in text
+    assert f"of {','.join(MODELS_SCORED)};" in " ".join(text.replace("│", "").split()).replace(", ", ",")
+
+
 def test_the_help_of_a_preset_has_its_values(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "feddc-atoms25-cifar10-5", "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "(default: feddc)" in said and "(parametrisation atoms). (default: 25)" in said
 
 
-def test_help_needs_no_torch() -> None:
+def test_no_help_needs_torch() -> None:
+    """Nor does the list of presets."""
+    flower = [f"flower {name}" for name in FLOWER]
+    asked = [*(f"{name} --help" for name in ("", *COMMANDS, *flower, "explain --bounds")), "compare", "presets"]
     code = (
-        "import sys; from fedatoms.cli import main; main(['--help']); main(['run', '--help']); main(['compare']); "
-        "main(['presets']); print('torch' in sys.modules)"
+        "import sys; from fedatoms.cli import main\n"
+        "for words in sys.argv[1:]: assert main(words.split()) == 0 and 'torch' not in sys.modules, words"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False"
+    done = subprocess.run([sys.executable, "-c", code, *asked], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
     assert "demo" in done.stdout and all(name in done.stdout for name in PRESETS)
 
 

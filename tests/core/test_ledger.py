@@ -10,7 +10,7 @@ from torch import Tensor
 from fedatoms.algorithms import ALGORITHMS, Server, algorithm
 from fedatoms.core import trees
 from fedatoms.engine import server as server_side
-from fedatoms.engine.client_round import Job, Learner, local_round
+from fedatoms.engine.client_round import Job, Learner, local_round, rate_of
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import _job, advance, select
@@ -43,7 +43,7 @@ class Node:
         trained = travelling & parameters if sim.exchange.slow_local == "freeze" else parameters
         learner = Learner(
             prepare(sim).network, sim.algorithm, sim.training, sim.data, trained, travelling & parameters,
-            travelling - parameters, sim.training.rate(t), sim.objective,
+            travelling - parameters, rate_of(sim.training, t), sim.objective,
             head=head_of(sim) if sim.algorithm.penalty else None,
         )  # fmt: skip
         sent = {kind: tree for kind, tree in message.items() if kind != "params"}

@@ -14,6 +14,7 @@ from torch import nn
 
 from fedatoms.algorithms import algorithm
 from fedatoms.engine import limits
+from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.limits import check_device, check_memory, needs_of
 from fedatoms.engine.loop import train
 from fedatoms.engine.runtime import prepare
@@ -151,12 +152,12 @@ def test_a_batch_beyond_the_training_images_is_refused_with_their_number() -> No
 @pytest.mark.parametrize("lr_decay", [2.0, 1e6])
 def test_a_rate_that_grows_beyond_all_bounds_is_named(lr_decay: float) -> None:
     training = Training(lr=0.1, lr_decay=lr_decay)
-    assert training.rate(1) == 0.1 * lr_decay
+    assert rate_of(training, 1) == 0.1 * lr_decay
     with pytest.raises(
         FloatingPointError, match=rf"^round 5001: lr_decay={lr_decay} has raised the learning rate above"
     ):
-        training.rate(5000)
-    assert Training(lr=0.0, lr_decay=1.5).rate(1) == 0
+        rate_of(training, 5000)
+    assert rate_of(Training(lr=0.0, lr_decay=1.5), 1) == 0
 
 
 def test_on_a_gpu_its_own_memory_counts_but_batches_are_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import fedatoms
 from fedatoms import algorithms, optimisers
 from fedatoms.algorithms import ALGORITHMS, algorithm, feddyn, scaffold
 from fedatoms.core.options import Map
+from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation, batches_of
@@ -122,7 +123,7 @@ def by_torch(sim: Simulation, k: int, t: int, **betas: object) -> dict[str, torc
     groups = [
         {
             "params": [leaf for name, leaf in model.named_parameters() if named[name] == factored],
-            "lr": training.rate(t) * (training.atoms_lr if factored else 1),
+            "lr": rate_of(training, t) * (training.atoms_lr if factored else 1),
             "weight_decay": training.weight_decay * (training.atoms_decay if factored else 1),
         }
         for factored in (False, True)

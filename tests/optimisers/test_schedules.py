@@ -12,6 +12,7 @@ from support.small import clients_of, difference, identical, play, small_net
 from fedatoms.adapt.joining import Newcomer, _as_experiment
 from fedatoms.algorithms import algorithm, scaffold
 from fedatoms.core.options import Map
+from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.finetune import last_pass
 from fedatoms.engine.loop import begin
@@ -40,7 +41,7 @@ def factor(place: int, length: int, warmup: int) -> float:
 
 def test_a_cosine_falls_over_the_rounds_after_a_warm_up_and_then_stays() -> None:
     training = Training(lr=0.1, lr_decay=0.9, schedule=cosine(rounds=10, warmup=3))
-    rates = [training.rate(t) for t in range(12)]
+    rates = [rate_of(training, t) for t in range(12)]
     assert rates[:10] == pytest.approx([0.1 * 0.9**t * factor(t, 10, 3) for t in range(10)])
     assert rates[11] == pytest.approx(rates[9] * 0.81)
     assert [constant().of_round(t) for t in (0, 50)] == [1, 1] and constant().of_step is None
@@ -49,7 +50,7 @@ def test_a_cosine_falls_over_the_rounds_after_a_warm_up_and_then_stays() -> None
 def by_torch(sim: Simulation) -> dict[str, torch.Tensor]:
     """Trains a single client for a round with torch's SGD and a scheduler over its steps."""
     model, training = small_net(), sim.training
-    rule = torch.optim.SGD(model.parameters(), training.rate(0), momentum=training.momentum)
+    rule = torch.optim.SGD(model.parameters(), rate_of(training, 0), momentum=training.momentum)
     drawn = batches_of(sim, 0, 0)
     steps = torch.optim.lr_scheduler.LambdaLR(rule, lambda s: factor(s, len(drawn.rows), 2))
     for rows, real in zip(drawn.rows, drawn.real, strict=True):
@@ -120,8 +121,11 @@ def test_a_schedule_of_your_own_is_two_functions() -> None:
         (lambda: constant(warmup=-1), "warmup=-1 is less than 0"),
         (lambda: cosine(rounds=3, warmup=3), "warmup=3 leaves no round of 3 to fall in. Use warmup=2 or less"),
         (lambda: simulate(Experiment(rounds=2, schedule="cosine", warmup=5)), "warmup=5 leaves no round of 2"),
-        (lambda: Training(schedule=Schedule(lambda t: -1.0)).rate(4), "^round 5: the schedule's factor -1.0 is neg"),
-        (lambda: Training(schedule=Schedule(lambda t: math.nan)).rate(0), "^round 1: the schedule's factor nan is"),
+        (
+            lambda: rate_of(Training(schedule=Schedule(lambda t: -1.0)), 4),
+            "^round 5: the schedule's factor -1.0 is",
+        ),
+        (lambda: rate_of(Training(schedule=Schedule(lambda t: math.nan)), 0), "^round 1: the schedule's factor nan is"),
         (lambda: constant(steps="cosin"), "unknown steps 'cosin'. Did you mean 'cosine'"),
     ],
 )
@@ -173,7 +177,7 @@ def test_the_last_pass_trains_at_the_rate_without_its_fall_over_rounds() -> None
 def test_a_newcomer_trains_at_the_last_rate_without_the_schedule() -> None:
     experiment = Experiment(schedule="cosine", warmup=2, lr=0.1, lr_decay=1.0, rounds=10)
     found = _as_experiment(Newcomer(), experiment)
-    assert found.lr == 0.1 == training_of(found).rate(0)
+    assert found.lr == 0.1 == rate_of(training_of(found), 0)
     assert _as_experiment(Newcomer(), replace(experiment, lr_decay=0.5)).lr == 0.1 * 0.5**10
 
 

@@ -15,6 +15,7 @@ from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.algorithms.base import nothing
 from fedatoms.core import trees
 from fedatoms.data import load, partition, shards
+from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.exchange import Exchange, every_round, fast_slow
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.finetune import last_pass
@@ -191,7 +192,7 @@ def test_the_head_is_trained_at_its_own_rate_for_one_epoch() -> None:
     sim = simulation()
     first, second = (learner_of(prepare(sim), 2, phase) for phase in sim.personal.phases)
     assert first.trained == set(HEAD) and first.training.epochs == 1 and first.rate == pytest.approx(0.1 * 0.9**2)
-    assert not second.trained & set(HEAD) and second.training.epochs == 2 and second.rate == sim.training.rate(2)
+    assert not second.trained & set(HEAD) and second.training.epochs == 2 and second.rate == rate_of(sim.training, 2)
     assert first.align is None and second.align is not None and second.head == "fc2"
 
 

@@ -15,8 +15,9 @@ from fedatoms.evidence.explain.forks import check_fork, fork
 from fedatoms.evidence.explain.latent import score_latent
 from fedatoms.evidence.explain.replayed_round import Opened, Replay, Tick, open_run, replay
 from fedatoms.evidence.explain.scores import judge_of
+from fedatoms.evidence.explain.settings import Explain
 from fedatoms.evidence.explain.twin import check_twin, plain_accuracies
-from fedatoms.evidence.explain.values import Explain, Explanation, Round
+from fedatoms.evidence.explain.values import Explanation, Round
 from fedatoms.evidence.explain.variance import variance_of
 from fedatoms.experiment.files import load_run
 from fedatoms.runs.provenance import provenance_of

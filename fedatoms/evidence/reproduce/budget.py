@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from fedatoms.core.options import check_range
 from fedatoms.core.run_files import checkpoints
-from fedatoms.evidence.reproduce.plan import Job, Reproduce
+from fedatoms.evidence.reproduce.plan import Job
+from fedatoms.evidence.reproduce.settings import Reproduce
 from fedatoms.experiment.build import device_of
 from fedatoms.experiment.fields import ATOM_FIELDS, Experiment
 from fedatoms.experiment.identities import identity, run_folder

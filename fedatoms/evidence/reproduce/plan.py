@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from fedatoms.core.lookup import unknown
 from fedatoms.data.datasets import load
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
 from fedatoms.evidence.paper.study_list import Study, distinct, quick, studies
+from fedatoms.evidence.reproduce.settings import Reproduce
 from fedatoms.evidence.results.finding import Found, FoundMeasure
 from fedatoms.experiment.build import device_of
 from fedatoms.experiment.checks import check
@@ -19,30 +20,6 @@ from fedatoms.experiment.identities import identity
 from fedatoms.runs.devices import devices_of
 
 MEASURED, MEASURED_QUICKLY = 100, 15  # rounds that a measure counts as when time is estimated
-
-
-@dataclass(frozen=True)
-class Reproduce:
-    """Runs what is missing of a study, then shows the paper's numbers beside ours."""
-
-    data_dir: str = "data"
-    """Folder that holds the data sets' official files."""
-    seeds: str = "0"
-    """Seeds of every run, for example 0,1,2; measures take the first."""
-    only: str = ""
-    """Regular expression: only the runs and measures whose name it matches."""
-    device: str = "auto"
-    """Where to train: cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
-    devices: str = ""
-    """Train on several devices, one run or measure on each at a time: cuda:0,cuda:1 or cpu,cpu."""
-    quick: bool = False
-    """Take minutes on a CPU: digits replace every data set, with few rounds."""
-    minutes: float = 0.0
-    """Start only what should finish within so many minutes, the most valuable first; 0: no limit."""
-    on: Literal["here", "ray"] = "here"
-    """here: one after the other; ray: on a Ray cluster, a GPU or a CPU core each (needs fedatoms[ray])."""
-    out: str = ""
-    """Folder for results, which are not run again; empty: runs/paper, or runs/quick."""
 
 
 class Job(NamedTuple):

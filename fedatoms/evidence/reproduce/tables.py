@@ -45,7 +45,8 @@ class TerminalTable(NamedTuple):
 def terminal_tables(wanted: Sequence[Study], jobs: Sequence[Job], found: Found, *, quick: bool) -> list[TerminalTable]:
     """Returns a table for each study, of the jobs that were asked for.
 
-    >>> from fedatoms.evidence.reproduce.plan import Reproduce, chosen, jobs
+    >>> from fedatoms.evidence.reproduce.plan import chosen, jobs
+    >>> from fedatoms.evidence.reproduce.settings import Reproduce
     >>> wanted, nothing = chosen(["table1"]), Found([], [], [], [], [])
     >>> terminal_tables(wanted, jobs(wanted, Reproduce()), nothing, quick=False)[0].note
     'Not run.'
