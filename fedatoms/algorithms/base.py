@@ -121,6 +121,24 @@ class Algorithm(NamedTuple):
     penalty: Penalty | None = None  # seen, see, broadcast, own memory -> a term of each sample's loss
 
 
+def check_terms(terms: object, samples: int) -> Tensor:
+    """Returns what a penalty adds to the losses of a batch, if it is a number for each sample: padding counts nothing.
+
+    >>> check_terms(torch.tensor(1.0), samples=4)
+    Traceback (most recent call last):
+    ...
+    ValueError: the algorithm's penalty is of shape () for 4 samples: it must have one number per sample, (4,). Use for
+    example (seen.logits - other.logits).square().mean(1).
+    """
+    if isinstance(terms, Tensor) and terms.shape == (samples,):
+        return terms
+    got = f"shape {tuple(terms.shape)}" if isinstance(terms, Tensor) else f"type {type(terms).__name__}"
+    raise ValueError(
+        f"the algorithm's penalty is of {got} for {samples} samples: it must have one number per sample, ({samples},). "
+        f"Use for example (seen.logits - other.logits).square().mean(1)."
+    )
+
+
 def require(value: float, name: str, *, below: float = RANGES["strength"].high, or_zero: bool = False) -> None:
     """Refuses a strength that is not positive or too large.
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatoms.algorithms.base import Algorithm, See, Seen, Server, Work
+from fedatoms.algorithms.base import Algorithm, See, Seen, Server, Work, check_terms
 from fedatoms.core import trees
 from fedatoms.core.inputs import Inputs
 from fedatoms.core.options import RANGES, Precision
@@ -286,7 +286,8 @@ def _loss(learner: Learner, params: Params, broadcast: Server, memory: Memory, b
         loss = loss + align.strength * _mean(far, batch)
     if penalty is not None:
         seen = Seen(outputs, z.to(net.dtype))
-        loss = loss + _mean(penalty(seen, _seeing(learner, params, batch), broadcast, memory), batch)
+        terms = penalty(seen, _seeing(learner, params, batch), broadcast, memory)
+        loss = loss + _mean(check_terms(terms, len(batch.y)), batch)
     return loss, buffers
 
 

@@ -33,6 +33,7 @@ from fedatoms.objectives import TABLE as OBJECTIVES
 from fedatoms.objectives import classification
 from fedatoms.objectives.base import Objective
 from fedatoms.objectives.checks import check_objective, check_targets, warn_of_classes
+from fedatoms.optimisers.schedules import step_factors
 from fedatoms.personal import TABLE as METHODS
 from fedatoms.personal.base import Personal, Phase
 
@@ -87,6 +88,7 @@ class Simulation:
         _check_optimiser(self)
         for phase in self.personal.phases:
             _check_phase(phase)
+        _check_steps(self)
 
 
 def check_simulation(sim: object) -> None:
@@ -145,6 +147,15 @@ def _check_optimiser(sim: Simulation) -> None:
             "an algorithm that divides a client's move by that of unit gradients, with an optimiser whose moves do not "
             "grow with gradients, so that it has no meaning. Use optimiser=sgd, or an algorithm that does not divide."
         )
+
+
+def _check_steps(sim: Simulation) -> None:
+    """Refuses a schedule with a factor that is none, in any number of steps that a client has: no step checks it."""
+    if (of_step := sim.training.of_step) is not None:
+        sizes = {len(part) for part in sim.data.parts}
+        epochs = {phase.epochs or sim.training.epochs for phase in sim.personal.phases}
+        for steps in sorted({each * -(-size // sim.training.samples) for size in sizes for each in epochs}):
+            step_factors(of_step, steps)
 
 
 def _check_collaboration(sim: Simulation) -> None:

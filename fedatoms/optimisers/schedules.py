@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedatoms.core.lookup import shown
+from fedatoms.core.lookup import one_line, shown
 from fedatoms.core.options import SHAPES, Shape, check_range, one_of
 from fedatoms.optimisers.base import Displacement
 
@@ -94,13 +94,27 @@ def always_one(round: int) -> float:
     return 1.0
 
 
+def factors_at(of_step: OfStep, place: Tensor, count: Tensor) -> Tensor:
+    """Returns the factors at places of so many steps: one for each, also where the function depends on one of the two.
+
+    >>> factors_at(lambda s, n: 0.5**s, torch.tensor([1.0]), torch.tensor([2.0, 3.0]))
+    tensor([0.5000, 0.5000])
+    """
+    return of_step(place, count) + torch.zeros_like(place + count)
+
+
 def step_factors(of_step: OfStep, steps: int) -> list[float]:
-    """Returns the factors of so many steps.
+    """Returns the factors of so many steps, and refuses one that is none.
 
     >>> [round(factor, 2) for factor in step_factors(constant(steps="cosine").of_step, 2)]
     [1.0, 0.5]
     """
-    return of_step(torch.arange(steps).double(), torch.tensor(steps).double()).tolist()
+    factors = _factors(of_step, steps).tolist()
+    for at, factor in enumerate(factors, 1):
+        if not 0 <= factor < math.inf:
+            what = f"the schedule's factor {factor} is negative or not finite"
+            raise ValueError(f"step {at} of {steps}: {what}. Let of_step return 0 or more.")
+    return factors
 
 
 def summed(of_step: OfStep, displacement: Displacement, steps: Tensor, most: int) -> Tensor:
@@ -112,7 +126,20 @@ def summed(of_step: OfStep, displacement: Displacement, steps: Tensor, most: int
     """
     place, count = torch.arange(most, device=steps.device).double(), steps.double()
     each = displacement(place + 1, 1.0) - displacement(place, 1.0)  # what a step adds
-    return torch.where(place < count, of_step(place, count) * each, 0.0).sum().to(steps.dtype)
+    return torch.where(place < count, factors_at(of_step, place, count) * each, 0.0).sum().to(steps.dtype)
+
+
+def _factors(of_step: OfStep, steps: int) -> Tensor:
+    place, count = torch.arange(steps).double(), torch.tensor(steps).double()
+    use = "Let it compute a factor for each step with tensors, for example lambda step, steps: 0.9**step."
+    try:
+        found = factors_at(of_step, place, count)
+        factors_at(of_step, place[:1], count.expand(steps + 1))  # as for several clients at once
+    except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"the schedule's of_step fails on {steps} steps ({one_line(error)[:200]}). {use}") from error
+    if found.shape != place.shape:
+        raise ValueError(f"the schedule's of_step has the shape {tuple(found.shape)} for {steps} steps. {use}")
+    return found
 
 
 def _schedule(shape: Shape, rounds: int, warmup: int, steps: Shape, warmup_steps: int) -> Schedule:

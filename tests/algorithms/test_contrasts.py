@@ -214,6 +214,22 @@ def test_a_penalty_sees_logits_and_features_and_no_gradient_flows_through_others
     assert difference(*(play(each, 1).server.params for each in several)) > 1e-6
 
 
+@pytest.mark.parametrize("map", MAPS)
+@pytest.mark.parametrize(
+    ("penalty", "got"),
+    [
+        (lambda seen, *_: seen.features.square().mean(), r"shape \(\)"),
+        (lambda seen, *_: seen.features.square(), r"shape \(4, 6\)"),
+        (lambda seen, *_: 0.5, "type float"),
+    ],
+)
+def test_a_penalty_that_is_no_number_per_sample_is_refused(map: Map, penalty: Callable[..., Tensor], got: str) -> None:
+    """A mean over the batch would count padded rows in one map and not in the other."""
+    sim = Simulation(small_net(), clients_of((4, 3)), Algorithm(penalty=penalty), training=Training(batch_size=4))
+    with pytest.raises(ValueError, match=f"^the algorithm's penalty is of {got} for 4 samples: .*, \\(4,\\). Use for"):
+        play(replace(sim, map=map), 1)
+
+
 def test_a_penalty_needs_a_head() -> None:
     sim = Simulation(nn.Sequential(nn.Conv2d(1, 3, 6), nn.Flatten()).double(), clients_of((4,)), moon())
     with pytest.raises(ValueError, match="has no linear layer, so its features are unknown"):

@@ -113,6 +113,44 @@ def test_a_schedule_of_your_own_is_two_functions() -> None:
     assert difference(play(sim, 1).server.params, play(once, 1).server.params) < 1e-12  # its second step rests
 
 
+OWN = {
+    "without steps": lambda step, steps: 0.9**step,
+    "without the step": lambda step, steps: 1 / steps,
+    "a number": lambda step, steps: 0.5,
+}
+
+
+@pytest.mark.parametrize("of_step", OWN.values(), ids=OWN.keys())
+def test_factors_may_depend_on_the_step_or_the_steps_alone(
+    of_step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For unequal clients, one after another, at once, and from a graph's buffers."""
+    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    training = Training(epochs=2, batch_size=4, lr=0.05, schedule=Schedule(lambda t: 1.0, of_step))
+    sim = Simulation(small_net(), clients_of((1, 7, 12)), scaffold(), training=training, map="one_by_one")
+    loop, fast = (play(replace(sim, map=map), 2).server.params for map in ("one_by_one", "vectorised"))
+    graph = play(prepare(sim)._replace(map_clients=cuda_graph.compiled(2)), 2).server.params
+    assert difference(loop, fast) < 1e-10 and difference(loop, graph) < 1e-10
+    assert difference(loop, play(replace(sim, training=Training(epochs=2, batch_size=4, lr=0.05)), 2).server.params)
+
+
+@pytest.mark.parametrize(
+    ("of_step", "words"),
+    [
+        (lambda step, steps: 1 - step, "^step 3 of 6: the schedule's factor -1.0 is negative or not finite. Let of_"),
+        (lambda step, steps: step / (steps - 2), "^step 1 of 2: the schedule's factor nan is negative or not finite"),
+        (lambda step, steps: math.inf, "^step 1 of 2: the schedule's factor inf is negative or not finite"),
+        (lambda step, steps: math.cos(step), "^the schedule's of_step fails on 2 steps .* with tensors, for"),
+        (lambda step, steps: None, "^the schedule's of_step fails on 2 steps .* with tensors, for"),
+        (lambda step, steps: step[:, None], "^the schedule's of_step has the shape .* for 2 steps. Let it compute a"),
+    ],
+)
+def test_a_factor_that_no_step_can_have_is_refused(of_step: Callable[..., torch.Tensor], words: str) -> None:
+    training = Training(epochs=2, batch_size=4, schedule=Schedule(lambda t: 1.0, of_step))
+    with pytest.raises(ValueError, match=words):
+        Simulation(small_net(), clients_of((1, 12)), training=training)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

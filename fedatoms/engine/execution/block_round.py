@@ -11,6 +11,7 @@ from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan
 from fedatoms.engine.accumulation import Batch, Gradient
 from fedatoms.engine.client_round import Carry, Job, Learner, Loss, Reply, begin, data_of, expect, finish, local_step
+from fedatoms.optimisers.schedules import factors_at
 
 BlockStep = Callable[[Carry, Memory, Plan, Tensor, Server, Tensor], tuple[Carry, Tensor]]
 
@@ -54,7 +55,7 @@ def block_step(learner: Learner) -> BlockStep:
         now = Plan(rows, real, flip, shift, plan.key + s * learner.training.accumulate)
         x, y = data_of(learner, now, (), now.key)
         if of_step is not None:  # by the steps that each client has
-            rate = rate * of_step(s.double(), plan.real.any(-1).sum(-1).double()).to(rate.dtype)
+            rate = rate * factors_at(of_step, s.double(), plan.real.any(-1).sum(-1).double()).to(rate.dtype)
         return every_client(carry, memory, Batch(x, y, now.real, now.key), broadcast, rate)
 
     return run
