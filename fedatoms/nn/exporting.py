@@ -5,6 +5,7 @@ What is written is plain (``fuse``), in evaluation mode and on the CPU, and take
 
 import io
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,11 +20,13 @@ from torch import Tensor, nn
 from fedatoms.core.border import as_path
 from fedatoms.core.files import write_named
 from fedatoms.core.inputs import output_of
-from fedatoms.core.options import EXPORTS, Export, one_of
+from fedatoms.core.lookup import shown
+from fedatoms.core.memory import available, check_fits
+from fedatoms.core.options import EXPORTS, Export, is_whole, one_of
 from fedatoms.core.outputs import check_output
 from fedatoms.core.randomness import generator
 from fedatoms.nn.atoms import fuse
-from fedatoms.nn.layers import copied, require_values, require_weights
+from fedatoms.nn.layers import copied, require_eager, require_values, require_weights
 from fedatoms.nn.models import fitting
 
 CLOSE = 1e-5  # how far outputs may lie apart, as a share of the largest one if that is above 1
@@ -59,8 +62,8 @@ def export(model: nn.Module, path: Path | str, *, shape: Sequence[int], to: Expo
     if path.suffix != SUFFIXES[to]:
         raise ValueError(f"{path} does not end in {SUFFIXES[to]}. Use for example {path.stem}{SUFFIXES[to]}.")
     check_output(path)
-    require_weights(model)
-    require_values(model)
+    _check_network(model)
+    _check_shape(shape)
     plain = fuse(model).cpu().eval().requires_grad_(False)
     with _taking(tuple(shape)), torch.no_grad():
         example = _some(plain, shape, 2)
@@ -70,6 +73,18 @@ def export(model: nn.Module, path: Path | str, *, shape: Sequence[int], to: Expo
     apart = None if run is None else max(_apart(plain, run, _some(plain, shape, rows), to) for rows in (1, 3))
     write_named(path, data)
     return Exported(path, len(data), sum(leaf.numel() for leaf in plain.parameters()), apart)
+
+
+def _check_network(model: nn.Module) -> None:
+    for require in (require_eager, require_weights, require_values):
+        require(model)
+
+
+def _check_shape(shape: Sequence[int]) -> None:
+    """Refuses what is no shape of an input, or the shape of one that cannot fit into memory."""
+    if not isinstance(shape, Sequence) or not all(is_whole(side) and side > 0 for side in shape):
+        raise ValueError(f"shape={shown(shape)} is not the shape of an input. Use for example shape=(3, 32, 32).")
+    check_fits({"three inputs": 3 * 4 * math.prod(shape)}, available(), "Use a smaller `shape`.")
 
 
 class _Counts(nn.Module):

@@ -11,7 +11,7 @@ from fedatoms.core.options import Group
 from fedatoms.nn.atoms import AtomConv, decompose
 from fedatoms.nn.choice import Choice, Where, choose
 from fedatoms.nn.initialise import error_of
-from fedatoms.nn.layers import Convolution, require_weights
+from fedatoms.nn.layers import Convolution, require_eager, require_values, require_weights
 from fedatoms.nn.parameter_groups import groups
 from fedatoms.nn.pure import tensor_names, why_not_vectorised
 
@@ -56,7 +56,9 @@ def summary(
     >>> found.parameters_before, found.parameters_after, found.bytes_full, found.bytes_fast
     (626, 467, 1868, 900)
     """
+    require_eager(model)
     require_weights(model)
+    require_values(model)
     choice = choose(model, where)
     made = _decomposed(model, atoms, choice)
     sent = _sent(made, head)
