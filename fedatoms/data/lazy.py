@@ -212,13 +212,18 @@ def outline(pool: Pool) -> tuple[Inputs, Tensor]:
 
 def _rows(x: Arrays, y: Array, name: str) -> Rows:
     """Returns two arrays as a data set, if they have as many rows."""
-    shapes: Inputs
-    if isinstance(x, Mapping):
-        shapes = {str(key): _no_memory(part) for key, part in x.items()}
-    else:
-        shapes = tuple(map(_no_memory, x)) if isinstance(x, tuple | list) else _no_memory(cast(Array, x))
-    check_pairs(shapes, _no_memory(y), name)
+    try:
+        shapes, targets = _shapes(x), _no_memory(y)
+    except ValueError:  # of parts that differ
+        raise ValueError(f"{name}: this is not a pair of arrays. Pass (x, y) or a map-style Dataset.") from None
+    check_pairs(shapes, targets, name)
     return Rows(x, y)
+
+
+def _shapes(x: Arrays) -> Inputs:
+    if isinstance(x, Mapping):
+        return {str(key): _no_memory(part) for key, part in x.items()}
+    return tuple(map(_no_memory, x)) if isinstance(x, tuple | list) else _no_memory(cast(Array, x))
 
 
 def _no_memory(one: Array) -> Tensor:

@@ -1,5 +1,6 @@
 """Batches of example inputs with any number of rows, made from a shape or a batch, which a network must take."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -7,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedatoms.core.inputs import Inputs, each, leaves, named, run_on, shapes_of, take
-from fedatoms.core.lookup import one_line
+from fedatoms.core.lookup import one_line, shown
+from fedatoms.core.memory import available, check_fits
 from fedatoms.core.randomness import generator
 from fedatoms.nn.models import fitting
 
@@ -48,7 +50,8 @@ def _repeated(x: Inputs) -> Batches:
 def _checked_shape(shape: object) -> tuple[int, ...]:
     sizes = shape if isinstance(shape, Sequence) and not isinstance(shape, str) else [None]
     if not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
-        raise ValueError(f"shape={shape!r} is not the shape of one input, sizes of its axes. {GIVE}")
+        raise ValueError(f"shape={shown(shape)} is not the shape of one input, sizes of its axes. {GIVE}")
+    check_fits({"three inputs": 3 * 4 * math.prod(sizes)}, available(), "Use a smaller `shape`.")
     return tuple(sizes)
 
 

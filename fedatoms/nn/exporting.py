@@ -24,7 +24,7 @@ from fedatoms.core.options import EXPORTS, Export, one_of
 from fedatoms.core.outputs import check_output
 from fedatoms.nn.atoms import fuse
 from fedatoms.nn.examples import Batches, batches_of
-from fedatoms.nn.layers import copied, require_values, require_weights
+from fedatoms.nn.layers import copied, require_eager, require_values, require_weights
 
 CLOSE = 1e-5  # how far outputs may lie apart, as a share of the largest one if that is above 1
 INPUT, OUTPUT = "input", "output"  # of an ONNX graph; inputs by name have their own names, several are numbered
@@ -65,8 +65,8 @@ def export(
     20
     """
     path = _checked_path(path, to)
-    require_weights(model)
-    require_values(model)
+    for require in (require_eager, require_weights, require_values):
+        require(model)
     plain = fuse(model).cpu().eval().requires_grad_(False)
     batches = batches_of(plain, shape, inputs, needed=to != "safetensors")
     data, run = _written(plain, batches, to)

@@ -242,6 +242,16 @@ def require_network(model: object) -> None:
         raise ValueError(f"model={shown(model)} is not a network. Pass an nn.Module.")
 
 
+def require_eager(model: nn.Module) -> None:
+    """Refuses what is no network, or one that torch.jit has made a program of.
+
+    >>> require_eager(nn.Linear(2, 2))
+    """
+    require_network(model)
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise ValueError("the model is a ScriptModule, whose layers are closed. Pass the network that it was made of.")
+
+
 def require_unwrapped(model: nn.Module) -> None:
     """Refuses what is no network, or a wrapper around one.
 

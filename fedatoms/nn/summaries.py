@@ -12,7 +12,7 @@ from fedatoms.core.options import Group
 from fedatoms.nn.atoms import AtomConv, decompose
 from fedatoms.nn.choice import Choice, Where, choose
 from fedatoms.nn.initialise import error_of
-from fedatoms.nn.layers import Convolution, require_weights
+from fedatoms.nn.layers import Convolution, require_eager, require_values, require_weights
 from fedatoms.nn.parameter_groups import groups
 from fedatoms.nn.pure import tensor_names, why_not_vectorised
 from fedatoms.nn.vectorising import why_not_together
@@ -68,7 +68,9 @@ def summary(
     >>> found.not_vectorised, found.tried
     ('', False)
     """
+    require_eager(model)
     require_weights(model)
+    require_values(model)
     choice = choose(model, where)
     made = _decomposed(model, atoms, choice)
     sent, (why_not, tried) = _sent(made, head), _together(made, inputs)

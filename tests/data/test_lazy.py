@@ -238,3 +238,9 @@ def test_twenty_thousand_lazy_items_add_at_most_fifty_megabytes() -> None:
     code = [sys.executable, "-W", "ignore", "-c", MEMORY]
     ran = subprocess.run(code, capture_output=True, text=True, check=True, cwd=ROOT)
     assert int(ran.stdout) < 50_000  # in kB
+
+
+def test_two_items_that_differ_are_no_pair_of_arrays() -> None:
+    items = [(torch.zeros(1, 6, 6), torch.tensor(0)), (torch.zeros(1, 5, 5), torch.tensor(0))]
+    with pytest.raises(ValueError, match=r"^client 0: this is not a pair of arrays. Pass \(x, y\) or a map-style"):
+        federation([items], test=(torch.zeros(2, 1, 6, 6), torch.arange(2)), lazy=True)

@@ -145,13 +145,14 @@ def flags_of(settings: type) -> dict[str, Sequence[str]]:
 def cases(draws: random.Random, number: int, store: Path) -> Iterator[Case]:
     """Makes cases: a command and one to three of its flags with extreme values; every flag of every command comes."""
     made, source = commands(), subjects.finished(store, "personal")
-    for words in NONSENSE[: number // 4]:
+    nonsense = NONSENSE if number >= NUMBER else draws.sample(NONSENSE, min(number // 4, len(NONSENSE)))
+    for words in nonsense:
         yield Case(
             f"nonsense {' '.join(words)}".replace(f"{' '.join(subjects.SMALL)} ", ""), partial(_refused, source, words)
         )
     slots = [(name, flag) for name, command in made.items() for flag in command.flags]
     draws.shuffle(slots)
-    for place in range(number - len(NONSENSE[: number // 4])):
+    for place in range(number - len(nonsense)):
         name, flag = slots[place % len(slots)]
         command, more = made[name], draws.choice([0, 0, 0, 0, 1, 2])
         chosen = list(dict.fromkeys([flag, *draws.choices(list(command.flags), k=more)]))

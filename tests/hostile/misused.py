@@ -87,7 +87,7 @@ LEARNT = (
     *(f"train(sim(training=Training(accumulate={value})), 1).scores" for value in (*NUMBERS, "10**6")),
     *(
         f"train(sim(training=Training(schedule=optimisers.Schedule(lambda t: {value}))), 1).scores"
-        for value in ("nan", "-1", "None", "'x'", "1j", "1 / 0")
+        for value in ("nan", "-1", "None", "'x'", "1j")
     ),
     "train(sim(training=Training(optimiser=optimisers.adamw(), momentum=0.9)), 1).scores",
 )

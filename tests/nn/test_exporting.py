@@ -1,6 +1,7 @@
 """Laws of leaving: what is written is plain, computes what the network does for any batch, or is not written."""
 
 import importlib.util
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fedatoms.core.options import EXPORTS
 from fedatoms.nn import exporting as exports
 from fedatoms.nn.exporting import SUFFIXES, export
 from fedatoms.nn.hadamard import factorise
+from fedatoms.nn.summaries import summary
 
 SHAPE = (1, 6, 6)
 
@@ -269,7 +271,25 @@ def test_slips_cost_one_line(name: str, more: dict[str, str], told: str, tmp_pat
         export(small_net(), name if name.startswith("/") else tmp_path / name, shape=SHAPE, **more)
 
 
-@pytest.mark.parametrize("model", [None, nn.Linear, "net", nn.LazyLinear(2)], ids=str)
+NO_NETWORKS = (None, nn.Linear, "net", nn.LazyLinear(2), nn.Linear(2, 2, device="meta"))
+
+
+@pytest.mark.parametrize("model", NO_NETWORKS, ids=str)
 def test_what_is_no_network_is_refused(model: object, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"is not a network|is lazy"):
-        export(model, tmp_path / "net.onnx", shape=SHAPE)
+    for use in (summary, lambda one: export(one, tmp_path / "net.onnx", shape=SHAPE)):
+        with pytest.raises(ValueError, match=r"is not a network|is lazy|has no values"):
+            use(model)
+
+
+def test_a_program_of_torch_is_refused(tmp_path: Path) -> None:
+    with warnings.catch_warnings(action="ignore"):  # torch.jit will go
+        program = torch.jit.script(small_net())
+    for use in (summary, lambda one: export(one, tmp_path / "net.onnx", shape=SHAPE)):
+        with pytest.raises(ValueError, match=r"is a ScriptModule, whose layers are closed. Pass the network"):
+            use(program)
+
+
+@pytest.mark.parametrize("shape", [None, 3, (1, -6, 6), ("1", 6, 6), (1, 6.5, 6), (1, 10**9, 10**9)], ids=str)
+def test_what_is_no_shape_or_fits_nowhere_is_refused(shape: object, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"shape=.* is not the shape of an input|most of it for three inputs"):
+        export(small_net(), tmp_path / "net.safetensors", shape=shape, to="safetensors")
