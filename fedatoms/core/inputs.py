@@ -67,27 +67,6 @@ def samples_in(x: Inputs) -> int:
     return len(leaves(x)[0])
 
 
-def arguments(x: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """Returns the arguments of a model: a tensor is the first, a tuple all in order, a dictionary those by name.
-
-    >>> arguments({"ids": torch.tensor([3])})
-    ((), {'ids': tensor([3])})
-    """
-    if isinstance(x, dict):
-        return (), x
-    return (x if isinstance(x, tuple) else (x,)), {}
-
-
-def run_on(model: Callable[..., object], x: Inputs) -> object:
-    """Calls a model with a batch.
-
-    >>> run_on(torch.add, (torch.tensor(1), torch.tensor(2)))
-    tensor(3)
-    """
-    given, by_name = arguments(x)
-    return model(*given, **by_name)
-
-
 def shapes_of(x: Inputs) -> str:
     """Writes the shapes of one sample.
 

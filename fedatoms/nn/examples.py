@@ -7,11 +7,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fedatoms.core.inputs import Inputs, each, leaves, named, run_on, shapes_of, take
+from fedatoms.core.inputs import Inputs, each, leaves, named, shapes_of, take
 from fedatoms.core.lookup import one_line, shown
 from fedatoms.core.memory import available, check_fits
 from fedatoms.core.randomness import generator
 from fedatoms.nn.models import fitting
+from fedatoms.nn.pure import run_on
 
 Batches = Callable[[int], Inputs]  # from a number of rows
 GIVE = "Use for example shape=(3, 32, 32), or inputs=x with a batch of your own."

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from fedatoms.core.border import as_path
 from fedatoms.core.files import write_named
-from fedatoms.core.inputs import Inputs, arguments, leaves, output_of, run_on
+from fedatoms.core.inputs import Inputs, leaves, output_of
 from fedatoms.core.options import EXPORTS, Export, one_of
 from fedatoms.core.outputs import check_output
 from fedatoms.nn.atoms import fuse
 from fedatoms.nn.examples import Batches, batches_of
 from fedatoms.nn.layers import copied, require_eager, require_values, require_weights
+from fedatoms.nn.pure import arguments, run_on
 
 CLOSE = 1e-5  # how far outputs may lie apart, as a share of the largest one if that is above 1
 INPUT, OUTPUT = "input", "output"  # of an ONNX graph; inputs by name have their own names, several are numbered

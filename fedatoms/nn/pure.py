@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedatoms.core.inputs import Inputs, arguments
+from fedatoms.core.inputs import Inputs
 from fedatoms.core.trees import Params, misfit, restrict
 from fedatoms.nn.dropouts import ADDRESSED, PLAIN_DROPOUTS, with_addressed_dropout
 from fedatoms.nn.layers import copied
@@ -127,6 +127,27 @@ def with_params(model: nn.Module, params: Params, names: Collection[str] | None 
         for name, leaf in given.items():
             held[name].copy_(leaf)
     return new
+
+
+def run_on(model: Callable[..., object], x: Inputs) -> object:
+    """Calls a model with a batch.
+
+    >>> run_on(torch.add, (torch.tensor(1), torch.tensor(2)))
+    tensor(3)
+    """
+    given, by_name = arguments(x)
+    return model(*given, **by_name)
+
+
+def arguments(x: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """Returns the arguments of a model: a tensor is the first, a tuple all in order, a dictionary those by name.
+
+    >>> arguments({"ids": torch.tensor([3])})
+    ((), {'ids': tensor([3])})
+    """
+    if isinstance(x, dict):
+        return (), x
+    return (x if isinstance(x, tuple) else (x,)), {}
 
 
 def why_not_vectorised(model: nn.Module) -> str | None:

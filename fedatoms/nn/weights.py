@@ -41,7 +41,8 @@ def load_weights(
     optional = {name for name in held if name.endswith(COUNTERS)} | _tied(new, found)
     fresh = _of_other_classes(found, held, heads(new, head))
     every = _outputs_of_other_classes(new, found, held, fresh)
-    fresh = fresh if _misfit(found, held, optional, every) else every  # other layers differ too: no classes, a width
+    if not _misfit(found, held, optional, every):  # otherwise the network has other widths, not other classes
+        fresh = every
     if wrong := _misfit(found, held, optional, fresh):
         raise ValueError(f"weights={path} do not fit {type(model).__name__} ({wrong}). Use the file of this network.")
     with torch.no_grad():

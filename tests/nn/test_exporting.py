@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from zoo.sequences import Recurrent
 
 from fedatoms import decompose, fuse
-from fedatoms.core.inputs import Inputs, output_of, run_on, samples_in, take
+from fedatoms.core.inputs import Inputs, output_of, samples_in, take
 from fedatoms.core.options import EXPORTS
 from fedatoms.nn import exporting as exports
 from fedatoms.nn.exporting import SUFFIXES, export
 from fedatoms.nn.hadamard import factorise
+from fedatoms.nn.pure import run_on
 from fedatoms.nn.summaries import summary
 
 SHAPE = (1, 6, 6)
