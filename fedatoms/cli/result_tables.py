@@ -174,8 +174,8 @@ def judgement(lines: Sequence[Line]) -> str:
     first, second = lines[0], lines[-1]
     metric, parts = first.metric, []
     digits, unit = (".2f", "points") if metric.unit == "%" else (".4g", metric.axis)
-    for name, mine in second.scores.items():
-        before = first.scores[name]
+    for name in [name for name in second.scores if name in first.scores]:
+        mine, before = second.scores[name], first.scores[name]
         gain, sign = mine.mean - before.mean, 1 if metric.higher else -1
         noise = max(mine.deviation or 0.0, before.deviation or 0.0)
         word = "wins" if sign * gain > noise else "loses" if sign * gain < -noise else "within the spread of the seeds"
