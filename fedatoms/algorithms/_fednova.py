@@ -21,4 +21,4 @@ def fednova() -> Algorithm:
         steps = mean[NUMBERS]["steps"]
         return Server(trees.apply(lambda w, m: w + steps * (m - w), server.params, mean["params"]), server.memory)
 
-    return Algorithm(report=report, aggregate=aggregate, measures=True)
+    return Algorithm(report=report, aggregate=aggregate, measures=True, uploads_models=False)

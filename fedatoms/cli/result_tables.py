@@ -187,8 +187,8 @@ def judgement(lines: Sequence[Line]) -> str:
     first, second = lines[0], lines[-1]
     metric, parts = first.metric, []
     digits, unit = (".2f", "points") if metric.unit == "%" else (".4g", metric.axis)
-    for name, mine in second.scores.items():
-        before, gain = first.scores[name], second.gains.get(name)
+    for name in [name for name in second.scores if name in first.scores]:
+        mine, before, gain = second.scores[name], first.scores[name], second.gains.get(name)
         if gain is not None:
             said = f"{name} {short(gain, f'+{digits}')} {unit} ({_won(gain, below=not metric.higher)})"
             parts.append(f"{said}, final {mine.final - before.final:+{digits}}")

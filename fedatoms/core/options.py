@@ -46,6 +46,7 @@ SLOW_LOCALS: tuple[SlowLocal, ...] = get_args(SlowLocal)
 VIEWS: tuple[View, ...] = get_args(View)
 WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 TRAINED_GROUPS: tuple[Group, ...] = tuple(group for group in GROUPS if group != "statistics")
+MEANS_SCORED: tuple[Scored, ...] = ("selected", "all")  # means of uploads
 GLOBAL_MODELS: tuple[Scored, ...] = tuple(model for model in MODELS_SCORED if model != "personal")
 
 CHOICES: dict[str, tuple[str, ...]] = {

@@ -102,6 +102,8 @@ def federation(
     held = _test_sets(len(clients), test, tests)
     if lazy:
         return _lazy(pool_of(clients, workers), held)
+    if workers:
+        raise ValueError(f"workers={workers} read lazy data, but all data are read at once. Add lazy=True, or use 0.")
     pairs = {f"client {number}": pair_up(one, f"client {number}") for number, one in enumerate(clients)}
     check_alike({**pairs, **held})
     (x, y), (test_x, test_y) = _pool(pairs), _pool(held)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatoms.algorithms.base import Algorithm, See, Seen, Server, Work, check_terms
+from fedatoms.algorithms.base import Algorithm, See, Seen, Server, Work, check_terms, check_upload
 from fedatoms.core import trees
 from fedatoms.core.inputs import Inputs
 from fedatoms.core.options import RANGES, Precision
@@ -16,7 +16,7 @@ from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move, received
 from fedatoms.data.federations import Federation
 from fedatoms.engine.accumulation import Batch, Gradient, accumulated
-from fedatoms.engine.training import Training
+from fedatoms.engine.training import Training, checked_moves
 from fedatoms.nn.pure import Network
 from fedatoms.objectives.base import Objective, output_of
 from fedatoms.optimisers.schedules import factor_of, step_factors, summed
@@ -73,6 +73,7 @@ class Traces(NamedTuple):
     clients: list[int]
     values: Tensor  # (C, S + 1): the losses, and a sum over the model
     steps: Tensor  # (C,)
+    numbers: Tensor | None = None  # (C,): sums of the scalars that are uploaded, if there are any
 
 
 class Carry(NamedTuple):
@@ -163,7 +164,7 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
         if rule.update is None:
             moves, state = gradient, carry.state
         else:
-            moves, state = rule.update(gradient, carry.state, weights)
+            moves, state = checked_moves(rule.update(gradient, carry.state, weights), weights, carry.state)
         return Carry({**params, **buffers, **_descend(weights, moves, rates)}, state), loss
 
     return step
@@ -184,6 +185,7 @@ def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: 
     upload, memory = learner.algorithm.report(
         trees.restrict(carry.params, learner.travelling), broadcast, job.memory, work
     )
+    upload = check_upload(upload, work.start)
     averaged = trees.restrict(carry.params, learner.statistics)
     return Reply(carry.params, {**upload, "statistics": averaged}, memory, losses, steps)
 
@@ -194,7 +196,9 @@ def traces_of(reply: Reply, clients: list[int]) -> Traces:
     leaves = (reply.upload["params"] or reply.params).values()  # all of the model where nothing travels
     sums = [leaf[..., None].flatten(1).sum(1) for leaf in leaves if leaf.is_floating_point()]
     values = torch.cat([reply.losses, torch.stack(sums).sum(0)[:, None]], 1)
-    return Traces(clients, values, reply.steps.clone())  # a CUDA graph writes the next reply to the same memory
+    scalars = [leaf.double() for leaf in reply.upload.get(trees.NUMBERS, {}).values()]
+    numbers = torch.stack(scalars).sum(0) if scalars else None
+    return Traces(clients, values, reply.steps.clone(), numbers)  # a CUDA graph writes the next reply to this memory
 
 
 def check_finite(traces: Traces, t: int) -> list[float]:
@@ -202,6 +206,7 @@ def check_finite(traces: Traces, t: int) -> list[float]:
     values, steps = traces.values.cpu(), traces.steps.tolist()
     bad = (~torch.isfinite(values)).nonzero().tolist()
     if not bad:
+        _check_numbers(traces, t)
         return [float(row[:-1].sum()) / max(count, 1) for row, count in zip(values, steps, strict=True)]
     place, step = bad[0]
     trained = step < values.shape[1] - 1
@@ -209,6 +214,12 @@ def check_finite(traces: Traces, t: int) -> list[float]:
     step = step if trained else int(steps[place]) - 1
     who = f"client {traces.clients[place]}, round {t + 1}, step {step + 1}"
     raise FloatingPointError(f"{who}: {what}. Lower lr, set clip=10, or look at its data.")
+
+
+def _check_numbers(traces: Traces, t: int) -> None:
+    if traces.numbers is not None and (bad := (~torch.isfinite(traces.numbers)).nonzero().tolist()):
+        who = f"client {traces.clients[bad[0][0]]}, round {t + 1}"
+        raise FloatingPointError(f"{who}: a number of its upload is not finite. Let report return finite ones.")
 
 
 def finite_loss(own: list[Traces], shared: list[Traces], t: int) -> float:

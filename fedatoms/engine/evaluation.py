@@ -58,7 +58,7 @@ def evaluate(runtime: Runtime, state: State) -> dict[Scored, Score]:
     """Scores the models that the simulation asks for; equal models are evaluated once."""
     scores: dict[Scored, Score] = {}
     seen: list[tuple[Params, Score]] = []
-    for which in runtime.sim.score:
+    for which in runtime.sim.scored:
         if which == "personal":
             scores[which] = personal_score(runtime, state)
             continue

@@ -95,7 +95,7 @@ def _state(sim: Simulation) -> int:
         return 0
     params = {name: leaf.detach() for name, leaf in sim.model.named_parameters() if leaf.requires_grad}
     memory = [leaf for tree in sim.algorithm.client_memory(params).values() for leaf in tree.values()]
-    return _bytes(memory) + ("all" in sim.score) * _bytes(params.values())
+    return _bytes(memory) + ("all" in sim.scored) * _bytes(params.values())
 
 
 def _reached(sim: Simulation, until: int) -> int:

@@ -75,7 +75,7 @@ def begin(runtime: Runtime) -> State:
     _check_outputs(runtime, params)
     clients = Clients({}, sim.client_state, sim.folder, torch.device(sim.device))
     last_sum = None
-    if "all" in sim.score:
+    if "all" in sim.scored:
         last_sum = trees.apply(lambda leaf: leaf.double() * len(sim.data.parts), trees.restrict(params, layout.labels))
     versions = dict.fromkeys(layout.labels.values(), 0)
     common = {} if sim.personal.collaboration is None else feature_exchange.common_of(runtime, params)

@@ -226,7 +226,7 @@ def kept_of(runtime: Runtime, state: State, old: Client, reply: Reply, i: int, v
     if sim.exchange.slow_local == "keep":
         stays |= layout.labels.keys() - travelling(runtime, state.round)
     own = {**trees.restrict(old.own, layout.own), **trees.unstack(trees.restrict(reply.params, stays), i)}
-    if "all" not in sim.score:
+    if state.last_sum is None:
         return Client(memory, own, {})
     reported = {**reply.upload["params"], **reply.upload["statistics"]}
     before = {name: _last(runtime, old, name) for name in layout.labels if name not in reported}

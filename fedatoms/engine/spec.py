@@ -10,6 +10,7 @@ from fedatoms.algorithms.base import Algorithm, nothing
 from fedatoms.core.lookup import shown
 from fedatoms.core.options import (
     CHOICES,
+    MEANS_SCORED,
     MODELS_SCORED,
     MOVES,
     SLOW_LOCALS,
@@ -53,7 +54,7 @@ class Simulation:
     objective: Objective = CLASSES
     fraction: float = 1.0
     failures: float = 0.0  # probability that a sampled client does not report
-    score: tuple[Scored, ...] = ("server", "selected")
+    score: tuple[Scored, ...] | None = None  # None: the server's, and the mean of uploads where they are models
     seed: int = 0
     device: str = "cpu"
     map: Map = "auto"
@@ -69,8 +70,7 @@ class Simulation:
             one_of(CHOICES[name], getattr(self, name), name)
         one_of(WEIGHTINGS, self.algorithm.weighting, "weighting")
         one_of(SLOW_LOCALS, self.exchange.slow_local, "slow_local")
-        for which in self.score:
-            one_of(MODELS_SCORED, which, "model to score")
+        _check_scores(self)
         if not isinstance(self.device, str):
             raise ValueError(f"device={self.device!r} is not a text. Use for example device='cpu'.")
         check_numbers(self)
@@ -78,7 +78,7 @@ class Simulation:
         check_rows(self.data)
         check_objective(self.objective)
         check_targets(self.objective, self.data)
-        if "personal" in self.score:
+        if "personal" in self.scored:
             warn_of_classes(self.objective, self.data)
         if self.client_state == "disk" and self.folder is None:
             raise ValueError("client_state='disk' needs a folder for the files. Add folder=Path(...).")
@@ -89,6 +89,13 @@ class Simulation:
         for phase in self.personal.phases:
             _check_phase(phase)
         _check_steps(self)
+
+    @property
+    def scored(self) -> tuple[Scored, ...]:
+        """The models to score."""
+        if self.score is None:
+            return ("server", "selected") if self.algorithm.uploads_models else ("server",)
+        return self.score
 
 
 def check_simulation(sim: object) -> None:
@@ -130,6 +137,16 @@ def _check_parts(sim: Simulation) -> None:
         if not isinstance(value := getattr(sim, name), kind):
             article = "an" if what[0] in "ae" else "a"
             raise ValueError(f"{name}={shown(value)} is not {article} {what}. Use {use}.")
+
+
+def _check_scores(sim: Simulation) -> None:
+    for which in sim.scored:
+        one_of(MODELS_SCORED, which, "model to score")
+        if which in MEANS_SCORED and not sim.algorithm.uploads_models:
+            raise ValueError(
+                f"score={which}: it is the mean of uploads, and this algorithm's are no models (uploads_models=False). "
+                f"Use score=server."
+            )
 
 
 def _check_phase(phase: Phase) -> None:

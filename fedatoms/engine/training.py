@@ -3,12 +3,38 @@
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from fedatoms.core.lookup import some
 from fedatoms.core.options import CONTROLS, Controls, check_numbers, one_of
+from fedatoms.core.trees import Memory, Params
 from fedatoms.optimisers import sgd
 from fedatoms.optimisers.base import Optimiser, check_optimiser
 from fedatoms.optimisers.schedules import OfStep, Schedule, always_one, check_schedule
 
 _sgd = cache(sgd)
+
+
+def checked_moves(made: object, weights: Params, state: Memory) -> tuple[Params, Memory]:
+    """Returns the moves and the state that an optimiser's update has made, if they are such.
+
+    >>> checked_moves({"w": 0}, {"w": 0}, {})
+    Traceback (most recent call last):
+    ...
+    ValueError: the optimiser's update returns dict, not (moves, state), each with the names that it was given. Let it
+    return moves, state, for example gradient, state.
+    """
+    if isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, dict) for part in made):
+        moves, after = made
+        if moves.keys() == weights.keys() and after.keys() == state.keys():
+            return moves, after
+    got = f"({', '.join(map(_names, made))})" if isinstance(made, tuple) else type(made).__name__
+    raise ValueError(
+        f"the optimiser's update returns {got}, not (moves, state), each with the names that it was given. Let it "
+        f"return moves, state, for example gradient, state."
+    )
+
+
+def _names(part: object) -> str:
+    return f"a tree of {some(list(part)) or 'nothing'}" if isinstance(part, dict) else type(part).__name__
 
 
 @dataclass(frozen=True)

@@ -79,17 +79,18 @@ def assemble(
 ) -> Simulation:
     """Builds the simulation of an experiment from a network and data; its mistakes come before any file."""
     check_threads(experiment.threads)
+    method = algorithm(experiment.algorithm, experiment.strength)
     sim = Simulation(
         model=model,
         data=data,
-        algorithm=algorithm(experiment.algorithm, experiment.strength),
+        algorithm=method,
         exchange=exchange_of(experiment),
         personal=personal(experiment.personal, experiment.personal_strength),
         training=training_of(experiment),
         objective=objective_of(experiment) if objective is None else objective,
         fraction=experiment.fraction,
         failures=experiment.failures,
-        score=scored_models(experiment),
+        score=scored_models(experiment, means=method.uploads_models),
         seed=experiment.seed,
         device=device_of(experiment),
         map=one_of(MAPS, experiment.map, "map"),

@@ -37,8 +37,8 @@ def pattern_of(text: str, argument: str) -> re.Pattern[str]:
         raise ValueError(f"{argument}={text} is not a regular expression: {error}.") from error
 
 
-def scored_models(experiment: Experiment) -> tuple[Scored, ...]:
-    """Returns the models to score.
+def scored_models(experiment: Experiment, *, means: bool = True) -> tuple[Scored, ...]:
+    """Returns the models to score; without being asked no ``means`` of uploads, where these are no models.
 
     >>> scored_models(Experiment(clients=5000)), scored_models(Experiment(score="all, server"))
     (('server', 'selected'), ('server', 'all'))
@@ -46,7 +46,7 @@ def scored_models(experiment: Experiment) -> tuple[Scored, ...]:
     if experiment.score == "auto":
         if experiment.personal != "none":
             return ("server", "personal")
-        return GLOBAL_MODELS if experiment.clients <= MANY_CLIENTS else GLOBAL_MODELS[:2]
+        return GLOBAL_MODELS[: (3 if experiment.clients <= MANY_CLIENTS else 2) if means else 1]
     wanted = listed(MODELS_SCORED, experiment.score, "score", "model to score")
     return tuple(name for name in MODELS_SCORED if name in wanted)
 

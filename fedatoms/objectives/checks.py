@@ -7,10 +7,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from fedatoms.core.lookup import one_line
+from fedatoms.core.lookup import one_line, shown
 from fedatoms.data.federations import Federation, test_by_classes
 from fedatoms.data.samples import are_labels
-from fedatoms.objectives.base import Objective, Targets
+from fedatoms.objectives.base import Metric, Objective, Targets
 
 RESERVED = ("loss", "worst", "spread", "round", "num-examples")  # columns of results
 
@@ -25,6 +25,10 @@ def check_objective(objective: Objective) -> None:
     ValueError: the objective has no metric, so no model can be scored. Give it metrics=(Metric("error", loss,
     higher=False),).
     """
+    given: object = objective.metrics
+    several = isinstance(given, tuple | list) and not isinstance(given, Metric)
+    if not several or not all(isinstance(each, Metric) for each in objective.metrics):
+        raise ValueError(f"metrics={shown(given)} is not a tuple of metrics. Use (metric,), with a comma.")
     if not objective.metrics:
         raise ValueError(
             "the objective has no metric, so no model can be scored. Give it "

@@ -130,19 +130,28 @@ def compare(results: Sequence[Result]) -> list[Line]:
     for result in results:
         groups.setdefault(identity(result.experiment, without=("seed",)), []).append(result)
     names = labels([group[0].experiment for group in groups.values()])
-    target = metric.worst(metric.best(score for _, score in curve(result)) for result in results)
+    model = compared_model(results)
+    target = metric.worst(metric.best(score for _, score in curve(result, model)) for result in results)
     first, *others = groups.values()
     pooled = {
         name: pool(paired(_headlines(each, name), _headlines(first, name)) for each in others)
         for name in first[0].scores
     }
-    return [_line(name, each, first, target, pooled) for name, each in zip(names, groups.values(), strict=True)]
+    return [
+        _line(name, each, first, (model, target), pooled) for name, each in zip(names, groups.values(), strict=True)
+    ]
 
 
-def curve(result: Result) -> list[tuple[int, float]]:
-    """Returns (rounds done, score) of the last scored model: that of all clients if it is scored."""
+def curve(result: Result, model: str = "") -> list[tuple[int, float]]:
+    """Returns (rounds done, score) of a model, or of the last scored one: that of all clients if it is scored."""
     curves = score_curves(read_rounds(result.folder))
-    return [(t + 1, score) for t, score in list(curves.values())[-1]]
+    return [(t + 1, score) for t, score in curves.get(model, list(curves.values())[-1])]
+
+
+def compared_model(results: Sequence[Result]) -> str:
+    """Returns the last scored model that all results have; an algorithm whose uploads are no models has fewer."""
+    common = [name for name in results[0].scores if all(name in each.scores for each in results)]
+    return common[-1] if common else list(results[0].scores)[-1]
 
 
 def scored_on(lines: Sequence[Line]) -> str:
@@ -178,9 +187,9 @@ def _show(name: str, value: object) -> str:
     return f"{name.replace('_', '-')}={'none' if value == '' else value}"
 
 
-def _line(label: str, group: list[Result], first: list[Result], target: float, pooled: Pools) -> Line:
-    reaches = group[0].metric.reaches
-    reached = [next(t for t, score in curve(result) if reaches(score, target)) for result in group]
+def _line(label: str, group: list[Result], first: list[Result], aim: tuple[str, float], pooled: Pools) -> Line:
+    reaches, (model, target) = group[0].metric.reaches, aim
+    reached = [next(t for t, score in curve(result, model) if reaches(score, target)) for result in group]
     return Line(
         label=label,
         scores={name: _averages([result.scores[name] for result in group]) for name in group[0].scores},

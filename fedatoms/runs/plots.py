@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedatoms.core.files import write_named
-from fedatoms.runs.comparison import Line, curve, scored_on
-from fedatoms.runs.results import score_curves
-from fedatoms.runs.rounds import read_rounds
+from fedatoms.runs.comparison import Line, compared_model, curve, scored_on
 
 COLOURS = (
     "#0072b2",
@@ -29,10 +27,10 @@ def score_plot(lines: Sequence[Line], path: Path, title: str) -> None:
     from matplotlib import pyplot
     from matplotlib.ticker import MaxNLocator
 
-    scored = list(score_curves(read_rounds(lines[0].results[0].folder)))[-1]
+    scored = compared_model([result for line in lines for result in line.results])
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2), dpi=150)
     for line, colour in zip(lines, COLOURS * len(lines), strict=False):
-        curves = [curve(result) for result in line.results]
+        curves = [curve(result, scored) for result in line.results]
         t = [x for x, _ in curves[0]]
         columns = list(zip(*([score for _, score in each] for each in curves), strict=True))
         axes.plot(t, [statistics.mean(column) for column in columns], color=colour, label=line.label, linewidth=1.8)

@@ -74,6 +74,22 @@ def pure_functions(sim: Simulation) -> None:
         check_same({"an argument": now}, {"an argument": then})
 
 
+def uploads_that_are_models(sim: Simulation) -> None:
+    """An upload's params are the trained model, up to a quarter of its move, or ``uploads_models`` is False."""
+    if not (algorithm := sim.algorithm).uploads_models:
+        return
+    params = _parameters()
+    far, two = trees.apply(lambda w: 0.1 * torch.ones_like(w), params), torch.tensor(2.0, dtype=torch.float64)
+    trained, own = trees.subtract(params, far), algorithm.client_memory(params)
+    memory = algorithm.server_memory(params)
+    broadcast = Server(params, {kind: memory[kind] for kind in algorithm.sends})
+    work = Work(params, torch.tensor(2), dict.fromkeys(params, two / 10), two)
+    upload, _ = algorithm.report(trained, broadcast, own, work)
+    gap = trees.squared(trees.subtract(upload["params"], trained)).sqrt() / trees.squared(far).sqrt()
+    if not gap <= 0.25:
+        raise AssertionError(f"params of an upload are {float(gap):.2g} of the client's move away from its model")
+
+
 def still_without_movement(sim: Simulation) -> None:
     """If no client moves, the server does not."""
     sim = replace(sim, model=network(norm=False), training=TRAINING._replace(lr=0.0))
@@ -114,6 +130,7 @@ def any_exchange(sim: Simulation) -> None:
 LAWS: tuple[laws.Law, ...] = (
     fitting_memories,
     pure_functions,
+    uploads_that_are_models,
     laws.alone,
     laws.repeatable,
     still_without_movement,

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import fedatoms
 from fedatoms.algorithms import Algorithm, Seen, Server, fedavg, fedexp, fednova, moon
+from fedatoms.cli.result_tables import judgement
 from fedatoms.core import trees
 from fedatoms.core.ledger import total
 from fedatoms.core.options import Map
@@ -27,6 +29,8 @@ from fedatoms.engine.server import NOTHING_YET, gather, mean_of
 from fedatoms.engine.spec import Simulation, batches_of
 from fedatoms.engine.training import Training
 from fedatoms.optimisers import cosine
+from fedatoms.runs.comparison import compare
+from fedatoms.runs.results import read_result
 
 TRAINING = Training(epochs=2, batch_size=5, lr=0.05, lr_decay=0.9)
 Term = Callable[[nn.Module, Tensor], Tensor | float]
@@ -187,6 +191,72 @@ def test_the_mean_of_numbers_weighs_clients_as_that_of_parameters() -> None:
     uploads = {"params": {"w": torch.tensor([1.0, 4.0])}, NUMBERS: {"n": torch.tensor([1.0, 4.0])}}
     mean = mean_of(gather(NOTHING_YET, uploads, torch.tensor([2.0, 1.0])), like={"w": torch.tensor(0.0)})
     assert mean[NUMBERS]["n"] == mean["params"]["w"] == 2
+
+
+UPLOADS = {
+    "a float": ({NUMBERS: {"a": 3.0}}, ValueError, r"the upload's number 'a' is 3.0: .* torch.tensor\(3.0\)"),
+    "a vector": ({NUMBERS: {"a": torch.ones(2)}}, ValueError, r"number 'a' is of shape \(2,\): .* without dimensions"),
+    "a tree": ({"mine": {"x": torch.ones(2)}}, ValueError, "tree 'mine' has 'x', which is no parameter .* 'numbers'"),
+    "nan": ({NUMBERS: {"a": torch.tensor(torch.nan)}}, FloatingPointError, "client 0, round 1: a number of its upload"),
+}
+
+
+@pytest.mark.parametrize("map", MAPS)
+@pytest.mark.parametrize(("more", "error", "words"), UPLOADS.values(), ids=UPLOADS.keys())
+def test_an_upload_that_no_server_can_average_is_refused(
+    map: Map, more: Memory, error: type[Exception], words: str
+) -> None:
+    method = Algorithm(report=lambda params, server, memory, work: ({"params": params, **more}, memory))
+    with pytest.raises(error, match=words) as caught:
+        play(Simulation(small_net(), clients_of((4, 7)), method, map=map), 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_upload_without_params_is_refused() -> None:
+    method = Algorithm(report=lambda params, server, memory, work: (params, memory))
+    with pytest.raises(ValueError, match=r'report uploads .* Let it return \{"params": params\}, memory'):
+        play(Simulation(small_net(), clients_of((4, 7)), method), 1)
+
+
+def moves_only(params: Params, server: Server, memory: Memory, work: object) -> tuple[Memory, Memory]:
+    return {"params": trees.subtract(params, server.params)}, memory
+
+
+def add_moves(server: Server, mean: Memory, participation: float) -> Server:
+    return Server(trees.add(server.params, mean["params"]), server.memory)
+
+
+MOVES = Algorithm(report=moves_only, aggregate=add_moves, uploads_models=False)
+
+
+@pytest.mark.parametrize("method", [fednova(), MOVES])
+@pytest.mark.parametrize("which", ["selected", "all"])
+def test_a_mean_of_uploads_that_are_no_models_is_not_scored(method: Algorithm, which: str) -> None:
+    sim = Simulation(small_net(), clients_of((4, 7)), method)
+    assert fedatoms.train(sim, 1).scores.keys() == {"server"}
+    assert fedatoms.train(replace(sim, algorithm=fedexp()), 1).scores.keys() == {"server", "selected"}
+    with pytest.raises(ValueError, match=f"^score={which}: it is the mean of uploads, and this algorithm's are no mod"):
+        replace(sim, score=("server", which))
+
+
+def test_the_law_of_uploads_knows_what_is_no_model() -> None:
+    fedatoms.testing.check_algorithm(lambda: MOVES)
+    for method in (MOVES, fednova()):
+        with pytest.raises(AssertionError, match="breaks the law 'uploads_that_are_models'"):
+            fedatoms.testing.check_algorithm(partial(method._replace, uploads_models=True))
+
+
+def test_the_headline_of_fednova_is_the_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    quick = fedatoms.Experiment(algorithm="fednova", clients=5, rounds=1, epochs=1, batch_size=50)
+    result = fedatoms.run(quick)
+    assert list(result.scores) == ["server"] and read_result(result.folder).scores == result.scores
+    lines = compare([result, fedatoms.run(replace(quick, algorithm="fedavg"))])
+    assert [list(line.scores) for line in lines] == [["server"], ["server", "selected", "all"]]
+    assert lines[0].target <= max(result.scores["server"].best, lines[1].scores["server"].best)
+    assert "server" in judgement(lines) and "all" not in judgement(lines[::-1])
+    with pytest.raises(ValueError, match="score=all: it is the mean of uploads"):
+        fedatoms.run(replace(quick, score="server,all"))
 
 
 def broken_number(params: Params, server: Server, memory: Memory, work: object) -> tuple[Memory, Memory]:

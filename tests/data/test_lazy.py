@@ -155,6 +155,11 @@ def test_what_is_no_lazy_data_is_refused() -> None:
         federation([Counted(3)], test=(torch.zeros(2, 1, 5, 5), torch.zeros(2).long()), lazy=True)
 
 
+def test_workers_without_lazy_data_are_refused() -> None:
+    with pytest.raises(ValueError, match="workers=2 read lazy data, but all data are read at once"):
+        federation([Counted(3)], test=TEST, workers=2)
+
+
 def with_y(y: object, *, shape: tuple[int, ...] = (1, 6, 6), **more: object) -> Counted:
     made = Counted(len(y))
     made.x, made.y = torch.zeros(len(y), *shape), y

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.small import clients_of, difference, play, small_net
+from support.small import all_scores, clients_of, difference, play, small_net
 from torch.fx import GraphModule
 
 from fedatoms.algorithms import ALGORITHMS, algorithm
@@ -43,7 +43,7 @@ def test_buffers_and_idle_clients_do_not_matter(name: str, monkeypatch: pytest.M
         exchange=Exchange(fast_slow(FAST, SLOW, 2)),
         training=TRAINING._replace(atoms_lr=2.0, atoms_decay=3.0),
         failures=0.3,
-        score=("server", "all"),
+        score=all_scores(algorithm(name)),
     )
     plain = play(sim, 4)
     for block in (2, 5):

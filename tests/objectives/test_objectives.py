@@ -252,6 +252,13 @@ def test_whole_numbers_that_were_taken_for_classes_are_said_where_own_models_are
             lambda: simulation_of("regression", objective=regression()._replace(metrics=(Metric("loss", F.mse_loss),))),
             "a metric is named 'loss', which is taken",
         ),
+        *(
+            (
+                lambda given=given: simulation_of("regression", objective=regression()._replace(metrics=given)),
+                r"^metrics=.* is not a tuple of metrics. Use \(metric,\), with a comma",
+            )
+            for given in (regression().metrics[0], F.mse_loss, (F.mse_loss,))
+        ),
     ],
 )
 def test_what_is_no_objective_is_refused(make: object, words: str) -> None:

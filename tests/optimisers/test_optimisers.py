@@ -24,6 +24,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import from_json, to_json
 from fedatoms.experiment.identities import identity
 from fedatoms.optimisers import OPTIMISERS, TABLE, Optimiser, adamw, optimiser, sgd
+from fedatoms.optimisers.base import Update
 from fedatoms.runs.execute import run
 from fedatoms.testing import check_optimiser
 
@@ -101,6 +102,22 @@ def test_a_training_refuses_what_is_no_optimiser(changes: dict[str, object], wor
 def test_numbers_that_no_rule_has_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}=2 is not in"):
         adamw(**{name: 2})
+
+
+@pytest.mark.parametrize("map", ["one_by_one", "vectorised"])
+@pytest.mark.parametrize(
+    ("update", "got"),
+    [
+        (lambda gradient, state, weights: gradient, "dict"),
+        (lambda gradient, state, weights: (gradient, state, weights), r"\(a tree of .*, a tree of nothing, a tree of"),
+        (lambda gradient, state, weights: ({}, state), r"\(a tree of nothing, a tree of nothing\)"),
+        (lambda gradient, state, weights: (gradient, {"steps": gradient}), r"\(a tree of .*, a tree of steps\)"),
+    ],
+)
+def test_an_update_that_returns_no_moves_and_state_is_refused(map: Map, update: Update, got: str) -> None:
+    training = Training(optimiser=Optimiser(lambda weights: {}, update))
+    with pytest.raises(ValueError, match=rf"^the optimiser's update returns {got}.*, not \(moves, state\), .* Let it"):
+        play(Simulation(small_net(), clients_of((4, 7)), training=training, map=map), 1)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -4,6 +4,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from fedatoms.algorithms.base import Algorithm
+from fedatoms.core.options import GLOBAL_MODELS, Scored
 from fedatoms.data.federations import Federation, federation
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance
@@ -73,6 +75,11 @@ def small_net(*, norm: bool = False, dropout: bool = False, atoms: int | None = 
             model.add_module(name, layer)
     model = model.double()
     return model if atoms is None else decompose(model, atoms, init="orthonormal")
+
+
+def all_scores(method: Algorithm) -> tuple[Scored, ...]:
+    """Returns the global models that an algorithm has."""
+    return GLOBAL_MODELS if method.uploads_models else ("server",)
 
 
 def play(sim: Simulation | Runtime, rounds: int, state: State | None = None) -> State:
