@@ -1,12 +1,12 @@
 """What a machine must have for a simulation: its device, and memory for the model, clients' states and batches."""
 
 from collections.abc import Iterable, Sequence
-from textwrap import shorten
 
 import torch
 from torch import Tensor
 
 from fedatoms.core.inputs import leaves, take
+from fedatoms.core.lookup import first_line
 from fedatoms.core.memory import available, check_fits
 from fedatoms.engine.execution.blocks import UNMEASURED
 from fedatoms.engine.server import sample_size
@@ -35,9 +35,7 @@ def check_device(name: str) -> str:
             raise RuntimeError("there is one CPU device, however many cores it has")
         torch.ones(1, device=name).add(1).item()
     except Exception as error:  # each backend has its own kind
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        reason = shorten(lines[0], 120, placeholder=" ...")  # some list all devices
-        raise ValueError(f"device={name} cannot be used here ({reason}). Use device=cpu.") from error
+        raise ValueError(f"device={name} cannot be used here ({first_line(error)}). Use device=cpu.") from error
     return name
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from textwrap import shorten
 from typing import NamedTuple
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from fedatoms.core.border import as_path
 from fedatoms.core.files import write_named
 from fedatoms.core.inputs import output_of
+from fedatoms.core.lookup import first_line
 from fedatoms.core.options import EXPORTS, Export, one_of
 from fedatoms.core.outputs import check_parent
 from fedatoms.core.randomness import generator
@@ -155,18 +155,14 @@ def _batch() -> tuple[dict[int, torch.export.Dim]]:
 @contextmanager
 def _exporting(to: Export) -> Iterator[None]:
     """Quietens torch's exporter, and says in one line what it refuses."""
-    log, others = (
-        logging.getLogger("torch.onnx"),
-        "safetensors" if to == "torch-export" else "torch-export or safetensors",
-    )
-    before = log.level
+    log = logging.getLogger("torch.onnx")
+    others, before = "safetensors" if to == "torch-export" else "torch-export or safetensors", log.level
     log.setLevel(logging.ERROR)  # it warns of packages that are not there
     try:
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             yield
     except Exception as error:  # each part of torch has its own kind
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        reason = shorten(lines[0].rstrip("."), 120, placeholder=" ...")
+        reason = first_line(error).rstrip(".")
         raise ValueError(f"to={to}: this network cannot be exported ({reason}). Use to={others}.") from error
     finally:
         log.setLevel(before)
