@@ -47,11 +47,9 @@ class Contestant(NamedTuple):
 
 
 def contestants(settings: Bench, sim: Simulation, *, baselines: bool) -> list[Contestant]:
-    """Lists the contestants of a cell: fedatoms with atoms and, if asked for, all others that run on torch.
-
-    The loops are slow: three rounds of them must do.
-    """
-    plain, few = replace(sim, model=build("lenet", classes=10)), min(3, settings.repeats)
+    """Lists the contestants of a cell: fedatoms with atoms and, if asked for, all others that run on torch."""
+    plain = replace(sim, model=build("lenet", classes=10))
+    few = min(3, settings.repeats)  # the loops are slow: three rounds of them must do
     first = Contestant(OURS, lambda: ours(sim), settings.repeats)
     if not baselines:
         return [first]

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
+from textwrap import shorten
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -73,6 +74,15 @@ def shown(value: object, most: int = 60) -> str:
     if "\n" in text:
         return f"<{type(value).__name__}>"
     return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
+def first_line(error: BaseException, most: int = 120) -> str:
+    """Returns the beginning of an error's first line: some of torch's list all devices, or the code that failed.
+
+    >>> first_line(RuntimeError("no such device.\\nCalled from ...")), first_line(KeyError())
+    ('no such device.', 'KeyError')
+    """
+    return shorten((str(error).strip() or type(error).__name__).splitlines()[0], most, placeholder=" ...")
 
 
 def one_line(error: BaseException) -> str:

@@ -199,9 +199,8 @@ def outline(pool: Pool) -> tuple[Inputs, Tensor]:
     """
     count, key = int(pool.first[-1]), torch.zeros((), dtype=torch.int64)
     firsts = [pool.read(torch.tensor([row]), key) for row in pool.first[:-1]]
-    for client, (own, _) in enumerate(firsts):
-        for leaf in leaves(own):
-            as_inputs(leaf, f"client {client}")
+    for client, leaf in ((client, leaf) for client, (own, _) in enumerate(firsts) for leaf in leaves(own)):
+        as_inputs(leaf, f"client {client}")
     check_alike({f"client {client}": one for client, one in enumerate(firsts)})
     x, y = firsts[0]
     every = like(x, [leaf.expand(count, *leaf.shape[1:]) for leaf in leaves(x)])

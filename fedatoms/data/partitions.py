@@ -183,12 +183,10 @@ def _draw(sizes: _Ints, log_mix: _Floats, counts: _Ints, rng: np.random.Generato
     owners: list[list[int]] = [[] for _ in left]
     bounds = _bounds(log_mix, counts)
     for pick, level in rng.random((sum(room), 2)).tolist():
-        place = int(pick * len(unfilled))
-        client = unfilled[place]
+        client = unfilled[place := int(pick * len(unfilled))]
         label = int(bounds[client].searchsorted((1 - level) * bounds[client, -1]))
         owners[label].append(client)
-        left[label] -= 1
-        room[client] -= 1
+        left[label], room[client] = left[label] - 1, room[client] - 1
         if not left[label] and any(left):
             bounds = _bounds(log_mix, np.array(left))
         if not room[client]:

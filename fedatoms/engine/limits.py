@@ -2,12 +2,12 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from textwrap import shorten
 
 import torch
 from torch import Tensor
 
 from fedatoms.core.inputs import leaves, take
+from fedatoms.core.lookup import first_line
 from fedatoms.core.memory import available, check_fits
 from fedatoms.engine.execution.blocks import UNMEASURED
 from fedatoms.engine.server import sample_size
@@ -38,8 +38,7 @@ def check_device(name: str) -> str:
                 raise RuntimeError("there is one CPU device, however many cores it has")
             torch.ones(1, device=device).add(1).item()
     except Exception as error:  # each backend has its own kind
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        reason = shorten(lines[0], 120, placeholder=" ...")  # some list all devices
+        reason = first_line(error)  # some list all devices
         reason = "torch has no such device any more" if "INTERNAL ASSERT" in reason else reason
         raise ValueError(f"device={name} cannot be used here ({reason}). Use device=cpu.") from error
     return name

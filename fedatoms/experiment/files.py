@@ -19,6 +19,7 @@ ABSENT_IN_OLDER_FILES = ADDED_LATER | {  # such a file means the default
     *("holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"),
     *("own_test", "precision"),
 }
+OPTIONAL = ABSENT_IN_OLDER_FILES.union(PATH_FIELDS)
 
 
 def to_json(experiment: Experiment) -> dict[str, object]:
@@ -50,8 +51,7 @@ def from_json(fields: Mapping[str, object]) -> Experiment:
     known = [field.name for field in dataclasses.fields(Experiment)]
     for name in (name for name in fields if name not in known):
         raise unknown(name, known, "field")
-    optional = ABSENT_IN_OLDER_FILES.union(PATH_FIELDS)
-    if missing := [name for name in known if name not in fields and name not in optional]:
+    if missing := [name for name in known if name not in fields and name not in OPTIONAL]:
         raise ValueError(f"it lacks the field{'s' * (len(missing) > 1)} {some(missing)}")
     return fit(fields, Experiment, "")
 

@@ -202,13 +202,9 @@ class FedAtoms(Strategy):
         """Averages with one of Flower's own robust strategies, if the settings ask for one."""
         if self._robust is None:
             return None
-        replies = [
-            RecordDict({"arrays": wire.pack(each.upload), "metrics": MetricRecord({"num-examples": each.samples})})
-            for each in answers.values()
-        ]
         messages = [
-            Message(content, node, MessageType.TRAIN)
-            for content, node in zip(replies, self._members.nodes.values(), strict=False)
+            Message(_as_flower_has_it(each), node, MessageType.TRAIN)
+            for each, node in zip(answers.values(), self._members.nodes.values(), strict=False)
         ]
         with np.errstate(over="ignore", invalid="ignore"):  # a mean that is not finite ends the run with a line
             arrays, _ = self._robust().aggregate_train(1, messages)
@@ -250,3 +246,8 @@ def _mean_score(objective: Objective, tested: Sequence[Tested]) -> Score | None:
 
 def _answer(content: RecordDict, _: int) -> Answer | Missing:
     return wire.read_answer(content)
+
+
+def _as_flower_has_it(answer: Answer) -> RecordDict:
+    metrics = MetricRecord({"num-examples": answer.samples})
+    return RecordDict({"arrays": wire.pack(answer.upload), "metrics": metrics})

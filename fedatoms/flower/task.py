@@ -117,10 +117,9 @@ def configured(task: Task, config: Mapping[str, object]) -> tuple[Experiment, Se
     """
     names = {name.replace("-", "_"): value for name, value in config.items()}
     experiments, settings = {field.name for field in fields(Experiment)}, set(Settings._fields)
-    for name in names:
-        if name not in experiments | settings:
-            valid = sorted(each.replace("_", "-") for each in experiments | settings)
-            raise unknown(name.replace("_", "-"), valid, "key in the run config")
+    for name in (name for name in names if name not in experiments | settings):
+        valid = sorted(each.replace("_", "-") for each in experiments | settings)
+        raise unknown(name.replace("_", "-"), valid, "key in the run config")
     experiment = changed(task.experiment, {name: value for name, value in names.items() if name in experiments})
     check(experiment)
     return experiment, _checked(Settings()._replace(**{name: names[name] for name in names.keys() & settings}))  # type: ignore[arg-type]

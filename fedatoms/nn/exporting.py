@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
-from textwrap import shorten
 from typing import NamedTuple
 
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from fedatoms.core.border import as_path
 from fedatoms.core.files import write_named
 from fedatoms.core.inputs import Inputs, leaves, output_of
+from fedatoms.core.lookup import first_line
 from fedatoms.core.options import EXPORTS, Export, one_of
 from fedatoms.core.outputs import check_output
 from fedatoms.nn.atoms import fuse
@@ -183,8 +183,7 @@ def _reason(error: BaseException) -> str:
     """Returns the first line of the error that a chain of them began with, without colours."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines() or [type(error).__name__]
-    return shorten(lines[0].rstrip("."), 120, placeholder=" ...")
+    return re.sub(r"\x1b\[[0-9;]*m", "", first_line(error)).rstrip(".")
 
 
 @torch.no_grad()

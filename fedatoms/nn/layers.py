@@ -23,11 +23,8 @@ def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
     """Puts ``new[layer]`` in the place of each layer, with its hooks, in ``model`` itself and under all its names.
 
     >>> old = nn.Sequential(nn.ReLU(), nn.Flatten())
-    >>> swap(old, {old[0]: nn.Tanh()})
-    Sequential(
-      (0): Tanh()
-      (1): Flatten(start_dim=1, end_dim=-1)
-    )
+    >>> swap(old, {old[0]: nn.Tanh()})[0]
+    Tanh()
     """
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if name and module in new:
@@ -48,9 +45,8 @@ def transfer(old: nn.Module, new: nn.Module, without: Collection[str] = ()) -> N
     """
     common = {*vars(nn.Module()), *without}
     new.__dict__.update({name: value for name, value in vars(old).items() if name not in common})
-    for name, parameter in old._parameters.items():
-        if name not in common:
-            new.register_parameter(name, parameter)
+    for name in (name for name in old._parameters if name not in common):
+        new.register_parameter(name, old._parameters[name])
     for name, buffer in old._buffers.items():
         new.register_buffer(name, buffer, persistent=name not in old._non_persistent_buffers_set)
     for name, module in old._modules.items():

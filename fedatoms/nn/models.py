@@ -20,6 +20,7 @@ from fedatoms.core.outside import check_is_no_file, from_outside, naming
 from fedatoms.core.randomness import address
 from fedatoms.nn.layers import copied
 
+Activation = Callable[[], nn.Module]
 Norm = Callable[[int], nn.Module]
 
 
@@ -250,10 +251,7 @@ class ResNet18(nn.Module):
 
 
 def _cnn(
-    convs: Sequence[nn.Conv2d],
-    linears: Sequence[nn.Linear],
-    activation: Callable[[], nn.Module] = nn.ReLU,
-    dropout: float = 0.0,
+    convs: Sequence[nn.Conv2d], linears: Sequence[nn.Linear], activation: Activation = nn.ReLU, dropout: float = 0.0
 ) -> CNN:
     """Chains convolutions (each with activation and 2x2 max pooling) and linear layers (activation in between)."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()

@@ -183,11 +183,8 @@ def _inputs(
 ) -> Callable[[Params, Tensor | None, Tensor], tuple[Params, list[str]]]:
     """Returns the function that adds dropout's keys and BatchNorm's masks to a model's tensors, and names buffers."""
     mutable = [name for name, _ in model.named_buffers()]
-    drops = {
-        f"{name}.key": place
-        for place, (name, layer) in enumerate(training.named_modules())
-        if isinstance(layer, ADDRESSED)
-    }
+    layers = enumerate(training.named_modules())
+    drops = {f"{name}.key": place for place, (name, layer) in layers if isinstance(layer, ADDRESSED)}
     masks = [f"{name}.real" for name, layer in masked.named_modules() if isinstance(layer, MaskedBatchNorm)]
 
     def inputs(params: Params, real: Tensor | None, key: Tensor) -> tuple[Params, list[str]]:

@@ -91,8 +91,7 @@ def fits(logits: Tensor, y: Tensor, classes: int, ignore: int) -> str:
     """
     if logits.dim() != y.dim() + 1 or logits.shape[2:] != y.shape[1:]:
         shapes = f"the model returns {tuple(logits.shape)} for targets of shape {tuple(y.shape)}"
-        pixels = ", ".join(map(str, y.shape[1:]))
-        return f"{shapes}. Let it return ({len(y)}, classes, {pixels})."
+        return f"{shapes}. Let it return ({len(y)}, classes, {', '.join(map(str, y.shape[1:]))})."
     strange = y[(y != ignore) & ((y < 0) | (y >= logits.shape[1]))]
     if len(strange):
         return (

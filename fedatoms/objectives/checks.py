@@ -1,7 +1,7 @@
 """Refuses an objective that is none, targets that it cannot have, and outputs that it cannot read, in one line each."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from fedatoms.core.lookup import one_line, shown
 from fedatoms.data.federations import Federation, test_by_classes
 from fedatoms.data.samples import are_labels
-from fedatoms.objectives.base import Metric, Objective, Targets
+from fedatoms.objectives.base import Metric, Objective, Rows, Targets
 
 RESERVED = ("loss", "worst", "spread", "round", "num-examples")  # columns of results
 
@@ -109,15 +109,7 @@ def check_outputs(objective: Objective, returned: object, y: Tensor, classes: in
     return outputs
 
 
-def _check_rows(
-    function: Callable[[Tensor, Tensor], Tensor],
-    outputs: Tensor,
-    y: Tensor,
-    name: str,
-    shapes: str,
-    *,
-    alone: bool = True,
-) -> None:
+def _check_rows(function: Rows, outputs: Tensor, y: Tensor, name: str, shapes: str, *, alone: bool = True) -> None:
     with _failing(name, shapes):
         each = function(outputs, y)
     if not isinstance(each, Tensor) or each.shape[:1] != (len(y),) or (alone and each.dim() != 1):

@@ -60,8 +60,7 @@ def pure_functions(sim: Simulation) -> None:
     params, algorithm = _parameters(), sim.algorithm
     server, own = Server(params, algorithm.server_memory(params)), algorithm.client_memory(params)
     broadcast = Server(params, {kind: server.memory[kind] for kind in algorithm.sends})
-    gradient = trees.apply(torch.ones_like, params)
-    trained = trees.add(params, gradient, -0.1)
+    trained = trees.add(params, gradient := trees.apply(torch.ones_like, params), -0.1)
     work = Work(params, torch.tensor(2), dict.fromkeys(params, torch.tensor(0.1, dtype=torch.float64)))
     before = copy.deepcopy(given := (gradient, trained, server, own, work))
     _check_fit({"gradient": algorithm.correct(gradient, trained, broadcast, own)}, {"gradient": gradient})

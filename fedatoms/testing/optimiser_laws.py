@@ -28,9 +28,8 @@ def check_optimiser(factory: Callable[[], Optimiser]) -> None:
     0.coefficients, 0.bias and 6 more)
     """
     training = TRAINING._replace(momentum=0.0, optimiser=laws.made_by(factory, Optimiser))
-    model = network(
-        norm=False
-    )  # a bias before BatchNorm has no gradient but rounding, of which a rule may take the sign
+    # a bias before BatchNorm has no gradient but rounding, of which a rule may take the sign
+    model = network(norm=False)
     laws.keep(LAWS, simulation(model, training=training), laws.name_of(factory))
 
 

@@ -25,11 +25,11 @@ def test_a_file_has_at_most_350_lines(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 350
 
 
-def test_nine_of_ten_functions_have_at_most_16_lines_below_their_signature() -> None:
-    """With the docstring and its example."""
+def test_nine_of_ten_functions_have_at_most_16_lines() -> None:
+    """From ``def`` to the last line: with the signature, the docstring and its example."""
     nodes = [node for path in FILES for node in ast.walk(ast.parse(path.read_text()))]
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    lengths = sorted(node.body[-1].end_lineno - node.body[0].lineno + 1 for node in functions)
+    lengths = sorted((node.end_lineno or 0) - node.lineno + 1 for node in functions)
     assert len(lengths) > 1000 and lengths[int(0.9 * len(lengths))] <= 16
 
 
