@@ -1,21 +1,30 @@
 """fedatoms compare: a grid of experiments, side by side."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.args import axes, before_flags, grid
-from fedatoms.cli.console import line, repeatable, suggest, terminal, watching
-from fedatoms.cli.parsing import Job, Options
+from fedatoms.cli.args import axes, before_flags, grid, typed
+from fedatoms.cli.console import line, repeatable, say, suggest, terminal, watching, watching_many
+from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.core.outputs import check_parent
 from fedatoms.core.run_files import CLIENTS
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import preset
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 FORMATS = (".png", ".pdf", ".svg")
 STARTS = arg(metavar="[PRESET ...]", help="Presets, each at every point of the grid.", help_behavior_hint="")
+DEVICES = arg(
+    metavar="TEXT,...",
+    help="Run on several devices, one run on each at a time: cuda:0,cuda:1 or cpu,cpu.",
+    help_behavior_hint="",
+)
 PLOT = arg(metavar="FILE", help="Plot of scores over rounds: .png, .pdf or .svg.", help_behavior_hint="")
 
 
@@ -29,6 +38,7 @@ def options(words: Sequence[str]) -> Options:
         /,
         *,
         plot: Annotated[str, PLOT] = "",
+        devices: Annotated[str, DEVICES] = "",
         given: Annotated[object, axes(starts[0])],
     ) -> Job:
         """Runs every combination of values that has no result in --out yet, then prints one table.
@@ -44,8 +54,9 @@ def options(words: Sequence[str]) -> Options:
                     f"'{strange}' comes after flags. Name presets first, and put commas between the values of a flag."
                 )
             check_parent(Path(plot))
-            experiments = grid(starts, given, words)
-            compared(experiments, "comparison", Path(plot) if plot else None)
+            places = _devices(devices, words)
+            experiments = [replace(one, device=(places or [one.device])[0]) for one in grid(starts, given, words)]
+            compared(experiments, "comparison", Path(plot) if plot else None, devices=places)
             suggest(terminal(), (f"fedatoms report {experiments[0].out}", "curves and tables of all its runs"))
             return 0
 
@@ -54,7 +65,14 @@ def options(words: Sequence[str]) -> Options:
     return compare
 
 
-def compared(experiments: list[Experiment], title: str, plot: Path | None, *, verdict: bool = False) -> None:
+def compared(
+    experiments: list[Experiment],
+    title: str,
+    plot: Path | None,
+    *,
+    verdict: bool = False,
+    devices: Sequence[str] = (),
+) -> None:
     """Runs what is missing of a comparison and shows its table, and if asked for its plot and a sentence."""
     from fedatoms.cli.result_tables import judgement, tables, why_more_bytes
     from fedatoms.runs.comparison import compare, run_missing
@@ -62,6 +80,8 @@ def compared(experiments: list[Experiment], title: str, plot: Path | None, *, ve
 
     console = terminal()
     _check(experiments, plot)
+    if len(devices) > 1:
+        _side_by_side(experiments, devices, console)
     with repeatable():
         lines = compare(run_missing(experiments, lambda *what: watching(console, *what)))
     for table in tables(lines, title):
@@ -72,6 +92,22 @@ def compared(experiments: list[Experiment], title: str, plot: Path | None, *, ve
     if plot is not None:
         score_plot(lines, plot, title)
         line(console, f"plot: {plot}")
+
+
+def _side_by_side(experiments: list[Experiment], devices: Sequence[str], console: "Console") -> None:
+    from fedatoms.runs.side_by_side import run_on
+
+    with repeatable(), watching_many(console) as shown:
+        run_on(devices, experiments, shown, lambda text: say(as_typed(text)))
+
+
+def _devices(text: str, words: Sequence[str]) -> list[str]:
+    """Returns the devices that were typed, none by default; refuses those that are not there."""
+    from fedatoms.runs.devices import devices_of
+
+    if text and typed("--device", words):
+        raise ValueError(f"--devices {text} names all devices. Leave --device out.")
+    return devices_of(text)
 
 
 def _check(experiments: list[Experiment], plot: Path | None) -> None:

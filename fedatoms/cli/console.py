@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from fedatoms.engine.loop import Progress as RoundDone
     from fedatoms.engine.loop import Watch
+    from fedatoms.runs.comparison import Watching
 
 LINES = 10  # of a run without a terminal, besides its first round
 PAUSE = 30.0  # seconds after which progress without a terminal prints a line again
@@ -84,9 +85,25 @@ def watching(console: "Console", label: str, rounds: int) -> Iterator["Watch"]:
 
             yield after
         return
+    with watching_many(console) as shown, shown(label, rounds) as watch:
+        yield watch
+
+
+@contextlib.contextmanager
+def watching_many(console: "Console") -> Iterator["Watching"]:
+    """Shows the progress of runs that go on at the same time: yields ``watching`` for each of them."""
+    if not console.is_terminal:
+        yield lambda label, rounds: watching(console, label, rounds)
+        return
     with _bar(console, "spinner", "{task.description}", "bar", "count", "{task.fields[summary]}", "left") as bar:
-        task = bar.add_task(label, total=rounds, summary="")
-        yield lambda progress: bar.update(task, completed=progress.state.round, summary=summary(progress))
+
+        @contextlib.contextmanager
+        def one(label: str, rounds: int) -> Iterator["Watch"]:
+            task, summary = bar.add_task(label, total=rounds, summary=""), _summary()
+            yield lambda progress: bar.update(task, completed=progress.state.round, summary=summary(progress))
+            bar.stop_task(task)
+
+        yield one
 
 
 @contextlib.contextmanager

@@ -51,11 +51,12 @@ def options(words: Sequence[str], clock: Callable[[], float] = time.monotonic) -
 def _reproduce(names: Sequence[str], settings: "Reproduce", began: float, clock: Callable[[], float]) -> int:
     """Runs what is missing of some studies, then shows the paper's numbers beside ours."""
     from fedatoms.evidence.reproduce.budget import Limit, end_of
-    from fedatoms.evidence.reproduce.plan import check_jobs, chosen, jobs, lacking, missing, out_of
+    from fedatoms.evidence.reproduce.plan import check_jobs, chosen, jobs, lacking, missing, out_of, placed
 
     if not names:
         raise ValueError(f"a study is missing. Name {', '.join(studies())} or all.")
     limit, wanted = Limit(end_of(settings, began), clock), chosen(names)
+    settings, devices = placed(settings)
     asked, out = jobs(wanted, settings), Path(out_of(settings))
     found, console = _find(out), terminal()
     for note in found.left_out:
@@ -71,7 +72,7 @@ def _reproduce(names: Sequence[str], settings: "Reproduce", began: float, clock:
         return 2
     how = " (quick: digits stand in, a few rounds)" if settings.quick else ""
     line(console, f"{len(left)} of {len(asked)} to do{how}, results in {out}")
-    later, failed = _do(ready, [run.result for run in found.runs], settings, limit, console)
+    later, failed = _do(ready, [run.result for run in found.runs], settings, limit, console, devices)
     _show(wanted, asked, settings, console)
     if later:
         say(later)
@@ -87,18 +88,24 @@ def _find(out: Path) -> "Found":
 
 
 def _do(
-    jobs: Sequence["plan.Job"], results: Sequence["Result"], settings: "Reproduce", limit: "Limit", console: "Console"
+    jobs: Sequence["plan.Job"],
+    results: Sequence["Result"],
+    settings: "Reproduce",
+    limit: "Limit",
+    console: "Console",
+    devices: Sequence[str],
 ) -> tuple[str, bool]:
     """Does jobs, the most valuable first, and says which failed; returns what to say of those left, and if any did."""
     from fedatoms.evidence.reproduce.budget import begun, by_worth, informed, left_over
     from fedatoms.evidence.reproduce.plan import seeds_of
-    from fedatoms.evidence.reproduce.work import here, is_done, on_ray
+    from fedatoms.evidence.reproduce.work import here, is_done, on_devices, on_ray
 
     if not jobs:
         return "", False
     jobs = by_worth(jobs, seeds_of(settings), begun(jobs), [result.experiment for result in results])
     limit = informed(limit, settings, jobs, results)
-    work = on_ray if settings.on == "ray" else partial(here, limit=limit)
+    alone = partial(here, limit=limit) if len(devices) < 2 else partial(on_devices, limit=limit, devices=devices)
+    work = on_ray if settings.on == "ray" else alone
     with overall(console, {job.name: job.weight for job in jobs}) as update, repeatable():
         over = list(work(jobs, lambda job, share: update(job.name, share)))
     failed = [done for done in over if done.failure and not is_done(done.job)]  # by another process, meanwhile

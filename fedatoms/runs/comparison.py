@@ -60,14 +60,7 @@ class Line(NamedTuple):
 
 def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[Result]:
     """Returns the results of experiments; runs or resumes those that have none yet."""
-    known: set[str] = set()
-    for experiment in experiments:
-        if identity(experiment) in known:
-            raise ValueError(f"{run_name(experiment)} is listed twice: both compute the same. Leave one out.")
-        known.add(identity(experiment))
-    for experiment in experiments:
-        if existing(experiment) is None:
-            check_free(run_folder(experiment))  # now, not after the hours that the ones before it take
+    check_runs(experiments)
     results = []
     for number, experiment in enumerate(experiments, 1):
         found = existing(experiment)
@@ -79,10 +72,23 @@ def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[R
     return results
 
 
+def check_runs(experiments: Sequence[Experiment]) -> None:
+    """Refuses repeats, and runs that another process writes: now, not after the hours that those before them take."""
+    known: set[str] = set()
+    for experiment in experiments:
+        if identity(experiment) in known:
+            raise ValueError(f"{run_name(experiment)} is listed twice: both compute the same. Leave one out.")
+        known.add(identity(experiment))
+    for experiment in experiments:
+        if existing(experiment) is None:
+            check_free(run_folder(experiment))
+
+
 def finish(experiment: Experiment, watch: Watch, known: Known | None = None) -> Result:
     """Returns the result of an experiment: one that is known, or that of running it or what is left of it.
 
     ``known`` looks for a result, by default in the run's folder: at once, and again when nobody else writes the folder.
+    A run goes on where the experiment says, or without a word of that, where it was.
     """
     look, folder = known or partial(existing, experiment), run_folder(experiment)
     if (found := look()) is not None:
@@ -93,7 +99,8 @@ def finish(experiment: Experiment, watch: Watch, known: Known | None = None) -> 
         raise ValueError(
             f"{folder} holds another experiment (resumed for more rounds?). Move it, or use another `out`."
         )
-    return resume(folder, {}, watch=watch, known=look)
+    there = {} if experiment.device == Experiment.device else {"device": experiment.device}
+    return resume(folder, there, watch=watch, known=look)
 
 
 def existing(experiment: Experiment) -> Result | None:

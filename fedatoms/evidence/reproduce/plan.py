@@ -16,6 +16,7 @@ from fedatoms.experiment.build import device_of
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity
+from fedatoms.runs.devices import devices_of
 
 MEASURED, MEASURED_QUICKLY = 100, 15  # rounds that a measure counts as when time is estimated
 
@@ -32,6 +33,8 @@ class Reproduce:
     """Regular expression: only the runs and measures whose name it matches."""
     device: str = "auto"
     """Where to train: cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
+    devices: str = ""
+    """Train on several devices, one run or measure on each at a time: cuda:0,cuda:1 or cpu,cpu."""
     quick: bool = False
     """Take minutes on a CPU: digits replace every data set, with few rounds."""
     minutes: float = 0.0
@@ -147,6 +150,21 @@ def check_jobs(wanted: Sequence[Job], settings: Reproduce) -> None:
         check(one)
     if experiments and settings.on == "here":
         device_of(experiments[0])
+
+
+def placed(settings: Reproduce) -> tuple[Reproduce, list[str]]:
+    """Returns settings whose device is the first of several, and all of these; refuses one that is not there.
+
+    >>> placed(Reproduce(devices="cpu,cpu"))[0].device, placed(Reproduce())[1]
+    ('cpu', [])
+    """
+    text = settings.devices
+    if text and settings.on == "ray":
+        raise ValueError(f"--devices {text} does not go with --on ray, which finds devices itself. Leave one out.")
+    if text and settings.device != Reproduce.device:
+        raise ValueError(f"--devices {text} names all devices. Leave --device out.")
+    found = devices_of(text)
+    return replace(settings, device=found[0]) if found else settings, found
 
 
 def lacking(wanted: Sequence[Job], settings: Reproduce) -> dict[str, str]:

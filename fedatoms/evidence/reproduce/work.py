@@ -1,14 +1,15 @@
-"""Runs jobs: one after the other in this process, or on a Ray cluster."""
+"""Runs jobs: one after the other in this process, on several devices at once, or on a Ray cluster."""
 
 import gc
 import importlib.util
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
@@ -20,6 +21,7 @@ from fedatoms.evidence.reproduce.plan import Job, missing
 from fedatoms.evidence.results.finding import find
 from fedatoms.experiment.identities import run_folder
 from fedatoms.runs.comparison import existing, finish
+from fedatoms.runs.devices import spread
 from fedatoms.runs.lock import locked
 from fedatoms.runs.results import Result
 
@@ -65,6 +67,29 @@ def here(jobs: Sequence[Job], tell: Tell, limit: Limit = NO_LIMIT) -> Iterator[D
         yield done
 
 
+def on_devices(jobs: Sequence[Job], tell: Tell, limit: Limit, devices: Sequence[str]) -> Iterator[Done]:
+    """Runs jobs on several devices, one on each at a time, and yields them as they end."""
+    left, known = list(jobs), list(limit.known)
+
+    def take() -> _Order | None:
+        job = next_of(left, known, limit.end - limit.clock(), limit.begun)
+        if job is None:
+            return None
+        left.remove(job)
+        tell(job, 0.0)
+        return _Order(job, limit.end - limit.clock())
+
+    for (job, _), answer, failure in spread(
+        _obey, devices, take, lambda order, share: tell(order.job, cast(float, share))
+    ):
+        if answer is None and not failure:  # time was over
+            continue
+        tell(job, 1.0)
+        if not (job.measure or failure or answer) and (result := existing(job.experiments[0])):
+            known += took([result], limit.device)
+        yield Done(job, failure or str(answer))
+
+
 def on_ray(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
     """Runs jobs on a Ray cluster and yields them as they end; all nodes must see the same folders."""
     if importlib.util.find_spec("ray") is None:
@@ -107,6 +132,23 @@ def share_of_node(job: Job, cluster: Mapping[str, float]) -> dict[str, float]:
             f"--device {device}: the Ray cluster has no GPU. Use --device cpu, or add a node that has one."
         )
     return {"num_cpus": 1, "num_gpus": int(device != "cpu" and bool(cluster.get("GPU")))}
+
+
+class _Order(NamedTuple):
+    """A job for another process, and the seconds after which it should stop."""
+
+    job: Job
+    seconds: float
+
+
+def _obey(order: _Order, device: str, tell: Callable[[object], None]) -> str | None:
+    """Runs a job on a device, in a process of its own; returns why it failed, or None if its time was over."""
+    job, end = order.job, time.monotonic() + order.seconds
+    there = job._replace(experiments=tuple(replace(one, device=device) for one in job.experiments))
+    try:
+        return perform(there, partial(_watch, there, lambda _, share: tell(share), Limit(end))).failure
+    except TimeOver:
+        return None
 
 
 def _train(job: Job, tick: Tick) -> None:
