@@ -30,7 +30,7 @@ from fedatoms.engine.state import State
 from fedatoms.engine.training import Training
 from fedatoms.nn.atoms import decompose
 from fedatoms.personal import local_atoms
-from fedatoms.runs.checkpoints import load_checkpoint, save_checkpoint
+from fedatoms.runs.checkpoints import Checkpoints, load_checkpoint
 from fedatoms.runs.provenance import provenance_of
 
 CLIENTS = (1_000, 10_000, 100_000)
@@ -74,8 +74,8 @@ def with_states(runtime: Runtime, state: State) -> State:
     assert row is not None
     everyone = range(len(runtime.sim.data.parts))
     kept = {client: after.clients.keep(client, row, after.round) for client in everyone}
-    held = {**after.held, **dict.fromkeys(everyone, state.versions)}
-    return after._replace(clients=after.clients.updated(kept), held=held)
+    held = after.held.updated(dict.fromkeys(everyone, state.versions))
+    return after._replace(clients=after.clients.updated(kept, after.round), held=held)
 
 
 def measure(method: str, clients: int) -> dict[str, float]:
@@ -86,7 +86,8 @@ def measure(method: str, clients: int) -> dict[str, float]:
         folder = Path(name)
         runtime = prepare(simulation_of(method, data, folder / "clients"))
         state = with_states(runtime, begin(runtime))
-        save_checkpoint(folder, state, trajectory="scale", seconds=0.0)
+        checkpoints = Checkpoints(folder, "scale")
+        checkpoints.save(state, 0.0)
         _forget_peak()
         rounds, saves, written = list[Spent](), list[Spent](), list[int]()
         for _ in range(ROUNDS):
@@ -94,7 +95,7 @@ def measure(method: str, clients: int) -> dict[str, float]:
                 state, _ = advance(runtime, state)
             already = _written()
             with timed(saves):
-                save_checkpoint(folder, state, trajectory="scale", seconds=0.0)
+                checkpoints.save(state, 0.0)
             written.append(_written() - already)
         peak = _status("VmHWM") - before
         with timed(resumes := list[Spent]()):

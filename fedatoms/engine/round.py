@@ -87,7 +87,7 @@ def train_phases(
         for block, reply in train_shared(runtime, state, clients, phase, before):
             got, rows = collect(got, state, block, reply, phase.view)
             kept |= rows
-        state = state._replace(clients=state.clients.updated(kept))
+        state = state._replace(clients=state.clients.updated(kept, state.round + 1))
     return state, got, own
 
 
@@ -106,7 +106,7 @@ def train_own(
             old = row_of(runtime, state, client)
             new = {**old.own, **trees.unstack(trees.restrict(reply.params, own), i)}
             rows[client] = state.clients.keep(client, old._replace(own=new), state.round + 1)
-    return state._replace(clients=state.clients.updated(rows)), traces
+    return state._replace(clients=state.clients.updated(rows, state.round + 1)), traces
 
 
 def train_shared(
@@ -184,7 +184,7 @@ def aggregate(runtime: Runtime, state: State, present: list[int], total: server.
         round=t + 1,
         server=server.aggregate(state.server, sim.algorithm, mean, len(present) / len(sim.data.parts)),
         versions={**state.versions, **dict.fromkeys(changed, t + 1)},
-        held={**state.held, **dict.fromkeys(present, state.versions)},
+        held=state.held.updated(dict.fromkeys(present, state.versions)),
         selected={**state.server.params, **mean["params"], **mean["statistics"]},
     )
 
