@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -50,10 +50,8 @@ def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
 def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
     """Samples the clients of round ``t`` without replacement, and those of them that report; both in order."""
     count = len(sim.data.parts)
-    wanted = server.sample_size(count, sim.fraction)
-    chosen = torch.randperm(count, generator=generator(sim.seed, "clients", t))[:wanted].sort().values
-    reports = torch.rand(wanted, generator=generator(sim.seed, "failures", t)) >= sim.failures
-    return chosen.tolist(), chosen[reports].tolist()
+    chosen, present = _drawn(count, server.sample_size(count, sim.fraction), sim.failures, sim.seed, t)
+    return list(chosen), list(present)
 
 
 def weights_of(sim: Simulation, clients: list[int]) -> Tensor:
@@ -316,6 +314,13 @@ def _job(runtime: Runtime, state: State, client: int, phase: Phase, place: int) 
     own = trees.restrict(row.own, layout.own) if phase.view == "personal" else {}
     batches = runtime.batches(client, t, phase.epochs or sim.training.epochs, place)
     return Job({**runtime.network.split(state.server.params)[0], **slow, **own}, memory, batches)
+
+
+@lru_cache(2)  # this round and the next, which is looked ahead to: of 100,000 clients a draw takes 8 ms
+def _drawn(count: int, wanted: int, failures: float, seed: int, t: int) -> tuple[list[int], list[int]]:
+    chosen = torch.randperm(count, generator=generator(seed, "clients", t))[:wanted].sort().values
+    reports = torch.rand(wanted, generator=generator(seed, "failures", t)) >= failures
+    return chosen.tolist(), chosen[reports].tolist()
 
 
 def _learner(runtime: Runtime, state: State, phase: Phase) -> Learner:
