@@ -1,6 +1,7 @@
 """Scores of three global models on the test set, and of every client's own model on that client's test images."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -110,17 +111,17 @@ def personal_score(runtime: Runtime, state: State) -> Score:
 def personal_sums(runtime: Runtime, state: State) -> list[Tensor]:
     """Adds up what is known of each client's test images, (C, ...), in float64: of each metric, and the loss."""
     server, parts = state.server.params, runtime.data.test_parts
-    own = {client: _own(runtime, state, client) for client in owned(runtime.peers, range(len(parts)))}
+    mine = owned(runtime.peers, range(len(parts)))
     found: dict[int, list[Tensor]] = {}
-    alike = [client for client, tree in own.items() if not tree and len(parts[client])]  # no personal parameters yet
+    trees_of = ((client, _own(runtime, state, client)) for client in mine)
+    owners = ((client, tree) for client, tree in trees_of if tree)
+    while some := dict(islice(owners, _clients_at_once(runtime))):  # a few at a time: all may not fit into memory
+        outcomes = _own_outcomes(runtime, server, list(some.values()), [parts[client] for client in some])
+        found.update(zip(some, map(_sums, outcomes), strict=True))
+    alike = [client for client in mine if client not in found and len(parts[client])]  # nothing of their own
     if alike:
         each = _outcomes(runtime, server, torch.arange(len(runtime.data.test_y)))
         found |= {client: _sums(one[parts[client].to(runtime.sim.device)] for one in each) for client in alike}
-    owners, at_once = [client for client, tree in own.items() if tree], _clients_at_once(runtime)
-    for first in range(0, len(owners), at_once):
-        some = owners[first : first + at_once]
-        outcomes = _own_outcomes(runtime, server, [own[client] for client in some], [parts[client] for client in some])
-        found.update(zip(some, map(_sums, outcomes), strict=True))
     if runtime.peers.size > 1:
         found = union(runtime.peers, found)
     nothing = [torch.zeros_like(one) for one in next(iter(found.values()), [])]  # of clients that are not tested

@@ -66,7 +66,7 @@ def aggregate(runtime: Runtime, state: State, uploads: Uploads) -> State:
         row = state.clients.read(client)
         assert row is not None, "a client that uploaded has a state"
         rows[client] = state.clients.keep(client, row._replace(own={**row.own, **parts_of[client]}), state.round)
-    return state._replace(common=common, clients=state.clients.updated(rows))
+    return state._replace(common=common, clients=state.clients.updated(rows, state.round))
 
 
 def uploads_of(runtime: Runtime, state: State, before: Mapping[int, Params], after: Mapping[int, Params]) -> Uploads:

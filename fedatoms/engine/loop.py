@@ -16,7 +16,7 @@ from fedatoms.core.trees import Params
 from fedatoms.data.batches import cast_inputs, cast_targets
 from fedatoms.engine import feature_exchange, server
 from fedatoms.engine.checks import check_reports
-from fedatoms.engine.client_states import Clients
+from fedatoms.engine.client_states import Clients, Held
 from fedatoms.engine.evaluation import Score, evaluate
 from fedatoms.engine.limits import check_machine
 from fedatoms.engine.peers import will_stop
@@ -79,7 +79,7 @@ def begin(runtime: Runtime) -> State:
         last_sum = trees.apply(lambda leaf: leaf.double() * len(sim.data.parts), trees.restrict(params, layout.labels))
     versions = dict.fromkeys(layout.labels.values(), 0)
     common = {} if sim.personal.collaboration is None else feature_exchange.common_of(runtime, params)
-    return State(0, server.start(params, sim.algorithm, net.parameters), clients, versions, {}, last_sum, common)
+    return State(0, server.start(params, sim.algorithm, net.parameters), clients, versions, Held(), last_sum, common)
 
 
 def rounds(runtime: Runtime, state: State, until: int, eval_every: int = 1) -> Iterator[Progress]:

@@ -50,6 +50,19 @@ def owned(peers: Peers, clients: Iterable[int]) -> list[int]:
     return [client for client in clients if client % peers.size == peers.rank]
 
 
+def own_rows(peers: Peers, table: Tensor) -> Tensor:
+    """Returns a table of clients (C, ...) that has a row of -1 for each client of another process.
+
+    >>> own_rows(Peers(rank=1, size=2), torch.tensor([[4], [5], [6], [7]])).tolist()
+    [[-1], [5], [-1], [7]]
+    """
+    if peers.size == 1:
+        return table
+    mine, rows = torch.full_like(table, -1), owned(peers, range(len(table)))
+    mine[rows] = table[rows]
+    return mine
+
+
 def even_share(peers: Peers, clients: Iterable[int], work: Callable[[int], int]) -> list[int]:
     """Returns this process's share of clients without states: the largest first, each to who has least to do so far.
 

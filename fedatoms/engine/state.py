@@ -7,7 +7,7 @@ from fedatoms.algorithms.base import Server
 from fedatoms.core.ledger import Bytes
 from fedatoms.core.options import Group
 from fedatoms.core.trees import Params
-from fedatoms.engine.client_states import Clients
+from fedatoms.engine.client_states import Clients, Held
 
 
 class State(NamedTuple):
@@ -17,7 +17,7 @@ class State(NamedTuple):
     server: Server
     clients: Clients
     versions: Mapping[Group, int]  # for each group, the round after which the server's part last changed
-    held: Mapping[int, Mapping[Group, int]]  # the versions that each client has
+    held: Held  # the versions that each client has
     last_sum: Params | None  # sum of all clients' last models in float64, if that is scored
     common: Params  # what a collaboration remembers on the server
     selected: Params | None = None  # the mean of the last round's models; not part of a checkpoint

@@ -15,7 +15,7 @@ from flwr.clientapp.typing import Mod
 from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
 from fedatoms.core.files import write_file
-from fedatoms.engine.client_states import Clients
+from fedatoms.engine.client_states import Clients, Held
 from fedatoms.engine.evaluation import personal_sums, to_numbers
 from fedatoms.engine.finetune import last_pass
 from fedatoms.engine.remote import take_part
@@ -142,7 +142,8 @@ def _state(runtime: Runtime, order: Order, kept: Kept, me: int) -> State:
     held = {name: trees.move(leaf, device) for name, leaf in kept.params.items()}
     params = {**net.parameters, **net.statistics, **net.constants, **held, **there.pop("params", {})}
     clients = Clients({} if kept.row is None else {me: kept.row}, device=device)
-    return State(order.round, Server(params, there), clients, order.versions, {me: kept.versions}, None, {})
+    mine = Held().updated({me: kept.versions})
+    return State(order.round, Server(params, there), clients, order.versions, mine, None, {})
 
 
 def _partition(context: Context, clients: int) -> int:

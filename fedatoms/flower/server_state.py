@@ -59,7 +59,7 @@ def note_missing(known: ServerState, client: int, missing: Missing) -> ServerSta
     before = known.state.held.get(client, {})
     held = {group: version for group, version in before.items() if group not in missing.groups}
     base = {**known.base, client: 0} if missing.lost else known.base
-    return known._replace(state=known.state._replace(held={**known.state.held, client: held}), base=base)
+    return known._replace(state=known.state._replace(held=known.state.held.updated({client: held})), base=base)
 
 
 def bytes_in(runtime: Runtime, messages: list[Memory]) -> Bytes:

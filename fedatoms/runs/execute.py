@@ -22,7 +22,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run, sealed_fields
 from fedatoms.experiment.identities import resumable, run_folder, trajectory
 from fedatoms.experiment.weights import pinned
-from fedatoms.runs.checkpoints import Loaded, load_checkpoint, save_checkpoint
+from fedatoms.runs.checkpoints import Checkpoints, Loaded, load_checkpoint
 from fedatoms.runs.loading import write_model
 from fedatoms.runs.lock import WAY_OUT, locked
 from fedatoms.runs.personal_models import finish_personal
@@ -192,7 +192,7 @@ def _finish(run: _Run, loaded: Loaded, seal: int) -> Result:
     began, source = time.perf_counter() - loaded.seconds, provenance_of(run.runtime.sim.device, run.engine.peers.size)
     experiment, runtime, folder, engine, _ = run
     with noting_failure(folder), naming(yours(experiment)):
-        state = _train(run, loaded.state, began, seal)
+        state = _train(run, loaded, began, seal)
         personal = engine.personal(experiment, runtime, state, folder) if experiment.personal != "none" else None
         result = result_of(
             experiment,
@@ -205,23 +205,22 @@ def _finish(run: _Run, loaded: Loaded, seal: int) -> Result:
         return write_result(replace(result, personal=personal, extra=extra, model_sha256=checksum))
 
 
-def _train(run: _Run, state: State, began: float, seal: int) -> State:
+def _train(run: _Run, loaded: Loaded, began: float, seal: int) -> State:
     """Runs the rounds that are left, with a line for each; saves checkpoints, also at the end and on Ctrl-C."""
-    experiment, runtime, folder, engine, watch = run
+    (experiment, runtime, folder, engine, watch), state = run, loaded.state
+    checkpoints = Checkpoints(folder / CHECKPOINT, trajectory(experiment), loaded, engine.peers)
     watchers = [each for each in (watch, tensorboard(experiment, folder, state.round)) if each is not None]
 
     def save_state() -> None:
         lines.save(state.round)
-        spent = time.perf_counter() - began
-        save_checkpoint(
-            folder / CHECKPOINT, state, trajectory=trajectory(experiment), seconds=spent, peers=engine.peers
-        )
+        checkpoints.save(state, time.perf_counter() - began)
 
     with Writer(folder, state.round, seal) as lines:
         try:
             for progress in engine.rounds(runtime, state, experiment.rounds, experiment.eval_every):
                 lines.append(row_of(progress))
                 state = progress.state  # after its line: a checkpoint never knows more rounds than the file
+                checkpoints.note(state.clients)
                 if is_due(experiment, state.round):
                     save_state()
                 for each in watchers:

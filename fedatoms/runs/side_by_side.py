@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fedatoms.algorithms.base import Server
 from fedatoms.core.lookup import counted
-from fedatoms.engine.client_states import Clients
+from fedatoms.engine.client_states import Clients, Held
 from fedatoms.engine.loop import Progress, Watch
 from fedatoms.engine.state import State
 from fedatoms.experiment.fields import Experiment
@@ -65,4 +65,4 @@ def _work(job: _Job, device: str, tell: Tell) -> None:
 
 def _outline(progress: Progress) -> Progress:
     """Returns what is shown of a round: its models stay where they are."""
-    return progress._replace(state=State(progress.state.round, Server({}, {}), Clients(), {}, {}, None, {}))
+    return progress._replace(state=State(progress.state.round, Server({}, {}), Clients(), {}, Held(), None, {}))

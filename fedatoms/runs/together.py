@@ -26,7 +26,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json
 from fedatoms.experiment.identities import trajectory
 from fedatoms.experiment.weights import pinned
-from fedatoms.runs.checkpoints import load_share, save_checkpoint
+from fedatoms.runs.checkpoints import Checkpoints, Loaded, load_share
 from fedatoms.runs.lock import FILE
 from fedatoms.runs.personal_models import train_personal
 
@@ -88,8 +88,8 @@ def assist(peers: Peers, experiment: Experiment, folder: Path) -> None:
         if (done := gather(peers, NOTHING)[0]) == NOTHING:
             return
         _check_seen(gather(peers, _not_seen(peers, folder)), folder)
-        state = load_share(folder / CHECKPOINT, done, runtime, trajectory=trajectory(experiment))
-        state = _train(runtime, state, experiment, folder)
+        loaded = load_share(folder / CHECKPOINT, done, runtime, trajectory=trajectory(experiment))
+        state = _train(runtime, loaded, experiment, folder)
         if experiment.personal != "none":
             train_personal(experiment, runtime, state, folder)
 
@@ -103,22 +103,20 @@ def is_due(experiment: Experiment, done: int) -> bool:
     return done % experiment.checkpoint_every == 0 and done < experiment.rounds
 
 
-def _train(runtime: Runtime, state: State, experiment: Experiment, folder: Path) -> State:
+def _train(runtime: Runtime, loaded: Loaded, experiment: Experiment, folder: Path) -> State:
     """Runs the rounds that are left, as process 0 does, and writes what clients keep where it writes a checkpoint."""
-
-    def save() -> None:
-        where, peers = folder / CHECKPOINT, runtime.peers
-        save_checkpoint(where, state, trajectory=trajectory(experiment), seconds=0.0, peers=peers)
-
+    checkpoints = Checkpoints(folder / CHECKPOINT, trajectory(experiment), loaded, runtime.peers)
+    state = loaded.state
     try:
         for progress in rounds(runtime, state, experiment.rounds, experiment.eval_every):
             state = progress.state
+            checkpoints.note(state.clients)
             if is_due(experiment, state.round):
-                save()
+                checkpoints.save(state, seconds=0.0)
     except KeyboardInterrupt:
-        save()
+        checkpoints.save(state, seconds=0.0)
         raise
-    save()
+    checkpoints.save(state, seconds=0.0)
     return state
 
 

@@ -13,7 +13,7 @@ from support.flower_grid import SMALL, App, on_flower, round_of
 
 from fedatoms.algorithms.base import Server
 from fedatoms.core.trees import NUMBERS
-from fedatoms.engine.client_states import Clients
+from fedatoms.engine.client_states import Clients, Held
 from fedatoms.engine.state import State
 from fedatoms.flower import wire
 from fedatoms.flower.checks import outliers
@@ -45,7 +45,7 @@ def test_numbers_are_counted_as_they_cross(tmp_path: Path) -> None:
 def test_a_number_is_refused_by_itself_and_may_be_a_square() -> None:
     """An update ten times as long as the median has a square a hundred times as large, and is taken."""
     model = {"w": torch.zeros(2)}
-    state = State(0, Server(model, {}), Clients({}), {}, {}, None, {})
+    state = State(0, Server(model, {}), Clients({}), {}, Held(), None, {})
     answers = {
         client: Answer(
             0, 5, 0.5, {"params": {"w": torch.ones(2)}, NUMBERS: {"a": torch.tensor(a), "b": torch.ones(())}}

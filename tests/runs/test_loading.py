@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.sealed import rewrite
+from support.sealed import older_manifest, rewrite
 from support.small import identical
 from torch import Tensor, nn
 
@@ -261,13 +260,11 @@ def test_a_client_of_a_run_on_nodes_is_looked_for_there(folder: Path) -> None:
 
 def test_a_clients_state_in_a_checkpoint_is_whole_or_refused(folder: Path) -> None:
     manifest = folder / "checkpoint" / "000002.json"
-    fields = json.loads(manifest.read_text())
-    name, _ = next(iter(fields["clients"].values()))
+    files = older_manifest(manifest)
+    name, _ = next(iter(files.values()))
     path = folder / "checkpoint" / "clients" / name
     stored = write_file(path, {n: v for n, v in load_file(path).items() if n != "own/conv1.atoms"})
-    fields["clients"] = {k: [n, stored.checksum if n == name else c] for k, (n, c) in fields["clients"].items()}
-    fields.pop("seal")
-    manifest.write_text(json.dumps({**fields, "seal": zlib.crc32(json.dumps(fields, sort_keys=True).encode())}))
+    rewrite(manifest, clients={k: [n, stored.checksum if n == name else c] for k, (n, c) in files.items()})
     line = mistake(lambda: resume(folder, {"rounds": 3}))
     assert f"{name}: its tensors do not fit the model (missing: own/conv1.atoms)" in line
 

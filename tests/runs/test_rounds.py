@@ -227,7 +227,7 @@ def test_a_run_named_seal_of_an_older_version_is_not_taken_for_a_sealed_one(fold
 def test_checkpoints_are_kept_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for number in ("999998", "999999", "1000000"):
         (tmp_path / f"{number}.json").write_text("{}")
-    _tidy(tmp_path, set())
+    _tidy(tmp_path, [])
     assert sorted(path.stem for path in tmp_path.glob("*.json")) == ["1000000", "999999"]
 
 

@@ -17,10 +17,12 @@ from support.small import identical
 
 import fedatoms
 from fedatoms.algorithms import ALGORITHMS
+from fedatoms.engine.client_states import Files
 from fedatoms.engine.loop import Progress
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json
 from fedatoms.experiment.identities import identity, run_name
+from fedatoms.runs.client_index import read_index
 from fedatoms.runs.comparison import compare, existing, run_missing
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.results import read_result
@@ -151,7 +153,7 @@ def test_a_round_without_any_report_is_still_valid_json(tmp_path: Path) -> None:
     assert "NaN" not in text and '"loss": null' in text
 
 
-@pytest.mark.parametrize("damage", ["manifest", "tensors", "truncated", "client", "missing"])
+@pytest.mark.parametrize("damage", ["manifest", "tensors", "truncated", "client", "index", "missing"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(damage: str, tmp_path: Path) -> None:
     experiment = replace(TINY, algorithm="scaffold", out=str(tmp_path), rounds=6)
     with pytest.raises(Stopped):
@@ -169,6 +171,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(damage: str
         tensors.write_bytes(tensors.read_bytes()[:100])
     if damage == "client":
         newest = max((folder / "clients").glob("*-000004.safetensors"))
+        newest.write_bytes(newest.read_bytes()[:-1] + b"!")
+    if damage == "index":
+        (newest,) = (folder / "index").glob("000004-*.safetensors")
         newest.write_bytes(newest.read_bytes()[:-1] + b"!")
     if damage == "missing":
         tensors.unlink()
@@ -260,7 +265,10 @@ def test_only_two_checkpoints_and_what_they_need_are_kept(tmp_path: Path) -> Non
     run(replace(TINY, algorithm="scaffold", client_state="disk", out=str(tmp_path), name="run", rounds=8))
     folder = tmp_path / "run" / "checkpoint"
     assert sorted(path.stem for path in folder.glob("*.json")) == ["000006", "000008"]
-    needed = {name for path in folder.glob("*.json") for name, _ in json.loads(path.read_text())["clients"].values()}
+    listed = [json.loads(path.read_text())["index"] for path in folder.glob("*.json")]
+    assert {path.name for path in (folder / "index").iterdir()} == {name for each in listed for name, _ in each}
+    tables = [read_index(folder, each).tables.files for each in listed]
+    needed = {row.path.name for table in tables for row in Files(folder, table).values()}
     assert {path.name for path in (folder / "clients").iterdir()} == needed
 
 

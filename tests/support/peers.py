@@ -135,7 +135,7 @@ def rest(name: str, sim: Simulation, peers: Peers, folder: Path) -> Seen:
     sim = on_disk(name, sim, folder)
     runtime = prepare(sim, peers=peers)
     if peers.rank:
-        state = load_share(folder, STOP, runtime, trajectory=name)
+        state = load_share(folder, STOP, runtime, trajectory=name).state
     else:
         state = load_checkpoint(folder, runtime, trajectory=name).state
     done = list(rounds(runtime, state, ROUNDS))

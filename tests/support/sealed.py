@@ -4,12 +4,24 @@ import json
 from pathlib import Path
 
 from fedatoms.core.records import FORMAT, SEAL, sealed
+from fedatoms.engine.client_states import Files, Held
+from fedatoms.runs.client_index import read_index
 
 
 def rewrite(path: Path, **fields: object) -> None:
     """Changes fields of a file that holds one record, and seals it again."""
     values = {name: value for name, value in json.loads(path.read_text()).items() if name != SEAL}
     path.write_text(json.dumps(sealed({**values, **fields})))
+
+
+def older_manifest(path: Path) -> dict[str, tuple[str, int]]:
+    """Makes a checkpoint's manifest list all clients, as it did before there was an index; returns their files."""
+    values = {name: value for name, value in json.loads(path.read_text()).items() if name != SEAL}
+    tables = read_index(path.parent, values.pop("index")).tables
+    held = {str(client): versions for client, versions in Held(tables.held).items()}
+    files = {str(client): (row.path.name, row.checksum) for client, row in Files(path.parent, tables.files).items()}
+    path.write_text(json.dumps(sealed({**values, "held": held, "clients": files})))
+    return files
 
 
 def unseal(path: Path) -> None:
