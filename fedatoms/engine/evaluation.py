@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from fedatoms.data.batches import cast_inputs, cast_targets
 from fedatoms.engine.peers import gather, owned, union
 from fedatoms.engine.runtime import Runtime, scored_at_once
 from fedatoms.engine.state import State
-from fedatoms.objectives.base import Metric, Objective
+from fedatoms.objectives.base import Metric, Objective, Running
 
 
 class Score(NamedTuple):
@@ -53,6 +54,8 @@ class Score(NamedTuple):
 
 
 Means = Sequence[Tensor]  # of the statistics of each metric over samples, and of the loss
+Seen = Mapping[str, Running]  # by the names of the metrics that see all outputs
+NOTHING: Seen = MappingProxyType({})
 
 
 def evaluate(runtime: Runtime, state: State) -> dict[Scored, Score]:
@@ -83,21 +86,32 @@ def scored_model(state: State, which: Scored, clients: int) -> Params:
 
 def score(runtime: Runtime, params: Params) -> Score:
     """Evaluates a model on the test set."""
-    rows = torch.arange(len(runtime.data.test_y))
-    if runtime.peers.size > 1:
+    rows, seen = torch.arange(len(runtime.data.test_y)), begin_metrics(runtime.sim.objective)
+    if runtime.peers.size > 1 and not seen:
         return score_of(runtime.sim.objective, _shared_means(runtime, params, rows))
-    return score_of(runtime.sim.objective, [one.double().mean(0) for one in _outcomes(runtime, params, rows)])
+    each = _outcomes(runtime, params, rows, [seen])
+    return score_of(runtime.sim.objective, [one.double().mean(0) for one in each], seen)
 
 
-def score_of(objective: Objective, means: Means) -> Score:
-    """Turns means over samples into a score.
+def begin_metrics(objective: Objective) -> Seen:
+    """Begins the metrics of an objective that see all outputs of a test set.
+
+    >>> from fedatoms.objectives import classification
+    >>> begin_metrics(classification())
+    {}
+    """
+    return {metric.name: metric.running() for metric in objective.metrics if metric.running is not None}
+
+
+def score_of(objective: Objective, means: Means, seen: Seen = NOTHING) -> Score:
+    """Turns means over samples, and what other metrics have seen, into a score.
 
     >>> from fedatoms.objectives import regression
     >>> score_of(regression(), [torch.tensor(4.0), torch.tensor(1.5), torch.tensor([4.0, 0.0, 8.0]), torch.tensor(4.0)])
     Score(rmse=2.0, loss=4.0, worst=None, spread=None, others={'mae': 1.5, 'r2': 0.5})
     """
     pairs = zip(objective.metrics, means, strict=False)  # the loss comes last
-    first, *others = (metric.times * float(metric.each(mean.cpu()[None])[0]) for metric, mean in pairs)
+    first, *others = (metric.times * _number(metric, mean, seen) for metric, mean in pairs)
     names = [metric.name for metric in objective.metrics[1:]]
     return Score(first, float(means[-1]), scale=objective.scale, others=dict(zip(names, others, strict=True)))
 
@@ -105,23 +119,27 @@ def score_of(objective: Objective, means: Means) -> Score:
 def personal_score(runtime: Runtime, state: State) -> Score:
     """Evaluates the server's model with each client's personal parameters on that client's test images."""
     tested = torch.tensor([float(len(part)) for part in runtime.data.test_parts], dtype=torch.float64)
-    return over_clients(runtime.sim.objective, personal_sums(runtime, state), tested)
+    all_of_them, own = begin_metrics(runtime.sim.objective), [begin_metrics(runtime.sim.objective) for _ in tested]
+    if not all_of_them:
+        return over_clients(runtime.sim.objective, personal_sums(runtime, state), tested)
+    if runtime.peers.size > 1:
+        raise ValueError(
+            f"'{next(iter(all_of_them))}' sees the outputs of all clients' own models, which no process has. Train in "
+            f"one process, or leave it out of the metrics."
+        )
+    sums = personal_sums(runtime, state, [[all_of_them, one] for one in own])
+    return over_clients(runtime.sim.objective, sums, tested, all_of_them, own)
 
 
-def personal_sums(runtime: Runtime, state: State) -> list[Tensor]:
+def personal_sums(runtime: Runtime, state: State, seen: Sequence[Sequence[Seen]] = ()) -> list[Tensor]:
     """Adds up what is known of each client's test images, (C, ...), in float64: of each metric, and the loss."""
     server, parts = state.server.params, runtime.data.test_parts
     mine = owned(runtime.peers, range(len(parts)))
-    found: dict[int, list[Tensor]] = {}
-    trees_of = ((client, _own(runtime, state, client)) for client in mine)
-    owners = ((client, tree) for client, tree in trees_of if tree)
-    while some := dict(islice(owners, _clients_at_once(runtime))):  # a few at a time: all may not fit into memory
-        outcomes = _own_outcomes(runtime, server, list(some.values()), [parts[client] for client in some])
-        found.update(zip(some, map(_sums, outcomes), strict=True))
-    alike = [client for client in mine if client not in found and len(parts[client])]  # nothing of their own
-    if alike:
-        each = _outcomes(runtime, server, torch.arange(len(runtime.data.test_y)))
-        found |= {client: _sums(one[parts[client].to(runtime.sim.device)] for one in each) for client in alike}
+    if seen:
+        whole = ((client, {**server, **_own(runtime, state, client)}) for client in mine if len(parts[client]))
+        found = {client: _sums(_outcomes(runtime, params, parts[client], seen[client])) for client, params in whole}
+    else:
+        found = _sums_at_once(runtime, state, mine)
     if runtime.peers.size > 1:
         found = union(runtime.peers, found)
     nothing = [torch.zeros_like(one) for one in next(iter(found.values()), [])]  # of clients that are not tested
@@ -129,8 +147,25 @@ def personal_sums(runtime: Runtime, state: State) -> list[Tensor]:
     return [torch.stack(column).cpu() for column in columns]
 
 
-def over_clients(objective: Objective, sums: Means, tested: Tensor) -> Score:
-    """Combines what clients' results add up to over ``tested`` samples each, in float64.
+def _sums_at_once(runtime: Runtime, state: State, clients: list[int]) -> dict[int, list[Tensor]]:
+    """Adds up what is known of some clients' test images, several clients at a time: all may not fit into memory."""
+    server, parts, found = state.server.params, runtime.data.test_parts, dict[int, list[Tensor]]()
+    trees_of = ((client, _own(runtime, state, client)) for client in clients)
+    owners = ((client, tree) for client, tree in trees_of if tree)
+    while some := dict(islice(owners, _clients_at_once(runtime))):
+        outcomes = _own_outcomes(runtime, server, list(some.values()), [parts[client] for client in some])
+        found.update(zip(some, map(_sums, outcomes), strict=True))
+    alike = [client for client in clients if client not in found and len(parts[client])]  # nothing of their own
+    if alike:
+        each = _outcomes(runtime, server, torch.arange(len(runtime.data.test_y)))
+        found |= {client: _sums(one[parts[client].to(runtime.sim.device)] for one in each) for client in alike}
+    return found
+
+
+def over_clients(
+    objective: Objective, sums: Means, tested: Tensor, seen: Seen = NOTHING, own: Sequence[Seen] = ()
+) -> Score:
+    """Combines what clients' results add up to over ``tested`` samples each, in float64, and what metrics have seen.
 
     >>> from fedatoms.objectives import classification
     >>> right, loss = torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0])
@@ -141,9 +176,12 @@ def over_clients(objective: Objective, sums: Means, tested: Tensor) -> Score:
         raise ValueError("no client has a part of the test set, so no own model can be scored. Use own_test=classes.")
     metric, some = objective.metrics[0], tested > 0
     counts = tested[some].reshape(-1, *[1] * (sums[0].dim() - 1))
-    each = metric.each(sums[0][some] / counts).sort(descending=not metric.higher).values
+    each = metric.each(sums[0][some] / counts)
+    if metric.running is not None:
+        each = torch.tensor([own[client][metric.name].compute() for client in some.nonzero()[:, 0].tolist()])
+    each = each.double().sort(descending=not metric.higher).values
     worst = each[: max(round(len(each) / 10), 1)].mean()
-    whole = score_of(objective, [one.sum(0) / tested.sum() for one in sums])
+    whole = score_of(objective, [one.sum(0) / tested.sum() for one in sums], seen)
     return whole._replace(worst=metric.times * float(worst), spread=metric.times * float(each.std(correction=0)))
 
 
@@ -169,6 +207,12 @@ def _shared_means(runtime: Runtime, params: Params, rows: Tensor) -> list[Tensor
     sums = _sums(_outcomes(runtime, params, mine)) if len(mine) else []
     everyone = [each for each in gather(runtime.peers, sums) if each]
     return [torch.stack(column).sum(0) / len(rows) for column in zip(*everyone, strict=True)]
+
+
+def _number(metric: Metric, mean: Tensor, seen: Seen) -> float:
+    if metric.running is not None:
+        return seen[metric.name].compute()
+    return float(metric.each(mean.cpu()[None])[0])
 
 
 def _factor(metric: Metric) -> float:
@@ -212,12 +256,15 @@ def _together(runtime: Runtime, server: Params, own: list[Params], parts: list[T
 
 
 @torch.no_grad()
-def _outcomes(runtime: Runtime, params: Params, rows: Tensor) -> list[Tensor]:
-    """Returns for each test sample what each metric knows of it, and its loss."""
+def _outcomes(runtime: Runtime, params: Params, rows: Tensor, seen: Sequence[Seen] = ()) -> list[Tensor]:
+    """Returns for each test sample what each metric knows of it, and its loss; shows the batches to other metrics."""
     found = []
     for some in rows.to(runtime.sim.device).split(scored_at_once(runtime.sim.device)):
         x, y = _tested(runtime, some)
-        found.append(_of_samples(runtime.sim.objective, runtime.predict(params, x), y))
+        outputs = runtime.predict(params, x)
+        found.append(_of_samples(runtime.sim.objective, outputs, y))
+        for running in (running for each in seen for running in each.values()):
+            running.update(outputs, y)
     return [torch.cat(one) for one in zip(*found, strict=True)]
 
 

@@ -201,9 +201,19 @@ def _simulation(task: Task, experiment: Experiment, data: Federation) -> Simulat
         torch.manual_seed(experiment.seed)
         model = parametrise(experiment, task.model())
     sim = assemble(replace(experiment, map="one_by_one", score="server"), model, data, objective=task.objective)
+    _check_metrics(sim, experiment)
     if sim.personal.collaboration is not None:
         raise ValueError(
             f"--personal {experiment.personal} needs a step on the server that compares clients, which Flower's nodes "
             f"do not send. Use it in the simulator, or another method here."
         )
     return sim
+
+
+def _check_metrics(sim: Simulation, experiment: Experiment) -> None:
+    whole = [metric.name for metric in sim.objective.metrics if metric.running is not None]
+    if whole and experiment.personal != "none":
+        raise ValueError(
+            f"metric {whole[0]!r} needs the outputs of all test samples, which nodes do not send, so --personal "
+            f"{experiment.personal} cannot be scored. Use a metric that is a mean over samples."
+        )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedatoms.objectives._multi_label import multi_label as multi_label
     from fedatoms.objectives._regression import regression as regression
     from fedatoms.objectives._segmentation import segmentation as segmentation
+    from fedatoms.objectives._torchmetrics import torchmetric as torchmetric
     from fedatoms.objectives.base import Metric as Metric
     from fedatoms.objectives.base import Objective as Objective
     from fedatoms.objectives.base import Targets as Targets
@@ -38,7 +39,7 @@ def objective(name: str, strength: float | None = None) -> "Objective":
     return TABLE.build(name, strength, Objective)
 
 
-_HOMES = {**TABLE.homes(), **dict.fromkeys(("Metric", "Objective", "Targets"), "base")}
+_HOMES = {**TABLE.homes(), **dict.fromkeys(("Metric", "Objective", "Targets"), "base"), "torchmetric": "_torchmetrics"}
 __all__ = sorted(["OBJECTIVES", "objective", *_HOMES])
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__, _HOMES)

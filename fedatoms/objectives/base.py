@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,12 +15,30 @@ Kind = Literal["whole", "real", "any"]
 _PART = 1024  # samples that are looked at together
 
 
+class Running(Protocol):
+    """What a metric has seen of a test set so far, for a score that is no function of means, such as a rank."""
+
+    def update(self, outputs: Tensor, y: Tensor, /) -> None: ...
+
+    def compute(self) -> float: ...
+
+
+def no_rows(outputs: Tensor, y: Tensor) -> Tensor:
+    """Returns nothing of each sample, for a metric that sees all of them.
+
+    >>> no_rows(torch.ones(2, 3), torch.ones(2))
+    tensor([0., 0.])
+    """
+    return torch.zeros(len(y), device=y.device)
+
+
 class Metric(NamedTuple):
     """A score: statistics of each sample, and the function that turns their mean over samples into a number.
 
     Means of clients, weighted by their samples, are then as exact as those of one pool: a root mean squared error is
     the root of the mean square, an intersection over union the ratio of two means. With the unit "%" the number is a
-    share, and written times 100.
+    share, and written times 100. A score that means do not make has ``running``, a function without arguments that
+    begins it anew, and ``no_rows`` for its statistics.
     """
 
     name: str
@@ -30,6 +48,7 @@ class Metric(NamedTuple):
     higher: bool = True  # is better
     low: float = -math.inf  # no score is lower
     high: float = math.inf
+    running: Callable[[], Running] | None = None
 
     @property
     def times(self) -> float:

@@ -106,6 +106,9 @@ def check_outputs(objective: Objective, returned: object, y: Tensor, classes: in
     _check_rows(objective.loss, outputs, y, "loss", shapes)
     for metric in objective.metrics:
         _check_rows(metric.of, outputs, y, f"metric {metric.name!r}", shapes, alone=metric.value is None)
+        if metric.running is not None:
+            with _failing(f"metric {metric.name!r}", shapes):
+                metric.running().update(outputs, y)
     return outputs
 
 
