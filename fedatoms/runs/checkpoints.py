@@ -2,7 +2,9 @@
 
 import errno
 import json
+import re
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypedDict
 
@@ -287,10 +289,19 @@ def _tidy(folder: Path, clients: Clients) -> None:
     found = [index for index in map(_index_of, _manifests(folder)[-KEPT:]) if index]
     _remove_checkpoints(folder, {one.name for index in found for one in index.segments})
     tables = [*(index.tables.files for index in found), _table(clients)]
-    needed = {file_name(client, version) for table in tables for client, (version, _) in enumerate(table.tolist())}
+    versions = [list[int](table[:, 0].tolist()) for table in tables]
     for path in (folder / "clients").glob("*"):
-        if path.name not in needed:
+        if not _is_in(versions, path.name):
             path.unlink()
+
+
+def _is_in(versions: Sequence[Sequence[int]], name: str) -> bool:
+    """Says whether a file is that of its client in one of some tables, by the versions in them."""
+    parts = re.fullmatch(r"([0-9]+)-([0-9]+)\.safetensors", name)
+    if parts is None:
+        return False
+    client, version = int(parts[1]), int(parts[2])
+    return any(client < len(each) and each[client] == version for each in versions)
 
 
 def _remove_checkpoints(folder: Path, segments: set[str]) -> None:
