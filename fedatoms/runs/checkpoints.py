@@ -35,7 +35,7 @@ from fedatoms.engine.peers import ALONE, Peers, gather, own_rows
 from fedatoms.engine.remote import misfit_of
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
-from fedatoms.runs.client_index import INDEX, Index, Tables, extended, read_index
+from fedatoms.runs.client_index import INDEX, Index, Tables, extended, is_file_of, read_index
 
 KEPT = 2  # the last checkpoint, and one to fall back to
 
@@ -315,10 +315,9 @@ def _tidy(folder: Path, live: list[Tensor]) -> None:
     """Removes all that neither the last checkpoints nor these tables need, by lists of what there is."""
     found = [index for index in map(_index_of, _manifests(folder)[-KEPT:]) if index]
     _remove_checkpoints(folder, {one.name for index in found for one in index.segments})
-    tables = [*(index.tables.files for index in found), *live]
-    needed = {file_name(client, version) for table in tables for client, (version, _) in enumerate(table.tolist())}
+    versions = [list[int](table[:, 0].tolist()) for table in (*(index.tables.files for index in found), *live)]
     for path in (folder / "clients").glob("*"):
-        if path.name not in needed:
+        if not is_file_of(versions, path.name):
             path.unlink(missing_ok=True)  # a process may give a file its name while another fails
 
 

@@ -5,6 +5,7 @@ those before it that are at most twice as large, so that there are few, and an e
 the number of clients can be doubled.
 """
 
+import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,6 +55,19 @@ def extended(folder: Path, index: Index, tables: Tables, number: int) -> Index:
     if len(clients):
         kept.append(_write(folder, clients, tables, number))
     return Index(tables, tuple(kept))
+
+
+def is_file_of(versions: Sequence[Sequence[int]], name: str) -> bool:
+    """Says whether a file is that of its client in one of some tables, by the versions in them.
+
+    >>> is_file_of([[-1, 4]], "000001-000004.safetensors"), is_file_of([[-1, 4]], "000000-000004.safetensors")
+    (True, False)
+    """
+    parts = re.fullmatch(r"([0-9]+)-([0-9]+)\.safetensors", name)
+    if parts is None:
+        return False
+    client, version = int(parts[1]), int(parts[2])
+    return any(client < len(each) and each[client] == version for each in versions)
 
 
 def changed(before: Tables, after: Tables) -> Tensor:
