@@ -100,9 +100,10 @@ def _parsed(words: Sequence[str]) -> Job:
     if words[:1] == ["--version"]:
         print(f"fedatoms {__version__}")
         return lambda: 0
-    for word in words:
+    for flag, word in itertools.pairwise(["", *words]):
         if "\0" in word:  # which no path and no name can have
-            raise ValueError(f"{word!r} has a null byte in it. Leave it out.")
+            named = f"{flag} " if flag.startswith("-") else ""
+            raise ValueError(f"{named}{repr(word)[1:-1]} has a null byte in it. Leave it out.")
     path, command = _chosen(words)
     check_alone(" ".join(path))
     rest = list(words[len(path) :]) or (["--help"] if command.needs_words else [])
