@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedatoms.core import trees
-from fedatoms.core.options import RANGES, Weighting
+from fedatoms.core.options import Weighting, check_range
 from fedatoms.core.trees import Memory, Params
 
 
@@ -121,13 +121,12 @@ class Algorithm(NamedTuple):
     penalty: Penalty | None = None  # seen, see, broadcast, own memory -> a term of each sample's loss
 
 
-def require(value: float, name: str, *, below: float = RANGES["strength"].high, or_zero: bool = False) -> None:
-    """Refuses a strength that is not positive or too large.
+def require(value: float, name: str, *, share: bool = False, or_zero: bool = False) -> None:
+    """Refuses a strength that is not positive or too large; a ``share`` is below 1.
 
     >>> require(-1.0, "a")
     Traceback (most recent call last):
     ...
-    ValueError: a=-1.0 is not a strength between 0 and 1e+06. Leave it out for the default.
+    ValueError: a=-1.0 is not a positive number. Use None, or leave it out, for its default.
     """
-    if not (0 < value < below or (or_zero and value == 0)):
-        raise ValueError(f"{name}={value} is not a strength between 0 and {below:g}. Leave it out for the default.")
+    check_range(f"method {'share' if share else 'strength'}{' or 0' * or_zero}", value, name)
