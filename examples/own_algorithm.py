@@ -1,39 +1,32 @@
-"""An algorithm of your own, in twenty lines: FedExP, whose server extrapolates where clients disagree.
+"""An algorithm of your own, in twenty lines: FedAdagrad, whose server divides moves by the root of all squared ones.
 
-Jhunjhunwala et al., "FedExP: Speeding up Federated Averaging via Extrapolation", ICLR 2023. In this folder, type
-`fedatoms run --algorithm own_algorithm:fedexp`.
+Reddi et al., "Adaptive Federated Optimization", ICLR 2021. In this folder, type
+`fedatoms run --algorithm own_algorithm:fedadagrad`.
 """
 
-import torch
-from torch import Tensor
-
 import fedatoms
-from fedatoms.algorithms import Algorithm, Server, Work
+from fedatoms.algorithms import Algorithm, Server
 from fedatoms.core import trees
 from fedatoms.core.trees import Memory, Params
 
 
-def fedexp(epsilon: float = 1e-3) -> Algorithm:
-    """Takes the mean move ``d`` times ``max(1, mean of |d_k|^2 / (2 (|d|^2 + epsilon)))``."""
+def fedadagrad(server_lr: float = 0.1, tau: float = 1e-3) -> Algorithm:
+    """Takes the mean move ``d``: ``v += d^2``, ``w += server_lr * d / (sqrt(v) + tau)``."""
 
-    def report(params: Params, server: Server, memory: Memory, work: Work) -> tuple[Memory, Memory]:
-        squares = trees.apply(lambda w, start: (w - start).square().sum(), params, server.params)
-        return {"params": params, "squares": squares}, memory
+    def squares(params: Params) -> Memory:
+        return {"squares": trees.zeros_like(params)}
 
     def aggregate(server: Server, mean: Memory, participation: float) -> Server:
         move = trees.subtract(mean["params"], server.params)
-        step = _sum(mean["squares"]) / (2 * (_sum(trees.apply(lambda d: d.square().sum(), move)) + epsilon))
-        params = trees.apply(lambda w, d: w + step.clamp(min=1.0) * d, server.params, move)
-        return Server(params, server.memory)
+        v = trees.apply(lambda old, d: old + d.square(), server.memory["squares"], move)
+        step = trees.apply(lambda d, total: d / (total.sqrt() + tau), move, v)
+        return Server(trees.add(server.params, step, server_lr), {"squares": v})
 
-    return Algorithm(report=report, aggregate=aggregate)
-
-
-def _sum(tree: Params) -> Tensor:
-    return torch.stack(list(tree.values())).sum()
+    return Algorithm(server_memory=squares, aggregate=aggregate)
 
 
 if __name__ == "__main__":
-    fedatoms.testing.check_algorithm(fedexp)  # the laws that our own algorithms keep, in seconds
-    experiment = fedatoms.Experiment(algorithm="own_algorithm:fedexp", strength=1e-2, clients=10, rounds=2, epochs=1)
+    fedatoms.testing.check_algorithm(fedadagrad)  # the laws that our own algorithms keep, in seconds
+    name = "own_algorithm:fedadagrad"
+    experiment = fedatoms.Experiment(algorithm=name, strength=0.05, clients=10, rounds=2, epochs=1)
     print(f"accuracy {fedatoms.run(experiment).accuracy['server'].final:.1f} %")

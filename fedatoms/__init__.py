@@ -71,17 +71,17 @@ _MOVED = {  # names of 0.1.0, for the error that says where each is now
 
 
 def _hint(name: str) -> str:
-    """Says where a name is that is not here: one that has moved, or the nearest here or among the methods."""
+    """Says where a name is that is not here: one that has moved, or the nearest here or in a folder."""
     if name in _MOVED:
         return f". fedatoms.{name} has moved since 0.1.0: use fedatoms.{_MOVED[name]}.{name}"
-    places = {each: f"fedatoms.{folder}.{each}" for each, folder in _MOVED.items()}
-    for folder in ("algorithms", "personal", "objectives", "optimisers"):  # these need no torch
+    places = dict[str, str]()
+    for folder in _FOLDERS:  # none needs torch before one of its names is used
         places |= {each: f"fedatoms.{folder}.{each}" for each in importlib.import_module(f"fedatoms.{folder}").__all__}
     return did_you_mean(name, {**places, **{each: f"fedatoms.{each}" for each in __all__}})
 
 
+_FOLDERS = {name: name for name in (*__all__, *_BESIDE) if name not in _HOMES and name != "__version__"}
 if not TYPE_CHECKING:
-    _FOLDERS = {name: name for name in (*__all__, *_BESIDE) if name not in _HOMES}
     __getattr__ = lazily(__name__, {**_HOMES, **_FOLDERS}, _hint)
 
 

@@ -15,7 +15,7 @@ def fedavgm(momentum: float = 0.9, server_lr: float = 1.0) -> Algorithm:
     >>> fedavgm().weighting
     'samples'
     """
-    require(momentum, "momentum", below=1.0)
+    require(momentum, "momentum", share=True)
     require(server_lr, "server_lr")
 
     def velocity(params: Params) -> Memory:
@@ -36,8 +36,8 @@ def fedadam(server_lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: flo
     ['first', 'second']
     """
     require(server_lr, "server_lr")
-    require(b1, "b1", below=1.0, or_zero=True)
-    require(b2, "b2", below=1.0, or_zero=True)
+    require(b1, "b1", share=True, or_zero=True)
+    require(b2, "b2", share=True, or_zero=True)
     require(tau, "tau", or_zero=True)
 
     def moments(params: Params) -> Memory:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedatoms.core import trees
 from fedatoms.core.lookup import shown
-from fedatoms.core.options import RANGES, Weighting
+from fedatoms.core.options import Weighting, check_range
 from fedatoms.core.trees import Memory, Params
 
 
@@ -172,13 +172,12 @@ def check_terms(terms: object, samples: int) -> Tensor:
     )
 
 
-def require(value: float, name: str, *, below: float = RANGES["strength"].high, or_zero: bool = False) -> None:
-    """Refuses a strength that is not positive or too large.
+def require(value: float, name: str, *, share: bool = False, or_zero: bool = False) -> None:
+    """Refuses a strength that is not positive or too large; a ``share`` is below 1.
 
     >>> require(-1.0, "a")
     Traceback (most recent call last):
     ...
-    ValueError: a=-1.0 is not a strength between 0 and 1e+06. Leave it out for the default.
+    ValueError: a=-1.0 is not a positive number. Use None, or leave it out, for its default.
     """
-    if not (0 < value < below or (or_zero and value == 0)):
-        raise ValueError(f"{name}={value} is not a strength between 0 and {below:g}. Leave it out for the default.")
+    check_range(f"method {'share' if share else 'strength'}{' or 0' * or_zero}", value, name)

@@ -1,13 +1,13 @@
 """The command line: every command with its one-line summary; imports all layers, torch only when it must."""
 
 import importlib
-import inspect
 import itertools
 import os
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from inspect import getdoc  # a command of that name lies in this folder
 from typing import Annotated, NamedTuple, Union, cast
 
 from tyro.conf import Suppress, subcommand
@@ -53,7 +53,7 @@ COMMANDS = {
     "personalize": Command("fit a client that joins later", "personalize:options", needs_words=True),
     "export": Command("write a run's network as ONNX, a torch program or weights", "export:options", needs_words=True),
     "explain": Command("measure what latent clients change in a run", "explain:options", needs_words=True),
-    "inspect": Command("say what atoms would do to a network", "networks:options", needs_words=True),
+    "inspect": Command("say what atoms would do to a network", "inspect:options", needs_words=True),
     "presets": Command("list the named experiments", "presets:options"),
     "bench": Command("measure speed and memory against a hand-written loop", "bench:options"),
     "flower": Command("run a real federation, on Flower", commands=FLOWER, needs_words=True, about=FEDERATION),
@@ -139,7 +139,7 @@ def _union(commands: Mapping[str, Command], path: Sequence[str], rest: Sequence[
         about = command.summary
         if [name] == path[:1]:
             made = _options(command, rest) if command.options else _union(command.commands, path[1:], rest)
-            about = filled(inspect.getdoc(made) or "" if command.options else command.about)
+            about = filled(getdoc(made) or "" if command.options else command.about)
         parts.append(Annotated[object, subcommand(name, constructor=cast(Options, made), description=about)])
     return Union[tuple(parts)]  # noqa: UP007 (a union of what is only known now)
 

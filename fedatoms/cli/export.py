@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.console import line, terminal, working
+from fedatoms.cli.console import line, suggest, terminal, working
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.options import Export
 
@@ -58,6 +58,7 @@ def _export(run: Path, to: Export, out: Path | None, client: int | None) -> int:
     line(console, f"file: {done.path}, {done.parameters:,} parameters in {done.size / 1000:.1f} kB{_older(replaces)}")
     line(console, f"check: {_checked(done)}")
     line(console, f'inputs: (N, {", ".join(map(str, shape))}), by fedatoms.adapt.inputs_of("{run}", images)')
+    suggest(console, (f"fedatoms personalize {run} --images FILE --out FILE", "fit it to a client that joins later"))
     return 0
 
 

@@ -117,8 +117,8 @@ def first_line(error: Exception) -> str:
 def as_typed(message: str, words: Sequence[str] = ()) -> str:
     """Says an error of the library in flags: those of an experiment, and those that were typed.
 
-    An argument is known by its value (``lr=-1``), by backquotes, or by a name that is no English word; what stands
-    inside a call is code, and stays.
+    An argument is known by its value (``lr=-1``), by backquotes, or by a name that is no English word; a method is
+    typed by its name. What stands inside another call is code, and stays, as do lists of valid words and of fields.
 
     >>> as_typed("lr=-1 is not positive. Lower `clip`, see batch_size, or use fit(images, lr=0.1).")
     '--lr -1 is not positive. Lower `--clip`, see --batch-size, or use fit(images, lr=0.1).'
@@ -132,7 +132,9 @@ def as_typed(message: str, words: Sequence[str] = ()) -> str:
     names = "|".join(sorted(filter(str.isidentifier, fields | typed), key=len, reverse=True))
     plain = "|".join(name for name in names.split("|") if "_" in name or name == "lr")
     argument = re.compile(
-        rf"(?P<call>\w\([^()]*\))|(?<![\w.'-])(?P<given>{names})=(?!lambda\b|=)(?:'(?P<text>[^'\s]+)')?"
+        rf"(?P<code>\w\([^()]*\)|Valid: [\w, -]+|lacks the fields? [\w, ]+)"
+        rf"|(?<![\w.'-])(?P<given>{names})=(?!lambda\b|=|[\w.]+\([^)])"
+        rf"(?:'(?P<text>[^'\s]+)'|fedatoms\.\w+\.(?P<made>\w+)\(\))?"
         rf"|`(?P<quoted>{names})`|(?<![\w./'-])(?P<plain>{plain})(?![\w=(/'-]|\.\w)"
     )
     return argument.sub(_as_flag, message)
@@ -165,11 +167,11 @@ def unboxed(text: str) -> str:
 
 
 def _as_flag(found: re.Match[str]) -> str:
-    if found["call"]:
+    if found["code"]:
         return found[0]
     flag = "--" + (found["given"] or found["quoted"] or found["plain"]).replace("_", "-")
     if found["given"]:
-        return f"{flag} {found['text'] or ''}"
+        return f"{flag} {found['text'] or (found['made'] or '').replace('_', '-')}"
     return f"`{flag}`" if found["quoted"] else flag
 
 

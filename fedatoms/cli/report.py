@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from fedatoms.cli.console import line, say, terminal
+from fedatoms.cli.console import line, say, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.lookup import counted
 
@@ -53,6 +53,7 @@ def _report(folders: Sequence[Path], out: Path, data_dir: Path | None) -> int:
     line(console, f"page: {done.page}, {found}, {done.page.stat().st_size / 1e6:.1f} MB")
     line(console, f"data: {done.csv}")
     line(console, f"open: {done.page.resolve().as_uri()}{' (replaces an older page)' * replaces}")
+    suggest(console, (f"fedatoms runs {folders[0]}", "the same runs as a table, with those that have no result"))
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from fedatoms.cli.args import flags, updated
-from fedatoms.cli.console import line, overall, repeatable, say, terminal
+from fedatoms.cli.console import line, overall, repeatable, say, suggest, terminal
 from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.evidence.paper.study_list import Study, studies
 
@@ -132,3 +132,4 @@ def _show(wanted: Sequence[Study], asked: Sequence["plan.Job"], settings: "Repro
         page = report([out], out / "report.html", data_dir if data_dir.is_dir() else None).page
         line(console, f"page: {page}")
         line(console, f"open: {page.resolve().as_uri()}")
+        suggest(console, (f"fedatoms runs {out}", "its runs as a table"))

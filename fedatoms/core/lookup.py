@@ -64,6 +64,15 @@ def counted(numbers: int | Iterable[int], word: str) -> str:
     return f"{'/'.join(f'{number:,}' for number in sorted(found))} {word}{'' if found == {1} else 's'}"
 
 
+def article(word: str) -> str:
+    """Returns the article of a word.
+
+    >>> article("objective"), article("training")
+    ('an', 'a')
+    """
+    return "an" if word[0] in "aeiou" else "a"
+
+
 def shown(value: object, most: int = 60) -> str:
     """Shows a value in an error: the beginning of what Python writes, or its type where that takes several lines.
 

@@ -2,10 +2,11 @@
 
 import importlib
 import inspect
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, NamedTuple, TypeVar
 
-from fedatoms.core.lookup import find, nearest
+from fedatoms.core.lookup import article, find, nearest, one_line
 from fedatoms.core.outside import Factory, check_is_no_file, from_outside, naming
 
 T = TypeVar("T")
@@ -66,11 +67,11 @@ class Table(NamedTuple):
         factory, argument = self._outside(name) if ":" in name else self._inside(name)
         if strength is not None and argument is None:
             raise ValueError(
-                f"{self.strength}={strength}, but {name} has none. Leave it out, or use {_article(self.kind)} "
+                f"{self.strength}={strength}, but {name} has none. Leave it out, or use {article(self.kind)} "
                 f"{self.kind} that has one: {self.strengths()}."
             )
         with naming({self.kind: name}):
-            made = factory() if strength is None or argument is None else factory(**{argument: strength})
+            made = factory() if strength is None or argument is None else self._strong(factory, argument, strength)
         if not isinstance(made, of):
             raise ValueError(
                 f"{self.field}={name!r} returns {type(made).__name__}: a factory must return a {self._public(of)}."
@@ -87,6 +88,14 @@ class Table(NamedTuple):
         functions = {known: method.factory.partition(":")[2] for known, method in self.methods.items()}
         near = nearest(name.replace("_", "-"), functions, cutoff=0.6) if isinstance(name, str) else ""
         return f"{self.package}.{functions[near or next(iter(functions))]}()"
+
+    def _strong(self, factory: Factory, argument: str, strength: float) -> object:
+        """Calls a factory with a strength; its errors call that what the caller calls it."""
+        try:
+            return factory(**{argument: strength})
+        except ValueError as error:
+            renamed = re.sub(rf"(?<![\w.]){argument}(?==)", self.strength, one_line(error))
+            raise ValueError(renamed).with_traceback(error.__traceback__) from error
 
     def _inside(self, name: str) -> tuple[Factory, str | None]:
         if name not in self.methods:
@@ -116,10 +125,6 @@ _TAKEN = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
     inspect.Parameter.KEYWORD_ONLY,
 )
-
-
-def _article(word: str) -> str:
-    return "an" if word[0] in "aeiou" else "a"
 
 
 def in_words(names: Iterable[str], last: str = "or") -> str:

@@ -113,6 +113,7 @@ COUNT_OR_NONE = COUNT._replace(low=0, use="0 or a whole number above it")
 SHARE = Range(0, 1, "[)", "for example 0.1, or 0 for none")
 POSITIVE = Range(0, 1e6, "(]", "for example 0.1")
 NOT_NEGATIVE = Range(0, 1e6, "[]", "0 or a positive number")
+DEFAULT = "None, or leave it out, for its default"
 HUGE = 2**63 - 1  # what a file of numbers holds
 LAST = sys.float_info.max
 ANY = 1e12  # where a large number means "no limit", or is a constant of a bound
@@ -131,7 +132,6 @@ RANGES: dict[str, Range] = {
     "clients": COUNT._replace(use="clients=100 (the paper's choice)", why="someone must hold the data"),
     "clip": NOT_NEGATIVE._replace(high=ANY),
     "dirichlet": Range(0, LAST, "(]", "for example 0.3 or 0.6", "it is the concentration of a Dirichlet law"),
-    "epsilon": Range(0, 1, "(]", "epsilon=1e-8"),
     "epochs": COUNT._replace(use="epochs=5", why="a client that is chosen must train"),
     "eval_every": COUNT._replace(high=HUGE),
     "failures": SHARE,  # without 1: nobody would ever report
@@ -155,6 +155,12 @@ RANGES: dict[str, Range] = {
     # of networks
     "channels": COUNT._replace(high=4096, use="for example 3"),
     "classes": COUNT._replace(high=10**5, use="for example 10"),
+    # of methods
+    "adamw epsilon": Range(0, 1, "(]", "epsilon=1e-8"),
+    "method share": Range(0, 1, "()", DEFAULT),
+    "method share or 0": SHARE._replace(use=DEFAULT),
+    "method strength": POSITIVE._replace(use=DEFAULT),
+    "method strength or 0": NOT_NEGATIVE._replace(use=DEFAULT),
     # of one client's training and data, in Python
     "workers": COUNT_OR_NONE._replace(high=1000, use="0 for none, or for example 4"),
     "align": NOT_NEGATIVE,

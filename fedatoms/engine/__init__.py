@@ -1,4 +1,8 @@
-"""A federation on one machine, round after round; imports core, nn, data, algorithms and personal."""
+"""A federation on one machine, round after round; imports core, nn, data, algorithms and personal.
+
+``round.advance`` is one round, ``round.select`` says which clients train in it, ``round.train_phases`` trains them,
+``server.aggregate`` makes the next model, and ``loop.rounds`` goes from round to round.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.algorithms.base import Algorithm, nothing
-from fedatoms.core.lookup import shown
+from fedatoms.core.lookup import article, shown
 from fedatoms.core.options import (
     CHOICES,
     MEANS_SCORED,
@@ -135,8 +135,7 @@ def _check_parts(sim: Simulation) -> None:
     }
     for name, (kind, what, use) in parts.items():
         if not isinstance(value := getattr(sim, name), kind):
-            article = "an" if what[0] in "ae" else "a"
-            raise ValueError(f"{name}={shown(value)} is not {article} {what}. Use {use}.")
+            raise ValueError(f"{name}={shown(value)} is not {article(what)} {what}. Use {use}.")
 
 
 def _check_scores(sim: Simulation) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
+from fedatoms.core.lookup import article
 from fedatoms.core.options import CHOICES, check_numbers, one_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.parse import fast_groups, fixed_groups, pattern_of, period_of, scored_models
@@ -44,8 +45,8 @@ def _check_methods(experiment: Experiment) -> None:
     for mine, other in ((ALGORITHMS, PERSONAL), (PERSONAL, ALGORITHMS)):
         name = getattr(experiment, mine.field)
         if name in other.methods and name not in (*mine.methods, "none"):
-            article = "an" if other.kind[0] == "a" else "a"
-            raise ValueError(f"{mine.field}={name!r} is {article} {other.kind}. Use {other.field}={name!r}.")
+            what = f"{article(other.kind)} {other.kind}"
+            raise ValueError(f"{mine.field}={name!r} is {what}. Use {other.field}={name!r}.")
 
 
 def _check_weights(experiment: Experiment) -> None:

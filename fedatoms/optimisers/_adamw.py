@@ -20,7 +20,7 @@ def adamw(b1: float = 0.9, b2: float = 0.999, epsilon: float = 1e-8) -> Optimise
     """
     for name, share in (("b1", b1), ("b2", b2)):
         check_range("momentum", share, name)
-    check_range("epsilon", epsilon)
+    check_range("epsilon", epsilon, command="adamw")
 
     def init(weights: Params) -> Memory:
         steps = next(iter(weights.values())).new_zeros(())

@@ -240,7 +240,7 @@ def _row(line: bytes, where: str, number: int, seal: int, *, must_be_sealed: boo
     values = fit(parse(line, where, older=not must_be_sealed), dict[str, object], where)
     schema = OtherRow if "metric" in values else Row
     if (found := fit(values, schema, where)["round"]) != number:
-        raise ValueError(f"{where} has round {found}, but {number} comes next")
+        raise ValueError(f"{where} has round {found + 1}, but {number + 1} comes next")
     if "metric" in values:
         _check_named(cast(OtherRow, values), where)
     content = unsealed(values, where, seal, must_be_sealed=must_be_sealed)  # with its extra columns

@@ -6,9 +6,10 @@ from fedatoms.core.lazy import lazily
 
 if TYPE_CHECKING:
     from fedatoms.testing.algorithm_laws import check_algorithm
+    from fedatoms.testing.objective_laws import check_objective
     from fedatoms.testing.optimiser_laws import check_optimiser
     from fedatoms.testing.personal_laws import check_personal
 
-__all__ = ["check_algorithm", "check_optimiser", "check_personal"]
+__all__ = ["check_algorithm", "check_objective", "check_optimiser", "check_personal"]
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, {f"check_{kind}": f"{kind}_laws" for kind in ("algorithm", "optimiser", "personal")})
+    __getattr__ = lazily(__name__, {name: f"{name.removeprefix('check_')}_laws" for name in __all__})

@@ -2,7 +2,7 @@
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,8 +40,12 @@ def simulation(model: nn.Module | None = None, data: Federation | None = None, *
     return replace(sim, **changes)  # type: ignore[arg-type]
 
 
-def clients(order: Sequence[int] = range(len(SIZES)), copies: int = 1) -> Federation:
+def clients(
+    order: Sequence[int] = range(len(SIZES)), copies: int = 1, targets: Callable[[Tensor], Tensor] = torch.clone
+) -> Federation:
     """Makes clients of 6x6 images in three classes; the same ones in another order, or with every sample repeated.
+
+    ``targets`` makes other targets of the classes.
 
     >>> [len(part) for part in clients(order=[1, 0], copies=2).parts]
     [14, 2]
@@ -49,7 +53,7 @@ def clients(order: Sequence[int] = range(len(SIZES)), copies: int = 1) -> Federa
     draws = torch.Generator().manual_seed(0)
     samples = [_images(size, draws) for size in (*SIZES, 12)]
     chosen = [(x.repeat(copies, 1, 1, 1), y.repeat(copies)) for x, y in (samples[client] for client in order)]
-    return federation(chosen, test=samples[-1])
+    return federation([(x, targets(y)) for x, y in chosen], test=(samples[-1][0], targets(samples[-1][1])))
 
 
 def network(*, norm: bool = True, dropout: bool = True) -> nn.Module:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from examples.fedavg_by_hand import fedavg_by_hand
 from fedatoms.algorithms import ALGORITHMS, Algorithm, Server, Work, algorithm, fedavgm, feddyn, fedprox, scaffold
-from fedatoms.core.options import Map
+from fedatoms.core.options import RANGES, Map
 from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import select
@@ -247,8 +247,20 @@ def test_a_simulation_refuses_what_it_cannot_do(changes: dict[str, object], word
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: feddyn(0.0), lambda: fedavgm(1.0), lambda: fedprox(-1.0), lambda: scaffold(0.0)]
+    ("make", "words"),
+    [
+        (lambda: feddyn(0.0), "^a=0.0 is not a positive number. Use None"),
+        (lambda: scaffold(0.0), "^server_lr=0.0 is not a positive number"),
+        (lambda: fedavgm(1.0), r"^momentum=1.0 is not in \(0, 1\)"),
+        (lambda: fedprox(-1.0), "^mu=-1.0 is negative"),
+        (lambda: fedprox(2e6), "^mu=2000000.0 is more than 1e6"),
+        (lambda: algorithm("fedavgm", 5), r"^strength=5 is not in \(0, 1\)"),
+    ],
 )
-def test_hyper_parameters_out_of_range_are_refused(make: Callable[[], Algorithm]) -> None:
-    with pytest.raises(ValueError, match="is not a strength between"):
+def test_hyper_parameters_out_of_range_are_refused(make: Callable[[], Algorithm], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_the_largest_strength_of_an_experiment_is_one_of_a_method() -> None:
+    assert fedprox(RANGES["strength"].high).client_memory({}) == {}

@@ -106,7 +106,7 @@ class Evil:
         (["--holdout", "nan"], ["--holdout nan"]),
         (["--algorithm", "fedprx"], ["'fedprx'", "'fedprox'"]),
         (["--strength", "0.1"], ["strength", "fedavg"]),
-        (["--algorithm", "feddyn", "--strength", "0"], ["a=0", "strength"]),
+        (["--algorithm", "feddyn", "--strength", "0"], ["--strength 0.0 is not a positive number"]),
         (["--dataset", "cifar"], ["'cifar'", "'cifar10'"]),
         (["--model", "lennet"], ["'lennet'", "'lenet'"]),
         (["--model", "lenet"], ["(1, 8, 8)"]),
@@ -368,10 +368,30 @@ def test_a_mistake_in_a_terminal_is_a_plain_line(
         ("decompose(net, atoms=9), or where=lambda name: True", "decompose(net, atoms=9), or where=lambda name: True"),
         ("the atoms of the head, in model 'lr' of runs/lr", "the atoms of the head, in model 'lr' of runs/lr"),
         ("fork=-1 is less than 0, as others=3 are", "--fork -1 is less than 0, as others=3 are"),
+        ("Use objective=fedatoms.objectives.multi_label().", "Use --objective multi-label."),
+        ("Use schedule=fedatoms.optimisers.cosine(rounds=9).", "Use schedule=fedatoms.optimisers.cosine(rounds=9)."),
+        ("unknown field 'x'. Valid: dataset, data_dir, lr.", "unknown field 'x'. Valid: dataset, data_dir, lr."),
+        ("it lacks the fields lr, batch_size and 3 more.", "it lacks the fields lr, batch_size and 3 more."),
     ],
 )
 def test_an_error_of_the_library_is_said_in_flags(said: str, shown: str) -> None:
     assert as_typed(said, ["--fork", "-1"]) == shown == as_typed(shown, ["--fork", "-1"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--algorithm fedavgm --strength 5", "--strength 5.0 is not in (0, 1). Use None"),
+        ("--algorithm fedprox --strength 2e6", "--strength 2000000.0 is more than 1e6. Use None"),
+        ("--objective-strength 1e5", "--objective-strength 100000.0 is not in [0, 1). Use for example 0.1"),
+        ("--personal ditto --personal-strength -1", "--personal-strength -1.0 is negative or not finite. Use None"),
+        ("--objective multi-label", "needs y of shape (n, labels), of 0 and 1. Use --objective classification."),
+    ],
+)
+def test_a_strength_that_no_method_has_is_named_by_its_flag(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in mistake(["run", *words.split()], capsys)
 
 
 def test_run_resume_and_saved_experiments(capsys: pytest.CaptureFixture[str]) -> None:

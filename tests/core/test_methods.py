@@ -230,7 +230,7 @@ def test_a_method_of_your_own_that_fails_in_a_round_is_named_there_and_in_the_fo
     assert state_of(Path("runs/x")).why == str(error.value)
 
 
-@pytest.mark.parametrize(("example", "name"), [("own_algorithm", "fedexp"), ("own_personal", "own_biases")])
+@pytest.mark.parametrize(("example", "name"), [("own_algorithm", "fedadagrad"), ("own_personal", "own_biases")])
 def test_the_examples_of_own_methods_run_and_are_short(
     example: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,7 +81,7 @@ CASES: dict[str, dict[str, object]] = {
     **{f"optimiser {name}": {"optimiser": name, "momentum": 0.0, "parametrisation": "atoms"} for name in OPTIMISERS},
     "schedules": {"algorithm": "scaffold", "schedule": "cosine", "warmup": 1, "step_schedule": "cosine"},
     "accumulation": {"algorithm": "scaffold", "accumulate": 2, "batch_size": 3},
-    "from outside": {"algorithm": "examples.own_algorithm:fedexp", "personal": "examples.own_personal:own_biases"},
+    "from outside": {"algorithm": "examples.own_algorithm:fedadagrad", "personal": "examples.own_personal:own_biases"},
 }
 
 

@@ -319,7 +319,7 @@ def test_a_method_that_needs_no_new_mechanism_is_short(name: str) -> None:
         ({"personal": "pfedpara"}, "no second factors.*parametrisation='pfedpara'"),
         ({"personal": "local-atom"}, "Did you mean 'local-atoms'"),
         ({"personal": "fedper", "personal_strength": 1.0}, "fedper has none"),
-        ({"personal": "ditto", "personal_strength": -1.0}, "pull=-1.0"),
+        ({"personal": "ditto", "personal_strength": -1.0}, "personal_strength=-1.0 is negative"),
         ({"personal": "fedper", "beta": "1/2", "slow_local": "keep"}, "would keep two"),
         ({"personal": "fedper", "clients": 100, "classes_per_client": 5, "score": "server"}, "test set lacks"),
         ({"personal": "fedper", "clients": 100, "classes_per_client": 5}, "test set lacks.*own_test=classes"),

@@ -232,7 +232,7 @@ def test_a_record_that_was_tampered_with_is_noticed(what: str, tmp_path: Path) -
         lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
         (folder / "rounds.jsonl").write_text("".join(lines[:1] + lines[2:]))
         (folder / "checkpoint" / "rounds" / "000004.jsonl").unlink()
-        with pytest.raises(ValueError, match=r"has round 2, but 1 comes next, and .* cannot be rebuilt: the second"):
+        with pytest.raises(ValueError, match=r"has round 3, but 2 comes next, and .* cannot be rebuilt: the second"):
             resume(folder, {"rounds": 5})
 
 

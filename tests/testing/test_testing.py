@@ -6,15 +6,16 @@ from collections.abc import Callable
 import pytest
 import torch
 from support import ROOT
-from torch import nn
+from torch import Tensor, nn
 
 from fedatoms.algorithms import ALGORITHMS, Algorithm, Server, algorithm, fedavg, scaffold
 from fedatoms.algorithms.base import replace_params
 from fedatoms.core import trees
 from fedatoms.core.trees import Memory, Params
 from fedatoms.nn.hadamard import factorise
+from fedatoms.objectives import OBJECTIVES, Metric, Objective, objective
 from fedatoms.personal import METHODS, Personal, Phase, local_atoms, personal
-from fedatoms.testing import check_algorithm, check_personal
+from fedatoms.testing import check_algorithm, check_objective, check_personal
 from fedatoms.testing.algorithm_laws import LAWS as ALGORITHM_LAWS
 from fedatoms.testing.personal_laws import LAWS as PERSONAL_LAWS
 
@@ -184,3 +185,36 @@ def test_checks_leave_the_threads_and_the_global_stream_alone() -> None:
     threads, stream = torch.get_num_threads(), torch.random.get_rng_state()
     check_algorithm(fedavg)
     assert torch.get_num_threads() == threads and torch.equal(torch.random.get_rng_state(), stream)
+
+
+OBJECTIVES_TRIED: dict[str, tuple[nn.Module, Callable[[Tensor], Tensor]]] = {
+    "classification": (nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), torch.clone),
+    "multi-label": (nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), lambda y: nn.functional.one_hot(y, 3)),
+    "regression": (nn.Sequential(nn.Flatten(), nn.Linear(36, 1)), torch.Tensor.double),
+    "segmentation": (nn.Conv2d(1, 3, 3, padding=1), lambda y: y[:, None, None].expand(-1, 6, 6).contiguous()),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_keeps_the_laws(name: str) -> None:
+    model, targets = OBJECTIVES_TRIED[name]
+    check_objective(lambda: objective(name), model.double(), targets)
+
+
+def error_of(**changes: object) -> Objective:
+    return objective("regression")._replace(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "law"),
+    [
+        (lambda: error_of(loss=lambda outputs, y: (outputs[:, 0] - y).abs().mean()), "one_row_each"),
+        (lambda: error_of(loss=lambda outputs, y: (outputs[:, 0] - y).abs() / len(y)), "one_row_each"),
+        (lambda: error_of(mean_loss=lambda outputs, y: (outputs[:, 0] - y).abs().sum()), "one_mean"),
+        (lambda: error_of(metrics=(Metric("gap", lambda outputs, y: y - 9, low=0.0),)), "within_bounds"),
+    ],
+)
+def test_an_objective_that_breaks_a_law_is_told_which(make: Callable[[], Objective], law: str) -> None:
+    model, targets = OBJECTIVES_TRIED["regression"]
+    with pytest.raises(AssertionError, match=f"breaks the law '{law}'"):
+        check_objective(make, model.double(), targets)
