@@ -135,8 +135,8 @@ def received(x: Inputs, y: Tensor, dtype: torch.dtype, device: torch.device) -> 
     >>> received(torch.tensor([1.5], dtype=torch.float64), torch.tensor([0]), torch.float32, torch.device("cpu"))
     (tensor([1.5000]), tensor([0]))
     """
-    there = each(lambda leaf: leaf.to(device, non_blocking=True), cast_inputs(x, None, dtype))
-    return there, cast_targets(y, dtype).to(device, non_blocking=True)
+    there = each(lambda leaf: trees.move(leaf, device), cast_inputs(x, None, dtype))
+    return there, trees.move(cast_targets(y, dtype), device)
 
 
 def cast_targets(y: Tensor, dtype: torch.dtype) -> Tensor:

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol, cast
 
 import numpy as np
@@ -25,6 +25,7 @@ from fedatoms.data.samples import (
     check_targets_alike,
     not_finite,
     stacked,
+    tensor_of,
 )
 
 Item = tuple[Arrays, Array]
@@ -59,6 +60,8 @@ class Pool:
         """Returns the samples of rows (..., B), seeded by keys (...); a row that is repeated, padding, is read once."""
         many, keys = rows.cpu().reshape(-1, rows.shape[-1]), key.cpu().reshape(-1).tolist()
         parts = [self._batch(some, seed) for some, seed in zip(many, keys, strict=True)]
+        if rows.dim() == 1:
+            return parts[0]
         xs, ys = [x for x, _ in parts], torch.stack([y for _, y in parts])
         columns = zip(*(leaves(x) for x in xs), strict=True)
         shaped = [torch.stack(column).reshape(*rows.shape, *column[0].shape[1:]) for column in columns]
@@ -67,7 +70,7 @@ class Pool:
     def labels(self, client: int) -> Tensor:
         """Reads all items of a client for their targets."""
         with _seeded(0):
-            return _stacked([(_NOTHING, self._item(row)[1]) for row in range(*self.first[client : client + 2])])[1]
+            return _stacked([(_NOTHING, self._item(client, n)[1]) for n in range(len(self.data_sets[client]))])[1]
 
     def expect(self, rows: Tensor) -> None:
         """Lets worker threads begin with the batches (C, B) that come next, if there are any workers."""
@@ -84,17 +87,31 @@ class Pool:
             waiting = self._expected.pop(rows.numpy().tobytes(), None) or self._submit(rows)
             x, y = _stacked([future.result() for future in waiting])
         else:
-            with _seeded(seed):
-                x, y = _stacked([self._item(row) for row in places])
+            x, y = self._read(list(places), seed)
         self._check(x, y, list(places))
         if len(places) == len(rows):
             return x, y
         back = torch.tensor([places[row] for row in rows.tolist()])
         return like(x, [leaf[back] for leaf in leaves(x)]), y[back]
 
+    def _read(self, rows: list[int], seed: int) -> tuple[Inputs, Tensor]:
+        """Reads items in order; rows of arrays all at once, since they draw nothing."""
+        client, number = self._address(rows[0])
+        one, start = self.data_sets[client], rows[0] - number
+        if min(rows) >= start and max(rows) < start + len(one):  # all of one client
+            numbers = [row - start for row in rows]
+            if isinstance(one, Rows):
+                with suppress(TypeError, ValueError, RuntimeError, IndexError):  # then one by one, which names the row
+                    return one.take(numbers)
+            with _seeded(seed):
+                return _stacked([self._item(client, number) for number in numbers])
+        with _seeded(seed):
+            return _stacked([self._item(*self._address(row)) for row in rows])
+
     def _submit(self, rows: Tensor) -> list[Future[Item]]:
         self._threads = self._threads or ThreadPoolExecutor(self.workers, "fedatoms-reader")
-        return [self._threads.submit(self._item, row) for row in dict.fromkeys(rows.tolist())]
+        each = dict.fromkeys(rows.tolist())
+        return [self._threads.submit(self._item, *self._address(row)) for row in each]
 
     def _check(self, x: Inputs, y: Tensor, rows: Sequence[int]) -> None:
         """Refuses a batch that is not finite, or has targets that the objective cannot have, and names the item."""
@@ -114,8 +131,7 @@ class Pool:
         client = int(np.searchsorted(self.first, row, side="right")) - 1
         return client, row - int(self.first[client])
 
-    def _item(self, row: int) -> Item:
-        client, number = self._address(row)
+    def _item(self, client: int, number: int) -> Item:
         try:
             x, y = cast(Item, self.data_sets[client][number])
             return x, y
@@ -143,6 +159,22 @@ class Rows:
             return tuple(_copied(leaf[number]) for leaf in x), _copied(self.y[number])
         return _copied(cast(Array, x)[number]), _copied(self.y[number])
 
+    def take(self, numbers: list[int]) -> tuple[Inputs, Tensor]:
+        """Returns some rows at once."""
+        x, y = self.x, _taken(self.y, numbers)
+        y = y if y.is_floating_point() else y.long()
+        if isinstance(x, dict):
+            return {name: _taken(leaf, numbers) for name, leaf in x.items()}, y
+        if isinstance(x, tuple | list):
+            return tuple(_taken(leaf, numbers) for leaf in x), y
+        return _taken(cast(Array, x), numbers), y
+
+
+def _taken(leaf: Array, numbers: list[int]) -> Tensor:
+    if isinstance(leaf, Tensor):
+        return leaf[numbers]
+    return torch.from_numpy(np.ascontiguousarray(leaf[numbers]))  # a copy, also of a read-only map
+
 
 def _copied(one: Array) -> Tensor:
     return one if isinstance(one, Tensor) else torch.tensor(np.asarray(one))  # a read-only map is no tensor
@@ -150,7 +182,8 @@ def _copied(one: Array) -> Tensor:
 
 def _stacked(items: Sequence[Item]) -> tuple[Inputs, Tensor]:
     try:
-        x, y = stacked([x for x, _ in items]), torch.stack([torch.as_tensor(y) for _, y in items])
+        x, ys = stacked([x for x, _ in items]), [y for _, y in items]
+        y = torch.tensor(ys) if {*map(type, ys)} == {int} else torch.stack([tensor_of(y) for y in ys])
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         raise ValueError(
             f"items of one batch are not numbers of one shape ({one_line(error)[:200]}). Give the data set a transform "
@@ -235,7 +268,7 @@ def _labels(pool: Pool, client: int, first: Tensor) -> Tensor:
     known = one.y if isinstance(one, Rows) else getattr(one, "targets", None)
     if known is None or getattr(one, "target_transform", None) is not None or not _begins(known, len(one), first):
         known = pool.labels(client)
-    y = torch.as_tensor(np.asarray(known))
+    y = tensor_of(np.asarray(known))
     check_targets_alike(y, first, name)
     return as_targets(y, name)
 

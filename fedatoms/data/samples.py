@@ -1,5 +1,7 @@
 """Samples from outside as tensors with a row for each: what cannot be trained on is refused, with its address."""
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence, Sized
 from typing import cast
 
@@ -97,7 +99,7 @@ def _materialise(dataset: Dataset[object], name: str) -> tuple[Inputs, Tensor]:
     try:
         items = [dataset[number] for number in range(len(dataset))]
         x, y = zip(*items, strict=True)
-        return stacked(x), torch.stack([torch.as_tensor(one) for one in y])
+        return stacked(x), torch.stack([tensor_of(one) for one in y])
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
         raise ValueError(
             f"{name}: the items of {type(dataset).__name__} are not pairs (x, y) of numbers, all of one shape "
@@ -105,16 +107,31 @@ def _materialise(dataset: Dataset[object], name: str) -> tuple[Inputs, Tensor]:
         ) from error
 
 
+def tensor_of(one: object) -> Tensor:
+    """Returns an array or a number as a tensor; torch warns of arrays that cannot be written, and we write none.
+
+    >>> tensor_of(2.5)
+    tensor(2.5000)
+    """
+    if isinstance(one, Tensor):
+        return one
+    if isinstance(one, np.ndarray) and not one.flags.writeable:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+            return torch.as_tensor(one)
+    return torch.as_tensor(one)
+
+
 def stacked(items: Sequence[Arrays]) -> Inputs:
     """Stacks the inputs of samples, each a tensor, or a tuple or dictionary of them."""
     first = items[0]
     if isinstance(first, Mapping):
         rows = cast(Sequence[Mapping[str, Array]], items)
-        return {str(key): torch.stack([torch.as_tensor(one[key]) for one in rows]) for key in first}
+        return {str(key): torch.stack([tensor_of(one[key]) for one in rows]) for key in first}
     if isinstance(first, tuple | list) and any(_is_array(part) for part in first):
         columns = zip(*cast(Sequence[Sequence[Array]], items), strict=True)
-        return tuple(torch.stack([torch.as_tensor(part) for part in column]) for column in columns)
-    return torch.stack([torch.as_tensor(one) for one in items])
+        return tuple(torch.stack([tensor_of(part) for part in column]) for column in columns)
+    return torch.stack([tensor_of(one) for one in items])
 
 
 def _is_array(one: object) -> bool:
@@ -154,7 +171,7 @@ def _check_kind(x: Tensor, first: Tensor, name: str) -> None:
 
 def _tensor(one: Array, name: str) -> Tensor:
     try:
-        made = torch.as_tensor(one)
+        made = tensor_of(one)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{name}: an array of type {getattr(one, 'dtype', type(one).__name__)} is no tensor ({one_line(error)}). "
@@ -211,7 +228,7 @@ def not_finite(x: Tensor) -> tuple[int, float] | None:
     >>> not_finite(torch.tensor([[0.0, 1.0], [2.0, float("nan")]]))
     (1, nan)
     """
-    if not x.is_floating_point():
+    if not x.is_floating_point() or math.isfinite(x.sum().item()):  # a sum is finite only if all its terms are
         return None
     broken = ~x.isfinite().flatten(1).all(1) if x.ndim > 1 else ~x.isfinite()
     if not broken.any():

@@ -13,6 +13,9 @@ from support.small import difference, identical, play
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from fedatoms.core import trees
+from fedatoms.core.inputs import leaves
+from fedatoms.data.batches import received
 from fedatoms.data.federations import federation
 from fedatoms.engine.loop import begin, train
 from fedatoms.engine.round import advance, select
@@ -129,6 +132,31 @@ def test_memory_maps_are_read_row_by_row(tmp_path: Path) -> None:
         play(replace(simulation(lazy=True), data=lazy), 1).server.params,
         play(replace(simulation(lazy=True), data=federation([(x, y)], test=(x, y))), 1).server.params,
     )
+
+
+@pytest.mark.parametrize("form", [lambda x: x, lambda x: (x, x), lambda x: {"a": x}])
+def test_rows_of_read_only_maps_are_taken_at_once_and_without_a_warning(tmp_path: Path, form: object) -> None:
+    """Warnings are errors here; and a row that is padding is repeated, as it is for items."""
+    x, y = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32), (np.arange(12) % 3).astype(np.uint8)
+    for name, each in (("x", x), ("y", y)):
+        np.save(tmp_path / f"{name}.npy", each)
+    maps, labels = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in "xy")
+    data = federation([(form(maps[:5]), labels[:5]), (form(maps[5:]), labels[5:])], test=(form(x), y), lazy=True)
+    rows = torch.tensor([[3, 1, 3], [7, 5, 5]])
+    found, targets = data.lazy.read(rows, torch.tensor([0, 1]))
+    for leaf in leaves(found):
+        assert torch.equal(leaf, torch.tensor(x)[rows])
+    assert torch.equal(targets, torch.tensor(y)[rows].long()) and torch.equal(data.y, torch.tensor(y).long())
+    mixed, _ = data.lazy.read(torch.tensor([1, 7]), torch.tensor(0))
+    assert all(torch.equal(leaf, torch.tensor(x)[[1, 7]]) for leaf in leaves(mixed))
+    assert np.array_equal(federation([(form(maps), labels)], test=(form(x), y)).y, y)
+
+
+def test_what_is_read_is_pinned_on_its_way_to_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = []
+    monkeypatch.setattr(trees, "move", lambda leaf, device: moved.append(leaf.dtype) or leaf)
+    received(torch.zeros(2, 3), torch.tensor([0, 1]), torch.float64, torch.device("cuda"))
+    assert moved == [torch.float64, torch.int64]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
