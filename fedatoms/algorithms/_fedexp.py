@@ -13,12 +13,13 @@ def fedexp(epsilon: float = 1e-3) -> Algorithm:
     """
     require(epsilon, "epsilon")
 
-    def report(params: Params, server: Server, memory: Memory, work: Work) -> tuple[Memory, Memory]:
-        return {"params": params, NUMBERS: {"squared": trees.squared(trees.subtract(params, server.params))}}, memory
-
     def aggregate(server: Server, mean: Memory, participation: float) -> Server:
         move = trees.subtract(mean["params"], server.params)
         step = (mean[NUMBERS]["squared"] / (2 * (trees.squared(move) + epsilon))).clamp(min=1.0)
         return Server(trees.apply(lambda w, d: w + step * d, server.params, move), server.memory)
 
-    return Algorithm(report=report, aggregate=aggregate, weighting="uniform")
+    return Algorithm(report=_report, aggregate=aggregate, weighting="uniform")
+
+
+def _report(params: Params, server: Server, memory: Memory, work: Work) -> tuple[Memory, Memory]:
+    return {"params": params, NUMBERS: {"squared": trees.squared(trees.subtract(params, server.params))}}, memory

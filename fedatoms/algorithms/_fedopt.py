@@ -18,15 +18,12 @@ def fedavgm(momentum: float = 0.9, server_lr: float = 1.0) -> Algorithm:
     require(momentum, "momentum", share=True)
     require(server_lr, "server_lr")
 
-    def velocity(params: Params) -> Memory:
-        return {"velocity": trees.zeros_like(params)}
-
     def aggregate(server: Server, mean: Memory, participation: float) -> Server:
         move = trees.subtract(mean["params"], server.params)
         v = trees.add(move, server.memory["velocity"], momentum)
         return Server(trees.add(server.params, v, server_lr), {"velocity": v})
 
-    return Algorithm(server_memory=velocity, aggregate=aggregate)
+    return Algorithm(server_memory=_velocity, aggregate=aggregate)
 
 
 def fedadam(server_lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3) -> Algorithm:
@@ -51,3 +48,7 @@ def fedadam(server_lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: flo
         return Server(params, {"first": first, "second": second})
 
     return Algorithm(server_memory=moments, aggregate=aggregate)
+
+
+def _velocity(params: Params) -> Memory:
+    return {"velocity": trees.zeros_like(params)}

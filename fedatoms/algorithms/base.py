@@ -23,6 +23,9 @@ class Work(NamedTuple):
     """What a client did in a round: where it started, its real steps, and how far that many unit gradients move.
 
     That has a meaning only for an algorithm that ``measures``; for others it is empty, and its unit 1.
+
+    >>> Work(start={}, steps=torch.tensor(3), displacement={}).units
+    tensor(1.)
     """
 
     start: Params  # the server's parameters, except those that the client keeps

@@ -549,9 +549,13 @@ def test_a_command_ends_with_the_next_one(capsys: pytest.CaptureFixture[str]) ->
         assert "next:  fedatoms report runs " in capsys.readouterr().out
     assert main(["report", "runs"]) == 0
     opened = f"open: {Path('report.html').resolve().as_uri()}"
-    assert capsys.readouterr().out.splitlines()[-1] == opened
+    *_, before, after = capsys.readouterr().out.splitlines()
+    assert before == opened and main(after.split("#")[0].split()[2:]) == 0
     assert main(["report", "runs/x"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"{opened} (replaces an older page)"
+    *_, before, after = capsys.readouterr().out.splitlines()
+    assert before == f"{opened} (replaces an older page)" and main(after.split("#")[0].split()[2:]) == 0
+    assert main(["export", "runs/x", "--to", "safetensors"]) == 0
+    assert "next:  fedatoms personalize runs/x --images FILE --out FILE" in capsys.readouterr().out
     assert main(["explain", "--bounds"]) == 0 and "next:  fedatoms explain RUN" in capsys.readouterr().out
 
 
