@@ -58,6 +58,8 @@ def fit(raw: object, kind: type[T], where: str) -> T:
         problem, _, place = str(error).replace("`", "").partition(" - at ")
         parts = [where, place.removeprefix("$").removeprefix("."), f"{problem[:1].lower()}{problem[1:]}"]
         raise ValueError(": ".join(filter(None, parts))) from None
+    except UnicodeEncodeError:  # a JSON text may hold half of a pair of escapes
+        raise ValueError(f"{where} holds a half character, which is no text") from None
 
 
 def sealed(values: Mapping[str, object], previous: int = 0) -> dict[str, object]:
