@@ -14,7 +14,7 @@ from msgspec import Meta
 from fedatoms.core.border import open_regular, read_bytes
 from fedatoms.core.files import replace_file
 from fedatoms.core.records import FORMAT, MOST, SEAL, fit, parse, read_record, sealed, unsealed
-from fedatoms.core.run_files import EXPERIMENT, RESULT, ROUNDS, SEGMENTS
+from fedatoms.core.run_files import EXPERIMENT, RESULT, ROUNDS, SEGMENTS, checkpoints
 from fedatoms.core.scales import ScaleRecord
 from fedatoms.engine.loop import Progress
 from fedatoms.experiment.files import from_json, load_run
@@ -85,12 +85,14 @@ def row_of(progress: Progress) -> Row:
 
 def read_rounds(folder: Path) -> list[Row]:
     """Reads the rounds of a run; a last line that a stop cut off is left out, any other damage is an error."""
-    found, finished = read_lines(folder), rounds_of_result(folder)
+    found, path = read_lines(folder), folder / ROUNDS
     if found.damage:
         raise ValueError(f"{found.damage}. {RESTORE}")
-    if len(found.rows) < finished:
-        path = folder / ROUNDS
-        raise ValueError(f"{path} has {len(found.rows)} rounds, but {RESULT} is of {finished}. {RESTORE}")
+    done, finished, saved = len(found.rows), rounds_of_result(folder), max([0, *checkpoints(folder)])
+    if done < finished:
+        raise ValueError(f"{path} has {done} rounds, but {RESULT} is of {finished}. {RESTORE}")
+    if done < saved:  # whose lines were written before
+        raise ValueError(f"{path} has {done} rounds, but the last checkpoint is of {saved}. {RESTORE}")
     return found.rows
 
 

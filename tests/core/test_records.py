@@ -13,7 +13,7 @@ class Named(TypedDict):
     name: str
 
 
-@pytest.mark.parametrize("raw", [{"\ud800": 1}, {"name": {"\ud800": 1}, "\udfff": 2}])
+@pytest.mark.parametrize("raw", [{"\ud800": 1}, {"name": "a", "\udfff": 2}])
 def test_half_a_character_is_named_with_its_place(raw: object) -> None:
     with pytest.raises(ValueError, match=r"^a\.json, line 3 holds a half character") as found:
         fit(raw, Named, "a.json, line 3")

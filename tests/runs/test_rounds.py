@@ -191,6 +191,15 @@ def test_a_resumed_run_may_be_killed_at_any_write(kind: str, folder: Path, monke
     assert list(folder.rglob("*.partial")) == []
 
 
+@pytest.mark.parametrize("left", [0, 1, -9])
+def test_rounds_of_a_stopped_run_that_its_checkpoint_knows_are_missed(folder: Path, left: int) -> None:
+    (folder / "result.json").unlink()
+    path = folder / ROUNDS
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(ValueError, match=r"has \d rounds, but the last checkpoint is of 5\. Restore the file"):
+        read_rounds(folder)
+
+
 def test_a_folder_that_lost_its_experiment_is_not_overwritten(folder: Path) -> None:
     (folder / "experiment.json").unlink()
     with pytest.raises(ValueError, match=r"already holds a run. Its experiment.json is missing: restore that file"):
