@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -68,6 +69,7 @@ READERS = {
     "read_rounds": Reader("read_rounds(Path('{run}'))"),
     "runs": Reader(["runs", "runs", "--json"]),
 }
+SECONDS_AT_THE_END = re.compile(r"\d+\.\d\s*$", re.MULTILINE)  # a column with one digit: scores have two
 OF_STOPPED = ("resume", "report", "explain", "runs", "read_rounds")
 
 
@@ -154,6 +156,8 @@ def _read(reader: str, folder: Path, shell: Shell) -> Ran:
 def _given(reader: str, folder: Path, ran: Ran) -> str:
     """Returns all that a reader gives; some print times, but what counts is what they leave."""
     printed = "" if reader in ("resume", "personalize") else ran.out.replace(str(folder.resolve()), "")
+    if reader == "compare":
+        printed = SECONDS_AT_THE_END.sub("", printed)  # of a run whose last pass had to be done again
     return f"{printed}{READERS[reader].leaves(folder)!r}"
 
 

@@ -155,6 +155,8 @@ def test_lines_of_another_experiment_do_not_fit(folder: Path, tmp_path: Path) ->
 def test_rounds_that_something_else_emptied_are_a_line(folder: Path) -> None:
     (folder / "result.json").unlink()
     (folder / ROUNDS).write_text("")
+    for path in (folder / "checkpoint").glob("*.json"):
+        path.unlink()
     with pytest.raises(ValueError, match=r"has no rounds any more: something else wrote it"):
         result_of(TINY, folder, seconds=1.0, parameters=1, provenance={})
 
