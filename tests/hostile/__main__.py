@@ -55,16 +55,15 @@ def main(words: Sequence[str] | None = None) -> int:
     minutes = (time.monotonic() - began) / 60
     show(found, 60 * minutes)
     if asked.results:
-        write(Path(asked.results), found, _about(asked.seed), {kind: parts_of(kind) for kind in KINDS})
+        write(Path(asked.results), found, _about(asked.seed), all_parts())
         if asked.page:
-            to_page(Path(asked.results), Path(asked.page))
+            to_page(Path(asked.results), Path(asked.page), all_parts())
     return 1 if failures(found) or not found else 0
 
 
-def parts_of(kind: str) -> list[str]:
-    """Names what the cases of a kind are made of: commands, readers, kinds of files or configurations."""
-    made: list[str] = importlib.import_module(f"hostile.{kind}").parts()
-    return made
+def all_parts() -> dict[str, list[str]]:
+    """Names what the cases of each kind are made of: commands, readers, kinds of files or configurations."""
+    return {kind: importlib.import_module(f"hostile.{kind}").parts() for kind in KINDS}
 
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:

@@ -80,14 +80,14 @@ def write(path: Path, found: Sequence[Found], about: Mapping[str, object], parts
     path.write_text(json.dumps({"rows": rows, "failed": kept + failed}, indent=1) + "\n")
 
 
-def to_page(path: Path, page: Path) -> None:
+def to_page(path: Path, page: Path, tried: Mapping[str, Sequence[str]]) -> None:
     """Puts the table of a file on the page, between its marks."""
     before, _, rest = page.read_text().partition(FIRST_MARK)
-    page.write_text(f"{before}{FIRST_MARK}\n\n{markdown(path)}\n\n{LAST_MARK}{rest.partition(LAST_MARK)[2]}")
+    page.write_text(f"{before}{FIRST_MARK}\n\n{markdown(path, tried)}\n\n{LAST_MARK}{rest.partition(LAST_MARK)[2]}")
 
 
-def markdown(path: Path) -> str:
-    """Returns the table of a file that ``write`` wrote, as it stands on the page."""
+def markdown(path: Path, tried: Mapping[str, Sequence[str]]) -> str:
+    """Returns the table of a file that ``write`` wrote, as on the page, and what it lacks of what is tried now."""
     rows = json.loads(path.read_text())["rows"]
     lines = [f"| kind | {' | '.join(COLUMNS)} | minutes | commit |", f"|---|{'---:|' * (len(COLUMNS) + 1)}---|"]
     for kind, row in rows.items():
@@ -96,4 +96,9 @@ def markdown(path: Path) -> str:
         lines.append(f"| {kind} | {' | '.join(numbers)} | {minutes} | {row['commit']} |")
     last = list(rows.values())[-1]
     where = f"fedatoms {last['version']}, seed {last['seed']}, {last['date']}; minutes are of one core"
-    return "\n".join([*lines, "", f"{where}, and {last['cores']} worked at once."])
+    lacking = {
+        kind: [part for part in parts if part not in rows[kind].get("parts", [])] for kind, parts in tried.items()
+    }
+    news = [f"* `{kind}`: {', '.join(parts)}" for kind, parts in lacking.items() if parts]
+    told = ["", "Since that commit the campaign tries these anew, or for the first time:", "", *news] if news else []
+    return "\n".join([*lines, "", f"{where}, and {last['cores']} worked at once.", *told])

