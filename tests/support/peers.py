@@ -70,8 +70,10 @@ def everything(*, slow: bool) -> dict[str, Simulation]:
     for number, name in enumerate(ALGORITHMS):
         kinds = list(EXCHANGES) if slow else [list(EXCHANGES)[number % len(EXCHANGES)]]
         for kind in kinds:
-            score = ("server",) if kind == "every round" else ("server", "selected", "all")
-            sims[f"{name}, {kind}"] = simulation(algorithm=algorithm(name), exchange=EXCHANGES[kind], score=score)
+            method = algorithm(name)
+            more = kind != "every round" and method.uploads_models
+            score = ("server", "selected", "all") if more else ("server",)
+            sims[f"{name}, {kind}"] = simulation(algorithm=method, exchange=EXCHANGES[kind], score=score)
     for name in METHODS:
         if name != "none":
             model = factorise(plain(), 0.5, personal=True) if name == "pfedpara" else network()
@@ -108,7 +110,7 @@ def seen(progress: list[Progress], sim: Simulation, state: State, peers: Peers) 
         numbers = [part for score in scores.values() for part in score.parts().values()]
         history.append([loss, float(record.clients), float(record.failed), *size, *numbers])
     after = []
-    if sim.score[-1] == "personal":
+    if "personal" in sim.scored:
         last, state = last_pass(prepare(sim, peers=peers), state, 1)
         after = list(personal_score(last, state).parts().values())
     rows = {}
