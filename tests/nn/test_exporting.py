@@ -290,7 +290,7 @@ def test_a_program_of_torch_is_refused(tmp_path: Path) -> None:
             use(program)
 
 
-@pytest.mark.parametrize("shape", [None, 3, (1, -6, 6), ("1", 6, 6), (1, 6.5, 6), (1, 10**9, 10**9)], ids=str)
+@pytest.mark.parametrize("shape", [3, (1, -6, 6), ("1", 6, 6), (1, 6.5, 6), (1, 10**9, 10**9)], ids=str)
 def test_what_is_no_shape_or_fits_nowhere_is_refused(shape: object, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"shape=.* is not the shape of an input|most of it for three inputs"):
+    with pytest.raises(ValueError, match=r"shape=.* is not the shape of one input|most of it for three inputs"):
         export(small_net(), tmp_path / "net.safetensors", shape=shape, to="safetensors")
