@@ -75,7 +75,7 @@ def test_the_columns_of_a_row_agree(events: list[Event]) -> None:
 
 @pytest.mark.slow
 def test_results_survive_their_file_and_are_shown(events: list[Event], tmp_path: Path) -> None:
-    settings = replace(TINY, out=str(tmp_path / "some" / "results.json"))
+    settings = replace(TINY, out=str(tmp_path / "results.json"))
     results = collect(settings, events, machine("cpu"))
     write(results)
     kept = {name: value for name, value in results.settings.items() if name != "out"}  # a place on one machine
