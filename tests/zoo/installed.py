@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from zoo.convolutional import CLASSES
-from zoo.trials import Trial, images
+from zoo.trials import Row, Trial, images, tried
 
 MAKER = "-m zoo installed"
 TORCHVISION = (
@@ -22,22 +22,28 @@ TIMM = (
 )
 
 
-def trials() -> dict[str, Trial]:
+def trials(device: str = "cpu") -> dict[str, Trial]:
     """Returns what is tried: whole networks, on batches large enough that few equal rows do not decide the result."""
     return {
-        **{f"torchvision: {name}": _trial(partial(_torchvision, name)) for name in TORCHVISION},
-        **{f"timm: {name}": _trial(partial(_timm, name)) for name in TIMM},
+        **{f"torchvision: {name}": _trial(partial(_torchvision, name), device) for name in TORCHVISION},
+        **{f"timm: {name}": _trial(partial(_timm, name), device) for name in TIMM},
     }
 
 
-def versions() -> str:
-    """Says which versions are tried."""
+def found(name: str, device: str) -> Row:
+    """Tries one of them, in a process of its own."""
+    return tried(trials(device)[name])
+
+
+def versions(device: str) -> str:
+    """Says which versions are tried, and where."""
     named = ", ".join(f"{name} {metadata.version(name).split('+')[0]}" for name in ("torchvision", "timm"))
-    return f"{named}, torch {torch.__version__.split('+')[0]}, on a CPU."
+    where = "a CPU" if device == "cpu" else f"one {torch.cuda.get_device_name(device)}, data lazy"
+    return f"{named}, torch {torch.__version__.split('+')[0]}, trained on {where}."
 
 
-def _trial(build: Callable[[], nn.Module]) -> Trial:
-    return Trial(build, partial(images, size=64), sizes=(8, 6), batch=4)
+def _trial(build: Callable[[], nn.Module], device: str) -> Trial:
+    return Trial(build, partial(images, size=64), sizes=(8, 6), batch=4, device=device)
 
 
 def _torchvision(name: str) -> nn.Module:

@@ -37,6 +37,7 @@ class Trial(NamedTuple):
     targets: Callable[[int], Tensor] = lambda n: torch.arange(n) % c.CLASSES
     sizes: tuple[int, int] = (5, 4)  # samples of the two clients
     batch: int = 2
+    device: str = "cpu"  # on a GPU data are lazy: read, pinned and sent step by step, and nothing is compiled
 
 
 class Row(NamedTuple):
@@ -140,10 +141,11 @@ def _maps(trial: Trial, model: nn.Module) -> str:
 
 def _round(trial: Trial, model: nn.Module, map: str) -> dict[str, Tensor]:
     clients = [(trial.inputs(n), trial.targets(n)) for n in trial.sizes]
-    data = fedatoms.data.federation(clients, test=(trial.inputs(4), trial.targets(4)))
+    lazy = trial.device != "cpu"
+    data = fedatoms.data.federation(clients, test=(trial.inputs(4), trial.targets(4)), lazy=lazy)
     objective = getattr(fedatoms.objectives, trial.objective)()
     training = fedatoms.Training(lr=0.01, batch_size=trial.batch)
-    sim = fedatoms.Simulation(model, data, objective=objective, training=training, map=map)  # type: ignore[arg-type]
+    sim = fedatoms.Simulation(model, data, objective=objective, training=training, map=map, device=trial.device)  # type: ignore[arg-type]
     params = dict(train(sim, 1).state.server.params)
     assert all(leaf.isfinite().all() for leaf in params.values())
     return params
