@@ -13,10 +13,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.freeze import hold_fixed
-from fedatoms.engine.gpu import rewrite
+from fedatoms.engine.gpu import conv_ops, rewrite
 from fedatoms.engine.gpu.atom_ops import LARGEST, compose, share
 from fedatoms.engine.gpu.conv_ops import convolve, convolve_pool, correlate
 from fedatoms.engine.gpu.rewrite import BatchedKernels
+from fedatoms.engine.gpu.rounding import in_half
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.atoms import decompose
@@ -216,12 +217,15 @@ def test_autocast_casts_as_it_does_for_a_convolution() -> None:
 
 def test_operators_keep_what_they_promise_the_tracer() -> None:
     x, filters, bias = random(2, 3, 8, 7, 4), random(2, 16, 3, 3, 4), random(2, 16)
-    _, which = convolve_pool(x, filters, bias)
+    _, which, _ = convolve_pool(x, filters, bias, None, None)
     checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(convolve, (x, filters), test_utils=checks)
-    torch.library.opcheck(convolve_pool, (x, filters, bias), test_utils=checks)
-    torch.library.opcheck(correlate, (x, random(2, 3, 6, 5, 16), None, 3, 3), test_utils=checks)
-    torch.library.opcheck(correlate, (x, random(*which.shape), which, 3, 3), test_utils=checks)
+    for kind, scale in ((torch.float64, None), (torch.float16, torch.tensor([2.0, 0.5]))):
+        images, weights, total = x.to(kind), filters.to(kind), bias.to(kind if scale is None else torch.float32)
+        torch.library.opcheck(convolve, (images, weights, scale, 1, 2), test_utils=checks)
+        torch.library.opcheck(convolve_pool, (images, weights, total, scale, scale), test_utils=checks)
+        slopes, pooled_slopes = random(2, 3, 6, 5, 16).to(kind), random(*which.shape).to(kind)
+        torch.library.opcheck(correlate, (images, slopes, None, scale, 3, 3), test_utils=checks)
+        torch.library.opcheck(correlate, (images, pooled_slopes, which, scale, 3, 3), test_utils=checks)
     for coefficients in (random(2, 16, 4, 9), random(2, 4, 16, 9).transpose(1, 2)):
         torch.library.opcheck(compose, (coefficients, ATOMS), test_utils=checks)
         torch.library.opcheck(share, (coefficients, ATOMS, random(2, 3, 3, 4, 16)), test_utils=checks)
@@ -296,27 +300,71 @@ def test_a_layer_that_stays_is_vectorised_with_filters_of_atoms(monkeypatch: pyt
 SHAPES = [(2, 2, 8, 9, 4, 16, 3), (3, 1, 6, 6, 16, 20, 2), (1, 2, 9, 8, 7, 64, 5), (2, 1, 5, 5, 32, 130, 1)]
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...]) -> None:
+def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...], kind: torch.dtype) -> None:
     """By Triton's interpreter: pixels, patches and filters that fill no tile, several tiles of each, unequal sides."""
     pytest.importorskip("triton")
     from fedatoms.engine.gpu import triton_conv
 
     clients, batch, height, width, channels, filters, kernel = shape
-    x, weights = random(clients, batch, height, width, channels), random(clients, filters, kernel, kernel, channels)
-    bias = random(clients, filters)
-    x, weights, bias = x.float(), weights.float(), bias.float()
+    scale = None if kind == torch.float32 else 2.0 ** torch.arange(-1, clients - 1)
+    x = random(clients, batch, height, width, channels).to(kind)
+    weights, bias = random(clients, filters, kernel, kernel, channels).to(kind), random(clients, filters).float()
     x = x.permute(0, 1, 4, 2, 3).contiguous().permute(0, 1, 3, 4, 2)  # as a model hands it over outside of vmap
-    y = triton_conv.convolve(x, weights)
-    assert torch.allclose(y, convolve(x, weights), atol=1e-3)
-    assert torch.allclose(
-        triton_conv.correlate(x, y, None, kernel, kernel), correlate(x, y, None, kernel, kernel), rtol=1e-3
-    )
-    pooled, which = triton_conv.convolve_pool(x, weights, bias)
-    expected, chosen = convolve_pool(x, weights, bias)
-    assert torch.allclose(pooled, expected, atol=1e-3) and torch.equal(which, chosen)
-    slopes = triton_conv.correlate(x, pooled, which, kernel, kernel)
-    assert torch.allclose(slopes, correlate(x, pooled, which, kernel, kernel), rtol=1e-3, atol=1e-3)
+    for above, left in ((0, 0), (kernel - 1, kernel // 2)):
+        y = triton_conv.convolve(x, weights, scale, (above, left))
+        assert torch.allclose(y, convolve(x, weights, scale, above, left), atol=2e-3)
+    slopes = convolve(x, weights, scale, 0, 0).to(kind)
+    found = triton_conv.correlate(x, slopes, None, scale, kernel, kernel)
+    assert torch.allclose(found, correlate(x, slopes, None, scale, kernel, kernel), rtol=1e-3, atol=2e-3)
+    pooled, which, half = triton_conv.convolve_pool(x, weights, bias, scale, scale)
+    expected, chosen, small = convolve_pool(x, weights, bias, scale, scale)
+    assert torch.allclose(pooled, expected, atol=2e-3) and torch.equal(which, chosen)
+    assert half.shape == small.shape and torch.allclose(half, small, rtol=2e-3, atol=1e-2)
+    found = triton_conv.correlate(x, pooled.to(kind), which, scale, kernel, kernel)
+    assert torch.allclose(found, correlate(x, pooled.to(kind), which, scale, kernel, kernel), rtol=1e-3, atol=2e-3)
+
+
+def test_a_pixel_that_is_no_number_stays_none_in_a_pooled_window() -> None:
+    """By Triton's interpreter, whose maximum ignores it."""
+    pytest.importorskip("triton")
+    from fedatoms.engine.gpu import triton_conv
+
+    x, weights = torch.ones(1, 1, 4, 4, 4), torch.ones(1, 16, 1, 1, 4)
+    x[0, 0, 3, 2] = torch.nan
+    y, _, _ = triton_conv.convolve_pool(x, weights, torch.zeros(1, 16), None, None)
+    assert y[0, 0, ..., 0].isnan().tolist() == [[False, False], [False, True]]
+
+
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e9])
+@pytest.mark.parametrize("pool", [True, False], ids=["pooled", "whole"])
+def test_numbers_in_float16_are_as_exact_as_tf32_of_any_size(
+    size: float, pool: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of images, filters and gradients, most of which float16 alone could not hold."""
+    monkeypatch.setattr(conv_ops, "rounded", in_half)
+    padding = (0, 0) if pool else (1, 2)  # so that rounding changes no maximum
+
+    def model(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        y = F.conv2d(x, w, padding=padding)
+        y = F.max_pool2d(F.relu(y), 2) if pool else y  # the next layer then takes what a kernel has rounded
+        return F.conv2d(y, w.repeat(1, 6, 1, 1)[:, :16] * size)
+
+    x, w = size * random(2, 2, 3, 9, 9), random(2, 16, 3, 3, 3) / size
+    expected = gradients(model, x, w, BIAS)[:2]
+    with BatchedKernels():
+        found = make_fx(lambda *each: gradients(model, *each)[:2])(x.float(), w.float(), BIAS.float())
+    for one, other in zip(expected, found(x.float(), w.float(), BIAS.float()), strict=True):
+        assert other.dtype == torch.float32
+        assert float((one - other).norm() / one.norm()) < 2**-10
+
+
+def test_what_is_not_finite_stays_so_in_float16() -> None:
+    for bad in (torch.inf, torch.nan):
+        values, unit = in_half(torch.tensor([1.0, bad]))
+        assert unit is not None and not bool((values * unit).isfinite().all())
+    assert in_half(torch.zeros(3)).values.tolist() == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("shape", [(2, 16, 3, 9, 5), (3, 20, 7, 25, 3), (1, 64, 40, 6, 5), (2, 5, 2, 64, 8)], ids=str)

@@ -2,7 +2,8 @@
 
 Two matrix products do all the work: patches x filters (with optional bias, ReLU and 2 x 2 pooling), and patches x
 output gradients. On a GPU they are Triton kernels, on a CPU plain torch. ``convolution`` and ``pooled`` are what
-one client sees: differentiable, with a rule for vmap.
+one client sees: differentiable, with a rule for vmap. What is multiplied in tf32 is kept in float16, which has as many
+bits (``rounding``).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,43 +14,58 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
+from fedatoms.engine.gpu.rounding import Rounded, exact, rounded, scale_of, unit_of_products
+
 Pair = tuple[int, int]
 _DEAD = 4  # argmax code of a 2 x 2 window with no positive value
 
 
 @torch.library.custom_op("fedatoms::convolve", mutates_args=())
-def convolve(x: Tensor, filters: Tensor) -> Tensor:
-    """Convolves images (C, B, H, W, I) with each client's filters (C, O, K, K, I), without padding."""
+def convolve(x: Tensor, filters: Tensor, scale: Tensor | None, above: int, left: int) -> Tensor:
+    """Convolves images (C, B, H, W, I) with each client's filters (C, O, K, K, I), with zeros around the images.
+
+    ``scale`` (C,), if there is any, multiplies the products.
+    """
     if x.is_cuda:
         from fedatoms.engine.gpu import triton_conv
 
-        return triton_conv.convolve(x, filters)
-    each = [F.conv2d(_first(a), _first(f)) for a, f in zip(x, filters, strict=True)]
+        return triton_conv.convolve(x, filters, scale, (above, left))
+    pairs = zip(exact(x, scale), filters, strict=True)
+    each = [F.conv2d(_first(a), _first(f).to(a.dtype), padding=(above, left)) for a, f in pairs]
     return torch.stack(each).permute(0, 1, 3, 4, 2).contiguous()
 
 
 @torch.library.custom_op("fedatoms::convolve_pool", mutates_args=())
-def convolve_pool(x: Tensor, filters: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Convolves, adds a bias (C, O), applies ReLU and takes the maximum of each 2 x 2 window, with its argmax."""
+def convolve_pool(
+    x: Tensor, filters: Tensor, bias: Tensor, scale: Tensor | None, unit: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Convolves, adds a bias (C, O), applies ReLU and takes the maximum of each 2 x 2 window, with its argmax.
+
+    The third tensor has the same maxima in float16, in units (C,); without a unit it is empty.
+    """
     if x.is_cuda:
         from fedatoms.engine.gpu import triton_conv
 
-        return triton_conv.convolve_pool(x, filters, bias)
-    y = convolve(x, filters) + bias[:, None, None, None]
+        return triton_conv.convolve_pool(x, filters, bias, scale, unit)
+    y = convolve(x, filters, scale, 0, 0) + bias[:, None, None, None]
     windows = torch.stack(
         [y[:, :, i : _even(y.shape[2]) : 2, j : _even(y.shape[3]) : 2] for i in (0, 1) for j in (0, 1)]
     )
     largest, which = windows.max(0)
-    return largest.relu(), torch.where(largest > 0, which, _DEAD).to(torch.uint8)
+    pooled = largest.relu()
+    half = y.new_empty(0, dtype=torch.float16) if unit is None else (pooled / unit[:, None, None, None, None]).half()
+    return pooled, torch.where(largest > 0, which, _DEAD).to(torch.uint8), half
 
 
 @torch.library.custom_op("fedatoms::correlate", mutates_args=())
-def correlate(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int) -> Tensor:
+def correlate(x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, tall: int, wide: int) -> Tensor:
     """Returns the gradient of the filters, (C, K, K, I, O), given the result's; with ``which``, the pooled result's."""
     if x.is_cuda:
         from fedatoms.engine.gpu import triton_conv
 
-        return triton_conv.correlate(x, dy, which, tall, wide)
+        return triton_conv.correlate(x, dy, which, scale, tall, wide)
+    x = exact(x, scale)
+    dy = dy.to(x.dtype)
     if which is not None:
         full = (x.shape[2] - tall + 1, x.shape[3] - wide + 1)
         dy = torch.stack([_unpool(a, b, full) for a, b in zip(dy, which, strict=True)])
@@ -70,70 +86,107 @@ class Context(Protocol):
 
 
 class _Convolution(torch.autograd.Function):
-    """``conv2d(x, weight, padding=padding)`` with gradients by the operators."""
+    """``conv2d(x, weight, padding=padding)`` of images that may be rounded already, with gradients by the operators."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, padding: Pair) -> Tensor:
-        return _first(convolve(_rows(_pad(x, padding)), _rows(weight))[0])
+    def forward(x: Tensor, weight: Tensor, half: Tensor | None, unit: Tensor | None, padding: Pair) -> Tensor:
+        images, filters = _images(x, half, unit), rounded(_last(weight))
+        return _first(convolve(_rows(images), _rows(filters), scale_of(images, filters), *padding)[0])
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor, Pair], output: Tensor) -> None:
-        x, weight, ctx.padding = inputs
-        ctx.save_for_backward(x, weight)
+    def setup_context(
+        ctx: Context, inputs: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Pair], output: Tensor
+    ) -> None:
+        x, weight, half, unit, ctx.padding = inputs
+        ctx.save_for_backward(weight, *_known(x, half, unit))
 
     @staticmethod
     @torch.no_grad()  # first derivatives only
-    def backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        x, weight = ctx.saved_tensors
-        dx = _to_images(_last(dy), weight, ctx.padding) if ctx.needs_input_grad[0] else None
-        return dx, _to_filters(x, _last(dy), None, weight, ctx.padding), None
+    def backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
+        weight, *known = ctx.saved_tensors
+        gradients, filters = rounded(_last(dy)), rounded(_last(weight))
+        dx = _to_images(gradients, filters, ctx.padding) if ctx.needs_input_grad[0] else None
+        return dx, _to_filters(_recalled(*known), gradients, None, weight, ctx.padding), None, None, None
 
 
 class _Pooled(torch.autograd.Function):
-    """``max_pool2d(relu(conv2d(x, weight, bias, padding=padding)), 2)``, and which pixel of each window it took."""
+    """``max_pool2d(relu(conv2d(x, weight, bias, padding=padding)), 2)``, and which pixel of each window it took.
+
+    If numbers are kept in float16, also the result as such, and its unit.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor, padding: Pair) -> tuple[Tensor, Tensor]:
-        y, which = convolve_pool(_rows(_pad(x, padding)), _rows(weight), bias[None])
-        return _first(y[0]), which[0]
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor, half: Tensor | None, unit: Tensor | None, padding: Pair
+    ) -> tuple[Tensor, ...]:
+        images, filters = _images(x, half, unit), rounded(_last(weight))
+        new = unit_of_products(images, filters, bias)
+        y, which, small = convolve_pool(
+            _rows(images, padding),
+            _rows(filters),
+            bias[None],
+            scale_of(images, filters),
+            None if new is None else new[None],
+        )
+        return (_first(y[0]), which[0]) if new is None else (_first(y[0]), which[0], small[0], new)
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor, Tensor, Pair], output: tuple[Tensor, Tensor]) -> None:
-        x, weight, _, ctx.padding = inputs
-        ctx.save_for_backward(x, weight, output[1])
-        ctx.mark_non_differentiable(output[1])
+    def setup_context(
+        ctx: Context,
+        inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Pair],
+        output: tuple[Tensor, ...],
+    ) -> None:
+        x, weight, _, half, unit, ctx.padding = inputs
+        ctx.save_for_backward(weight, output[1], *_known(x, half, unit))
+        ctx.mark_non_differentiable(*output[1:])
 
     @staticmethod
     @torch.no_grad()  # first derivatives only
-    def backward(ctx: Context, dy: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
-        x, weight, chosen = ctx.saved_tensors
+    def backward(ctx: Context, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None, None]:
+        weight, chosen, *known = ctx.saved_tensors
+        images, dx = _recalled(*known), None
         which: Tensor | None = chosen
-        gradients, dx = _last(dy), None
-        bias = torch.where(chosen == _DEAD, 0, gradients).sum((0, 1, 2))
+        bias, gradients = torch.where(chosen == _DEAD, 0, _last(dy)).sum((0, 1, 2)), rounded(_last(dy))
         if ctx.needs_input_grad[0]:  # then the gradients are unpooled anyway, and a kernel reads them faster that way
-            full = [size + 2 * p - k + 1 for size, p, k in zip(x.shape[2:], ctx.padding, weight.shape[2:], strict=True)]
-            gradients, which = _unpool(gradients, chosen, full), None
-            dx = _to_images(gradients, weight, ctx.padding)
-        return dx, _to_filters(x, gradients, which, weight, ctx.padding), bias, None
+            sizes = zip(images.values.shape[1:3], ctx.padding, weight.shape[2:], strict=True)
+            full = [size + 2 * p - k + 1 for size, p, k in sizes]
+            gradients, which = gradients._replace(values=_unpool(gradients.values, chosen, full)), None
+            dx = _to_images(gradients, rounded(_last(weight)), ctx.padding)
+        return dx, _to_filters(images, gradients, which, weight, ctx.padding), bias, None, None, None
 
 
-convolution: Callable[[Tensor, Tensor, Pair], Tensor] = _Convolution.apply
-pooled: Callable[[Tensor, Tensor, Tensor, Pair], tuple[Tensor, Tensor]] = _Pooled.apply
+convolution: Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Pair], Tensor] = _Convolution.apply
+pooled: Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Pair], tuple[Tensor, ...]] = _Pooled.apply
 
 
-def _to_images(dy: Tensor, weight: Tensor, padding: Pair) -> Tensor:
+def _images(x: Tensor, half: Tensor | None, unit: Tensor | None) -> Rounded:
+    return rounded(_last(x)) if half is None else Rounded(half, unit)
+
+
+def _known(x: Tensor, half: Tensor | None, unit: Tensor | None) -> tuple[Tensor, ...]:
+    """Returns what a backward pass needs to know of the images."""
+    return (x,) if half is None or unit is None else (half, unit)
+
+
+def _recalled(x: Tensor, unit: Tensor | None = None) -> Rounded:
+    return rounded(_last(x)) if unit is None else Rounded(x, unit)
+
+
+def _to_images(dy: Rounded, filters: Rounded, padding: Pair) -> Tensor:
     """Returns the gradient of the images: the output gradients, padded, convolved with the flipped filters."""
-    around = _pad(_first(dy), (weight.shape[2] - 1 - padding[0], weight.shape[3] - 1 - padding[1]))
-    return _first(convolve(_rows(around), _rows(weight.transpose(0, 1).flip(2, 3)))[0])
+    turned = filters._replace(values=filters.values.transpose(0, 3).flip(1, 2))
+    around = (turned.values.shape[1] - 1 - padding[0], turned.values.shape[2] - 1 - padding[1])
+    return _first(convolve(_rows(dy), _rows(turned), scale_of(dy, filters), *around)[0])
 
 
-def _to_filters(x: Tensor, dy: Tensor, which: Tensor | None, weight: Tensor, padding: Pair) -> Tensor:
+def _to_filters(images: Rounded, dy: Rounded, which: Tensor | None, weight: Tensor, padding: Pair) -> Tensor:
     chosen = None if which is None else which[None]
-    gradients: Tensor = correlate(_rows(_pad(x, padding)), dy[None], chosen, weight.shape[2], weight.shape[3])
+    scale = scale_of(images, dy)
+    gradients: Tensor = correlate(_rows(images, padding), dy.values[None], chosen, scale, *weight.shape[2:])
     return gradients[0, :, :, : weight.shape[1]].permute(3, 2, 0, 1)
 
 
@@ -145,18 +198,15 @@ def _unpool(dy: Tensor, which: Tensor, full: Sequence[int]) -> Tensor:
     return F.pad(dense, (0, 0, 0, full[1] - dense.shape[2], 0, full[0] - dense.shape[1]))
 
 
-def _pad(x: Tensor, padding: Sequence[int]) -> Tensor:
-    return F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
-
-
 def _even(size: int) -> int:
     return size // 2 * 2
 
 
-def _rows(x: Tensor) -> Tensor:
+def _rows(x: Rounded, padding: Pair = (0, 0)) -> Tensor:
     """One client's images, or filters, for the operators; channels are padded to a multiple of four, for wide loads."""
-    missing = -x.shape[1] % 4
-    return _last(F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x)[None]
+    missing, (above, left) = -x.values.shape[3] % 4, padding
+    around = (0, missing, left, left, above, above)
+    return (F.pad(x.values, around) if any(around) else x.values)[None]
 
 
 def _last(x: Tensor) -> Tensor:
@@ -170,21 +220,29 @@ def _first(x: Tensor) -> Tensor:
 
 
 @convolve.register_fake
-def _(x: Tensor, filters: Tensor) -> Tensor:
-    rows, columns = (size - kernel + 1 for size, kernel in zip(x.shape[2:4], filters.shape[2:4], strict=True))
-    return x.new_empty(*x.shape[:2], rows, columns, filters.shape[1])
+def _(x: Tensor, filters: Tensor, scale: Tensor | None, above: int, left: int) -> Tensor:
+    tall, wide = filters.shape[2:4]
+    rows, columns = x.shape[2] + 2 * above - tall + 1, x.shape[3] + 2 * left - wide + 1
+    return x.new_empty(*x.shape[:2], rows, columns, filters.shape[1], dtype=_kind(x, scale))
 
 
 @convolve_pool.register_fake
-def _(x: Tensor, filters: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def _(
+    x: Tensor, filters: Tensor, bias: Tensor, scale: Tensor | None, unit: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = ((size - kernel + 1) // 2 for size, kernel in zip(x.shape[2:4], filters.shape[2:4], strict=True))
-    y = x.new_empty(*x.shape[:2], rows, columns, filters.shape[1])
-    return y, torch.empty_like(y, dtype=torch.uint8)
+    y = x.new_empty(*x.shape[:2], rows, columns, filters.shape[1], dtype=_kind(x, scale))
+    half = y.new_empty(0 if unit is None else y.shape, dtype=torch.float16)
+    return y, torch.empty_like(y, dtype=torch.uint8), half
 
 
 @correlate.register_fake
-def _(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int) -> Tensor:
-    return x.new_empty(len(x), tall, wide, x.shape[-1], dy.shape[-1])
+def _(x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, tall: int, wide: int) -> Tensor:
+    return x.new_empty(len(x), tall, wide, x.shape[-1], dy.shape[-1], dtype=_kind(x, scale))
+
+
+def _kind(x: Tensor, scale: Tensor | None) -> torch.dtype:
+    return x.dtype if scale is None else torch.float32
 
 
 class _Vmap(Protocol):

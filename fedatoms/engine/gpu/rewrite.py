@@ -28,6 +28,7 @@ class BatchedKernels(TorchFunctionMode):
         super().__init__()
         self._made: dict[int, _Made] = {}  # by the identity of the tensor, which it holds and so keeps unique
         self._filters: dict[int, _Filters] = {}
+        self._halves: dict[int, _Half] = {}
 
     def __torch_function__(
         self,
@@ -41,16 +42,16 @@ class BatchedKernels(TorchFunctionMode):
         if function is torch.conv2d:
             return self._convolve(_arguments(*args, **kwargs))
         made = self._made.get(id(args[0])) if args else None
-        if made is not None and made.relu and function in _POOLS and _halves(*args[1:], **kwargs):
-            return pooled(made.x, made.weight, made.bias, made.padding)[0]
+        if made is not None and made.relu and function in _POOLS and _windows(*args[1:], **kwargs):
+            return self._pool(made)
         result = function(*args, **kwargs)
         if made is not None and function in _RELUS:
             self._made[id(result)] = made._replace(result=result, relu=True)
         elif function is torch.tensordot and _composes(result, *args, **kwargs):
             self._filters[id(result)] = _Filters(result, args[0], args[1])
         elif _may_change_its_input(function, kwargs):
-            self._made.clear()
-            self._filters.clear()
+            for known in (self._made, self._filters, self._halves):
+                known.clear()
         return result
 
     def _convolve(self, call: "_Conv2d") -> Tensor:
@@ -60,8 +61,15 @@ class BatchedKernels(TorchFunctionMode):
         filters = self._filters.get(id(call.weight))
         x, weight = _cast(call.input), _cast(composed(*filters[1:]) if filters else call.weight)
         bias = weight.new_zeros(len(weight)) if call.bias is None else _cast(call.bias)
-        y = convolution(x, weight, padding) + bias[:, None, None]
-        self._made[id(y)] = _Made(y, x, weight, bias, padding, relu=False)
+        half = self._halves.get(id(x), _Half(x))
+        y = convolution(x, weight, half.values, half.unit, padding) + bias[:, None, None]
+        self._made[id(y)] = _Made(y, half, weight, bias, padding, relu=False)
+        return y
+
+    def _pool(self, made: "_Made") -> Tensor:
+        y, _, *rounded = pooled(made.x.full, made.weight, made.bias, made.x.values, made.x.unit, made.padding)
+        if rounded:
+            self._halves[id(y)] = _Half(y, *rounded)
         return y
 
 
@@ -98,11 +106,19 @@ class _Made(NamedTuple):
     """Provenance of a tensor: a convolution, perhaps with ReLU."""
 
     result: Tensor
-    x: Tensor
+    x: "_Half"
     weight: Tensor
     bias: Tensor
     padding: Pair
     relu: bool
+
+
+class _Half(NamedTuple):
+    """Images, and the same ones in float16 if a kernel has written them so."""
+
+    full: Tensor
+    values: Tensor | None = None
+    unit: Tensor | None = None
 
 
 class _Filters(NamedTuple):
@@ -170,7 +186,7 @@ def _windows_of_two(
     return windows and {*_pair(padding)} == {0} and {*_pair(dilation)} == {1} and not (ceil_mode or return_indices)
 
 
-_halves: Callable[..., bool] = _windows_of_two
+_windows: Callable[..., bool] = _windows_of_two
 
 
 def _may_change_its_input(function: Callable[..., Tensor], kwargs: dict[str, Tensor]) -> bool:

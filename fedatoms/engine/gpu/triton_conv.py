@@ -1,9 +1,10 @@
 """Triton kernels for many small convolutions at once, each client with its own filters; only CUDA needs this file.
 
-Both are matrix products whose left factor, the patches of the images, is never written down: images lie in memory as
+All are matrix products whose left factor, the patches of the images, is never written down: images lie in memory as
 (C, B, H, W, I), so that one row of a patch is one run of ``K * I`` numbers, and a patch is ``K`` such runs. With
-``pool``, the pixels of a window of 2 x 2 follow each other, and only the largest of each four leaves the kernel. Sums
-have a fixed order (no atomic additions) and tiles a fixed size (no tuning at run time): the same bits each time.
+``pool``, the four pixels of a 2 x 2 window have a sum each, and only the largest leaves the kernel. Sums have a fixed
+order (no atomic additions) and tiles a fixed size (no tuning at run time): the same bits each time. ``scale``, one
+number for each client, multiplies the products of numbers that were scaled to fit into float16.
 """
 
 import torch
@@ -15,59 +16,69 @@ _PROGRAMS = 264  # twice the multiprocessors of a large GPU: fewer leave it idle
 DEAD = tl.constexpr(4)  # argmax code of a window with no positive value
 
 
-def convolve(x: Tensor, filters: Tensor) -> Tensor:
-    """Convolves images (C, B, H, W, I) with filters (C, O, K, K, I), without padding."""
+def convolve(x: Tensor, filters: Tensor, scale: Tensor | None, padding: tuple[int, int]) -> Tensor:
+    """Convolves images (C, B, H, W, I) with filters (C, O, K, K, I), with zeros around the images."""
     x, filters = x.contiguous(), filters.contiguous()
-    rows, columns = (size - kernel + 1 for size, kernel in zip(x.shape[2:4], filters.shape[2:4], strict=True))
-    y = x.new_empty(*x.shape[:2], rows, columns, filters.shape[1])
-    _launch_convolve(x, filters, None, y, None)
+    clients, batch, height, width, channels = x.shape
+    out, tall, wide = filters.shape[1:4]
+    rows, columns = height + 2 * padding[0] - tall + 1, width + 2 * padding[1] - wide + 1
+    y = x.new_empty(clients, batch, rows, columns, out, dtype=x.dtype if scale is None else torch.float32)
+    pixels = y[0, ..., 0].numel()
+    tile_p, tile_o, tile_k, warps, stages = _convolve_tiles(x, pixels, out)
+    sizes = (batch, pixels, x[0].numel(), rows, columns, height, width, channels, out, tall, wide, *padding)
+    with torch.cuda.device_of(x):  # Triton launches on the current device
+        _convolve[(triton.cdiv(pixels, tile_p), triton.cdiv(out, tile_o), clients)](
+            x, filters, scale, y, *sizes, tile_p, tile_o, tile_k, num_warps=warps, num_stages=stages
+        )
     return y
 
 
-def convolve_pool(x: Tensor, filters: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Convolves, adds a bias (C, O), applies ReLU and takes the maximum of each 2 x 2 window, with its argmax."""
+def convolve_pool(
+    x: Tensor, filters: Tensor, bias: Tensor, scale: Tensor | None, unit: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Convolves, adds a bias (C, O), applies ReLU and takes the maximum of each 2 x 2 window, with its argmax.
+
+    The third tensor has the same maxima in float16, in units (C,); without a unit it is empty.
+    """
     x, filters, bias = x.contiguous(), filters.contiguous(), bias.contiguous()
-    rows, columns = ((size - kernel + 1) // 2 for size, kernel in zip(x.shape[2:4], filters.shape[2:4], strict=True))
-    y = x.new_empty(*x.shape[:2], rows, columns, filters.shape[1])
-    which = torch.empty_like(y, dtype=torch.uint8)
-    _launch_convolve(x, filters, bias, y, which)
-    return y, which
+    clients, _, height, width, channels = x.shape
+    out, tall, wide = filters.shape[1:4]
+    rows, columns = (height - tall + 1) // 2, (width - wide + 1) // 2
+    y = x.new_empty(*x.shape[:2], rows, columns, out, dtype=x.dtype if scale is None else torch.float32)
+    which, half = (
+        torch.empty_like(y, dtype=torch.uint8),
+        y.new_empty(0 if unit is None else y.shape, dtype=torch.float16),
+    )
+    pixels = y[0, ..., 0].numel()
+    tile_q, tile_o, tile_k, warps, stages = _pool_tiles(x, pixels, out)
+    sizes = (pixels, x[0].numel(), rows, columns, height * width * channels, width * channels, channels)
+    with torch.cuda.device_of(x):
+        _convolve_pool[(triton.cdiv(pixels, tile_q), triton.cdiv(out, tile_o), clients)](
+            x, filters, bias, scale, unit, y, which, half, *sizes, out, tall * wide * channels, wide * channels,
+            tile_q, tile_o, tile_k, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+    return y, which, half
 
 
-def correlate(x: Tensor, dy: Tensor, which: Tensor | None, tall: int, wide: int) -> Tensor:
+def correlate(x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, tall: int, wide: int) -> Tensor:
     """Returns the gradient of the filters, (C, K, K, I, O), given the result's; with ``which``, the pooled result's."""
     x, dy, which = x.contiguous(), dy.contiguous(), None if which is None else which.contiguous()
     clients, _, height, width, channels = x.shape
     rows, columns, out = dy.shape[2:]
     pool = which is not None
-    pixels, patch = dy[0, ..., 0].numel() * (4 if pool else 1), tall * wide * channels
-    tile_k, tile_o, tile_p, warps, stages = _correlate_tiles(x, out)
+    pixels, patch = dy[0, ..., 0].numel(), tall * wide * channels
+    tile_k, tile_o, tile_p, warps, stages = _correlate_tiles(x, out, pool)
     tiles = triton.cdiv(patch, tile_k) * triton.cdiv(out, tile_o)
-    parts = max(min(triton.cdiv(2 * _PROGRAMS, tiles * clients), triton.cdiv(pixels, 128)), 1)
+    parts = max(min(triton.cdiv(_sums(x) * _PROGRAMS, tiles * clients), triton.cdiv(pixels, 32 if pool else 128)), 1)
     share = triton.cdiv(triton.cdiv(pixels, parts), tile_p) * tile_p
     sums = x.new_empty(parts, clients, patch, out, dtype=torch.float32)
     sizes = (share, pixels, x[0].numel(), rows, columns, height * width * channels, width * channels, channels)
-    with torch.cuda.device_of(x):  # Triton launches on the current device
+    with torch.cuda.device_of(x):
         _correlate[(tiles, parts, clients)](
-            x, dy, which, sums, *sizes, out, patch, wide * channels, pool, tile_k, tile_o, tile_p,
+            x, dy, which, scale, sums, *sizes, out, patch, wide * channels, pool, tile_k, tile_o, tile_p,
             num_warps=warps, num_stages=stages,
         )  # fmt: skip
-    return sums.sum(0).to(x.dtype).view(clients, tall, wide, channels, out)
-
-
-def _launch_convolve(x: Tensor, filters: Tensor, bias: Tensor | None, y: Tensor, which: Tensor | None) -> None:
-    clients, _, height, width, channels = x.shape
-    out, tall, wide = filters.shape[1:4]
-    pool = which is not None
-    pixels = y[0, ..., 0].numel() * (4 if pool else 1)
-    tile_p, tile_o, tile_k, warps, stages = _convolve_tiles(x, pixels, out)
-    grid = (triton.cdiv(pixels, tile_p), triton.cdiv(out, tile_o), clients)
-    sizes = (pixels, x[0].numel(), *y.shape[2:4], height * width * channels, width * channels, channels)
-    with torch.cuda.device_of(x):
-        _convolve[grid](
-            x, filters, bias, y, which, *sizes, out, tall * wide * channels, wide * channels, pool,
-            tile_p, tile_o, tile_k, num_warps=warps, num_stages=stages,
-        )  # fmt: skip
+    return sums.sum(0).to(x.dtype if scale is None else torch.float32).view(clients, tall, wide, channels, out)
 
 
 def _convolve_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, int, int]:
@@ -78,11 +89,25 @@ def _convolve_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, in
     return tile_p, tile_o, tile_k, 4, _stages(x, tile_k * (tile_p + tile_o), 3 if few else 4)
 
 
-def _correlate_tiles(x: Tensor, out: int) -> tuple[int, int, int, int, int]:
+def _pool_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, int, int]:
+    tile_o = min(tile(out), 64)  # there are four sums of a tile
+    programs = len(x) * triton.cdiv(out, tile_o)
+    tile_q = next((q for q in (64, 32) if programs * triton.cdiv(pixels, q) >= _PROGRAMS), 16)
+    few, small = x.shape[-1] % 16 != 0, x.element_size() == 2
+    tile_k = 16 if few == small else 32
+    return tile_q, tile_o, tile_k, 4, _stages(x, tile_k * (4 * tile_q + tile_o), 4 if small or not few else 2)
+
+
+def _correlate_tiles(x: Tensor, out: int, pool: bool) -> tuple[int, int, int, int, int]:
     if x.dtype == torch.float32:  # two warps choose the older matrix units, which read float32 in either order
         return 128, min(tile(out), 64), 16, 2, 3
-    tile_o, tile_p = tile(out), 64 if x.shape[-1] % 16 == 0 else 32
-    return 128, tile_o, tile_p, 4, _stages(x, tile_p * (128 + tile_o), 3)
+    tile_o, tile_p = tile(out), 16 if pool else 64 if x.shape[-1] % 16 == 0 else 32
+    return 128, tile_o, tile_p, 4, _stages(x, tile_p * ((4 if pool else 1) * 128 + tile_o), 3)
+
+
+def _sums(x: Tensor) -> int:
+    """Returns into how many parts the pixels are split, in programs for each multiprocessor; small ones cost little."""
+    return 2 if x.element_size() == 4 or x.shape[-1] % 16 else 1
 
 
 def _stages(x: Tensor, numbers: int, most: int) -> int:
@@ -103,9 +128,66 @@ def tile(size: int) -> int:
 def _convolve(
     x,
     filters,
+    scale,
+    y,
+    batch,
+    pixels,
+    images,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    channels: tl.constexpr,
+    out: tl.constexpr,
+    tall: tl.constexpr,
+    wide: tl.constexpr,
+    above: tl.constexpr,
+    left: tl.constexpr,
+    tile_p: tl.constexpr,
+    tile_o: tl.constexpr,
+    tile_k: tl.constexpr,
+):
+    """Takes pixels in the order row, image, column: rows of a patch that are padding for a whole tile are left out."""
+    patch: tl.constexpr = tall * wide * channels
+    run: tl.constexpr = wide * channels
+    client, begin = tl.program_id(2).to(tl.int64), tl.program_id(0) * tile_p
+    p, o = begin + tl.arange(0, tile_p), tl.program_id(1) * tile_o + tl.arange(0, tile_o)
+    x += client * images
+    filters += client * out * patch
+    row, image, column = p // (batch * columns), p // columns % batch, p % columns
+    lowest = tl.minimum((begin + tile_p - 1) // (batch * columns), rows - 1)
+    first_row = tl.maximum(above - lowest, 0)
+    last_row = tl.minimum(height + above - begin // (batch * columns), tall)
+    corner = ((image * height + row - above) * width + column - left) * channels
+    total = tl.zeros((tile_p, tile_o), tl.float32)
+    for first in range(first_row * run // tile_k * tile_k, last_row * run, tile_k):
+        k = first + tl.arange(0, tile_k)
+        place = _place(k, width * channels, run, channels)
+        inside = (p < pixels)[:, None] & (k < patch)[None, :]
+        if above + left > 0:
+            i, j = row[:, None] + (k // run)[None, :], column[:, None] + (k % run // channels)[None, :]
+            inside &= (i >= above) & (i < height + above) & (j >= left) & (j < width + left)
+        patches = tl.load(x + corner[:, None] + place[None, :], inside, 0.0)
+        weights = tl.load(filters + o[None, :] * patch + k[:, None], (k < patch)[:, None] & (o < out)[None, :], 0.0)
+        total = tl.dot(patches, weights, total, input_precision="tf32")
+    if scale is not None:
+        total *= tl.load(scale + client)
+    at = ((client * batch + image) * rows + row) * columns + column
+    tl.store(
+        y + at[:, None] * out + o[None, :], total.to(y.dtype.element_ty), (p < pixels)[:, None] & (o < out)[None, :]
+    )
+
+
+@triton.jit
+def _convolve_pool(
+    x,
+    filters,
     bias,
+    scale,
+    unit,
     y,
     which,
+    half,
     pixels,
     images,
     rows: tl.constexpr,
@@ -116,38 +198,39 @@ def _convolve(
     out: tl.constexpr,
     patch: tl.constexpr,
     run: tl.constexpr,
-    pool: tl.constexpr,
-    tile_p: tl.constexpr,
+    tile_q: tl.constexpr,
     tile_o: tl.constexpr,
     tile_k: tl.constexpr,
 ):
     client = tl.program_id(2).to(tl.int64)
-    p = tl.program_id(0) * tile_p + tl.arange(0, tile_p)
-    o = tl.program_id(1) * tile_o + tl.arange(0, tile_o)
-    x += client * images
+    q, o = tl.program_id(0) * tile_q + tl.arange(0, tile_q), tl.program_id(1) * tile_o + tl.arange(0, tile_o)
     filters += client * out * patch
-    corner = _corner(p, rows, columns, image, line, channels, pool)
-    total = tl.zeros((tile_p, tile_o), tl.float32)
+    windows = x + client * images + _window(q, rows, columns, image, line, channels)[:, None]
+    nothing = tl.zeros((tile_q, tile_o), tl.float32)
+    a, b, c, d = nothing, nothing, nothing, nothing  # the pixels of a window
     for first in range(0, patch, tile_k):
         k = first + tl.arange(0, tile_k)
-        place = _place(k, line, run, channels)
-        patches = tl.load(x + corner[:, None] + place[None, :], (p < pixels)[:, None] & (k < patch)[None, :], 0.0)
+        at, inside = windows + _place(k, line, run, channels)[None, :], (q < pixels)[:, None] & (k < patch)[None, :]
         weights = tl.load(filters + o[None, :] * patch + k[:, None], (k < patch)[:, None] & (o < out)[None, :], 0.0)
-        total = tl.dot(patches, weights, total, input_precision="tf32")
-    if pool:
-        total += tl.load(bias + client * out + o, o < out, 0.0).to(tl.float32)[None, :]
-        windows = tl.reshape(total, (tile_p // 4, 4, tile_o))
-        broken = tl.max((windows != windows).to(tl.int32), 1)  # a maximum ignores NaN here, but not in torch
-        total, largest = tl.max(windows, 1, return_indices=True)
-        largest = tl.where(total > 0, largest, DEAD)
-        total = tl.where(broken > 0, float("nan"), tl.maximum(total, 0.0))
-        pixels = pixels // 4
-        p = tl.program_id(0) * (tile_p // 4) + tl.arange(0, tile_p // 4)
-    at = (client * pixels + p)[:, None] * out + o[None, :]
-    inside = (p < pixels)[:, None] & (o < out)[None, :]
+        a = tl.dot(tl.load(at, inside, 0.0), weights, a, input_precision="tf32")
+        b = tl.dot(tl.load(at + channels, inside, 0.0), weights, b, input_precision="tf32")
+        c = tl.dot(tl.load(at + line, inside, 0.0), weights, c, input_precision="tf32")
+        d = tl.dot(tl.load(at + line + channels, inside, 0.0), weights, d, input_precision="tf32")
+    broken = (a != a) | (b != b) | (c != c) | (d != d)  # a maximum ignores NaN here, but not in torch
+    total, largest = tl.maximum(a, b), tl.where(b > a, 1, 0)
+    total, largest = tl.maximum(total, c), tl.where(c > total, 2, largest)
+    total, largest = tl.maximum(total, d), tl.where(d > total, 3, largest)
+    if scale is not None:
+        total *= tl.load(scale + client)
+    total += tl.load(bias + client * out + o, o < out, 0.0).to(tl.float32)[None, :]
+    largest = tl.where(total > 0, largest, DEAD)
+    total = tl.where(broken, float("nan"), tl.maximum(total, 0.0))
+    at = (client * pixels + q)[:, None] * out + o[None, :]
+    inside = (q < pixels)[:, None] & (o < out)[None, :]
     tl.store(y + at, total.to(y.dtype.element_ty), inside)
-    if pool:
-        tl.store(which + at, largest.to(tl.uint8), inside)
+    tl.store(which + at, largest.to(tl.uint8), inside)
+    if unit is not None:
+        tl.store(half + at, (total / tl.load(unit + client)).to(tl.float16), inside)
 
 
 @triton.jit
@@ -155,6 +238,7 @@ def _correlate(
     x,
     dy,
     which,
+    scale,
     sums,
     share,
     pixels,
@@ -172,47 +256,40 @@ def _correlate(
     tile_o: tl.constexpr,
     tile_p: tl.constexpr,
 ):
-    client = tl.program_id(2).to(tl.int64)
-    part = tl.program_id(1)
+    client, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
     across = tl.cdiv(out, tile_o)
     k = tl.program_id(0) // across * tile_k + tl.arange(0, tile_k)
     o = tl.program_id(0) % across * tile_o + tl.arange(0, tile_o)
-    x += client * images
-    place = _place(k, line, run, channels)
+    runs = x + client * images + _place(k, line, run, channels)[:, None]
     total = tl.zeros((tile_k, tile_o), tl.float32)
     for first in range(part * share, tl.minimum(part * share + share, pixels), tile_p):
         p = first + tl.arange(0, tile_p)
-        corner = _corner(p, rows, columns, image, line, channels, pool)
-        patches = tl.load(x + corner[None, :] + place[:, None], (p < pixels)[None, :] & (k < patch)[:, None], 0.0)
-        inside = (p < pixels)[:, None] & (o < out)[None, :]
+        inside, known = (p < pixels)[None, :] & (k < patch)[:, None], (p < pixels)[:, None] & (o < out)[None, :]
+        here = (client * pixels + p)[:, None] * out + o[None, :]
+        gradients = tl.load(dy + here, known, 0.0)
         if pool:
-            at = (client * (pixels // 4) + p // 4)[:, None] * out + o[None, :]
-            gradients = tl.load(dy + at, inside, 0.0)
-            gradients = tl.where(tl.load(which + at, inside, 0) == (p % 4)[:, None], gradients, 0.0)
+            at, chosen = (
+                runs + _window(p, rows, columns, image, line, channels)[None, :],
+                tl.load(which + here, known, DEAD),
+            )
+            for n in tl.static_range(4):  # the pixels of a window
+                patches = tl.load(at + (n // 2 * line + n % 2 * channels), inside, 0.0)
+                total = tl.dot(patches, tl.where(chosen == n, gradients, 0.0), total, input_precision="tf32")
         else:
-            gradients = tl.load(dy + (client * pixels + p)[:, None] * out + o[None, :], inside, 0.0)
-        total = tl.dot(patches, gradients, total, input_precision="tf32")
+            corner = p // (rows * columns) * image + p // columns % rows * line + p % columns * channels
+            total = tl.dot(tl.load(runs + corner[None, :], inside, 0.0), gradients, total, input_precision="tf32")
+    if scale is not None:
+        total *= tl.load(scale + client)
     sums += ((part * tl.num_programs(2) + client) * patch + k)[:, None] * out + o[None, :]
     tl.store(sums, total, (k < patch)[:, None] & (o < out)[None, :])
 
 
 @triton.jit
-def _corner(
-    p,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    image: tl.constexpr,
-    line: tl.constexpr,
-    channels: tl.constexpr,
-    pool: tl.constexpr,
+def _window(
+    q, rows: tl.constexpr, columns: tl.constexpr, image: tl.constexpr, line: tl.constexpr, channels: tl.constexpr
 ):
-    """Where the patch of output pixel ``p`` begins; rows and columns are those of the (pooled) result."""
-    if pool:
-        within, p = p % 4, p // 4
-        row, column = p // columns % rows * 2 + within // 2, p % columns * 2 + within % 2
-    else:
-        row, column = p // columns % rows, p % columns
-    return p // (rows * columns) * image + row * line + column * channels
+    """Where the patch of the first pixel of window ``q`` begins; rows and columns are those of the pooled result."""
+    return q // (rows * columns) * image + q // columns % rows * 2 * line + q % columns * 2 * channels
 
 
 @triton.jit
