@@ -1,9 +1,10 @@
 """The expert's loop: clients one after another, the whole step recorded once as a CUDA graph and replayed.
 
-Done is what an expert can do for one client at a time: forward pass, loss and backward pass are compiled; the clip takes
-all gradients at once and the optimiser is fused; parameters, momentum, learning rate, the round's batches and the number
-of the next one stay at fixed addresses, so that one recording serves all steps, clients and rounds; both memory layouts
-are tried and the faster one is kept; the host never waits for the device. Without CUDA the step is called, not replayed.
+Done is what an expert can do for one client at a time: forward pass, loss and backward pass are compiled; the clip
+takes all gradients at once and the optimiser is fused; parameters, momentum, learning rate, the round's batches and the
+number of the next one stay at fixed addresses, so that one recording serves all steps, clients and rounds; both memory
+layouts are tried and the faster one is kept; the host never waits for the device. Without CUDA the step is called, not
+replayed.
 """
 
 import copy
@@ -83,7 +84,7 @@ def fastest_step(sim: Simulation, desk: Desk, backend: str | None = None) -> Ste
 def whole_step(
     sim: Simulation, desk: Desk, backend: str | None = None, layout: torch.memory_format = torch.contiguous_format
 ) -> Step:
-    """Returns one step of SGD over the next batch: gradient, clip, weight decay, momentum; nothing leaves the device."""
+    """Returns one step of SGD over the next batch: gradient, clip, weight decay, momentum, all on the device."""
     params, training = list(desk.model.parameters()), sim.training
 
     def loss_of(x: Tensor, y: Tensor) -> Tensor:
@@ -167,7 +168,7 @@ def _time_on(desk: Desk) -> Callable[[Step], float]:
         _run(desk, step, TRIED)
         ended.record()
         ended.synchronize()
-        return begun.elapsed_time(ended)
+        return float(begun.elapsed_time(ended))
 
     return milliseconds
 
