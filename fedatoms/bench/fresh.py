@@ -51,18 +51,19 @@ def _wait(process: "subprocess.Popen[str]", together: "Sequence[subprocess.Popen
     try:
         output, errors = process.communicate(timeout=longest)
     except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()  # closes its pipes
         output, errors = "", ""
-    if process.poll() != 0:
+    if process.returncode:
         for each in together:
             each.kill()
-        process.wait()
     return Ended(process.returncode, output, errors)
 
 
 def _reason(ended: Ended, longest: float) -> str:
     lines = ended.errors.strip().splitlines()
     if not lines:
-        return f"exit status {ended.status}" if ended.status > 0 else f"ended by signal or after {longest:g} seconds"
+        return f"exit status {ended.status}" if ended.status > 0 else f"ended by a signal, or after {longest:g} seconds"
     return ([line for line in lines if re.match(r"[\w.]+(Error|Exception):", line)] or lines)[-1]
 
 

@@ -118,6 +118,26 @@ def read(path: Path) -> Results:
     )
 
 
+def joined(runs: Sequence[Results]) -> Results:
+    """Joins results of several runs of the benchmark, which measured other parts each; the first one's settings stay.
+
+    >>> whole = collect(Bench(parts="grid"), [], {}), collect(Bench(parts="pfl"), [Gap("pfl", "none")], {"device": "b"})
+    >>> joined(whole).settings["parts"], joined(whole).provenance
+    ('grid,pfl', {'joined': [{'device': 'b'}]})
+    """
+    first, *others = runs
+    asked = {part for run in runs for part in str(run.settings["parts"]).split(",")}
+    once = {ratio.name: ratio for run in reversed(runs) for ratio in run.results}  # all have the card's limits
+    order = dict.fromkeys(ratio.name for run in runs for ratio in run.results)
+    return Results(
+        {**first.settings, "parts": ",".join(part for part in PARTS if part in asked)},
+        [once[name] for name in order],
+        sorted((row for run in runs for row in run.rows), key=_place),
+        [gap for run in runs for gap in run.gaps],
+        {**first.provenance, **({"joined": [run.provenance for run in others]} if others else {})},
+    )
+
+
 def machine(device: str) -> dict[str, object]:
     """Describes machine and code, with what matters on a GPU."""
     cuda = {"driver": _driver(), "cudnn": torch.backends.cudnn.version()} if device.startswith("cuda") else {}
