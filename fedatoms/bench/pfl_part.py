@@ -148,11 +148,10 @@ def _accuracies(settings: Bench, processes: int) -> Iterator[Event]:
     if not settings.data_dir:
         yield Gap("accuracy on pfl's benchmark", "random images cannot be learnt. Add --data-dir FOLDER of CIFAR-10.")
         return
-    tasks = [
-        task_of(settings, rounds=settings.pfl_rounds - 1, turns=1, seed=seed) for seed in range(settings.pfl_seeds)
-    ]
-    yield _accuracy("fedatoms, plain", [_train(task) for task in tasks], settings.pfl_rounds)
-    yield _accuracy(_name(processes), [_train_pfl(task, processes) for task in tasks], settings.pfl_rounds)
+    others = max(settings.pfl_rounds - 1, 1)  # after the first
+    tasks = [task_of(settings, rounds=others, turns=1, seed=seed) for seed in range(settings.pfl_seeds)]
+    yield _accuracy("fedatoms, plain", [_train(task) for task in tasks], 1 + others)
+    yield _accuracy(_name(processes), [_train_pfl(task, processes) for task in tasks], 1 + others)
 
 
 def _train(task: Task) -> Run:
