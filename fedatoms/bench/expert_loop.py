@@ -37,7 +37,7 @@ class Desk(NamedTuple):
     place: Tensor  # int64 (1,): the next batch
 
 
-def expert_loop(sim: Simulation, backend: str | None = None) -> Callable[[], None]:
+def by_expert(sim: Simulation, backend: str | None = None) -> Callable[[], None]:
     """Sets the loop up, compiled if a backend is named; each call of the result runs the next round."""
     desk, t = desk_of(sim), -1
     step = fastest_step(sim, desk, backend)

@@ -16,7 +16,7 @@ from fedatoms.bench.contest import Timing, compete
 from fedatoms.bench.jax_twin import Task
 from fedatoms.bench.line_up import Cell, Contestant, cell_clients, contestants, ours, training_of
 from fedatoms.bench.machine_limits import clean, limits, timed
-from fedatoms.bench.pfl_part import pfl_part
+from fedatoms.bench.pfl_part import measure_pfl
 from fedatoms.bench.results import Event, Gap, Ratio, find_row, numbers, paired, parts_of
 from fedatoms.bench.scoring import Contest, guarded, row_of, where, work_of
 from fedatoms.bench.settings import Bench
@@ -62,7 +62,7 @@ def _all_parts(contest: Contest, chosen: Sequence[str]) -> Iterator[Event]:
     parts: dict[str, Callable[[Contest], Iterator[Event]]] = {
         "grid": _grid,
         "jax": _jax,
-        "pfl": pfl_part,
+        "pfl": measure_pfl,
         "rounds": _rounds,
         "algorithms": _algorithms,
         "personal": _personal,

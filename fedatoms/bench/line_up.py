@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedatoms.bench.expert_loop import expert_loop
+from fedatoms.bench.expert_loop import by_expert
 from fedatoms.bench.settings import Bench
 from fedatoms.core.options import Precision
 from fedatoms.data.batches import Plan, fetch
@@ -65,8 +65,8 @@ def contestants(settings: Bench, sim: Simulation, *, baselines: bool) -> list[Co
         Contestant(COMPILED_PLAIN, lambda: by_hand(plain, settings.backend), few),
         Contestant(REDUCED, lambda: by_hand(sim, settings.backend, "reduce-overhead"), few),
         Contestant(REDUCED_PLAIN, lambda: by_hand(plain, settings.backend, "reduce-overhead"), few),
-        Contestant(EXPERT, lambda: expert_loop(sim, settings.backend), settings.repeats),
-        Contestant(EXPERT_PLAIN, lambda: expert_loop(plain, settings.backend), settings.repeats),
+        Contestant(EXPERT, lambda: by_expert(sim, settings.backend), settings.repeats),
+        Contestant(EXPERT_PLAIN, lambda: by_expert(plain, settings.backend), settings.repeats),
     ]
 
 

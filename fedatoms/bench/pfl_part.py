@@ -42,7 +42,7 @@ class Run(NamedTuple):
     seconds: float
 
 
-def pfl_part(contest: Contest) -> Iterator[Event]:
+def measure_pfl(contest: Contest) -> Iterator[Event]:
     """Measures rounds of fedatoms and of pfl's processes, compares them, and trains both to an accuracy if asked to."""
     if importlib.util.find_spec("pfl") is None:
         yield Gap("pfl", INSTALL)

@@ -15,7 +15,7 @@ from support.small import difference
 from fedatoms.bench import contest as turns
 from fedatoms.bench import fresh
 from fedatoms.bench import line_up as who
-from fedatoms.bench.expert_loop import LAYOUTS, desk_of, expert_loop, expert_round, fastest_step, whole_step
+from fedatoms.bench.expert_loop import LAYOUTS, by_expert, desk_of, expert_round, fastest_step, whole_step
 from fedatoms.bench.gpu import measure
 from fedatoms.bench.line_up import Cell, by_hand, cell_clients, eager_round
 from fedatoms.bench.pfl_part import NETWORK, PFL_BEST, pfl_clients, task_of
@@ -98,7 +98,7 @@ def test_a_learning_rate_that_falls_does_so_in_the_experts_loop() -> None:
 
 
 def test_compiled_loops_run() -> None:
-    for work in (expert_loop(clients(2), "eager"), by_hand(clients(2), "eager", "reduce-overhead")):
+    for work in (by_expert(clients(2), "eager"), by_hand(clients(2), "eager", "reduce-overhead")):
         work()
         work()
 
