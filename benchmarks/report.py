@@ -1,23 +1,28 @@
-"""Makes the numbers and the picture of docs/performance.md from benchmarks/results/h200.json."""
+"""Makes the lead, the numbers and the picture of docs/performance.md from the files of the contest."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedatoms.bench.plots import contest_plot
 from fedatoms.bench.report import block, fill
-from fedatoms.bench.results import read
+from fedatoms.bench.results import Results, joined, read
+from fedatoms.bench.standings import lead
 
 ROOT = Path(__file__).parent.parent
-RESULTS, PAGE, PICTURE = (
-    ROOT / "benchmarks" / "results" / "h200.json",
-    ROOT / "docs" / "performance.md",
-    ROOT / "docs" / "performance.png",
-)
+RESULTS = [ROOT / "benchmarks" / "results" / name for name in ("h200.json", "h200-pfl.json")]
+PAGE, PICTURE = ROOT / "docs" / "performance.md", ROOT / "docs" / "performance.png"
 
 
-def report(source: Path = RESULTS, page: Path = PAGE, picture: Path = PICTURE) -> None:
-    """Fills the page's block and draws its picture."""
-    results = read(source)
-    page.write_text(fill(page.read_text(), block(results, picture.name)))
+def kept(sources: Sequence[Path] = RESULTS) -> Results:
+    """Reads the files that are there, as one."""
+    return joined([read(source) for source in sources if source.exists()])
+
+
+def report(sources: Sequence[Path] = RESULTS, page: Path = PAGE, picture: Path = PICTURE) -> None:
+    """Fills the page's two blocks and draws its picture."""
+    results = kept(sources)
+    text = fill(page.read_text(), lead(results), "lead")
+    page.write_text(fill(text, block(results, picture.name)))
     title = f"{results.provenance['device']}, {results.settings['precision']}: clients x images a step"
     contest_plot(results.rows, picture, title)
 

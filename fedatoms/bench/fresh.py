@@ -1,4 +1,4 @@
-"""Measurements in a separate process: `python -m fedatoms.bench.fresh NAME JSON` prints one line of JSON."""
+"""Measurements in separate processes: `python -m fedatoms.bench.fresh NAME JSON` prints one line of JSON."""
 
 import json
 import os
@@ -7,34 +7,89 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from fedatoms.bench.settings import Bench
 
-LONGEST = 300  # seconds
+LONGEST = 300.0  # seconds
+
+
+class Ended(NamedTuple):
+    """What a process has left."""
+
+    status: int
+    output: str
+    errors: str
 
 
 def ask(module: str, *words: str, env: Mapping[str, str] | None = None) -> dict[str, object]:
     """Runs a module and reads the last line that it prints; a failure carries its last error message."""
+    return ask_together(module, *words, envs=[env or {}])[0]
+
+
+def ask_together(
+    module: str, *words: str, envs: Sequence[Mapping[str, str]], longest: float = LONGEST
+) -> list[dict[str, object]]:
+    """Runs a module once for each environment, at the same time; the failure of one ends the others."""
     command = [sys.executable, "-m", module, *words]
-    ran = subprocess.run(
-        command, capture_output=True, text=True, timeout=LONGEST, env={**os.environ, **(env or {})}, check=False
-    )
-    if ran.returncode:
-        lines = ran.stderr.strip().splitlines() or [f"exit status {ran.returncode}"]
-        raise RuntimeError(([line for line in lines if re.match(r"[\w.]+(Error|Exception):", line)] or lines)[-1])
-    answer: dict[str, object] = json.loads(ran.stdout.strip().splitlines()[-1])
-    return answer
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **env})
+        for env in envs
+    ]
+    with ThreadPoolExecutor(len(started)) as threads:
+        ended = list(threads.map(lambda process: _wait(process, started, longest), started))
+    failed = sorted((each for each in ended if each.status), key=lambda each: each.status < 0)  # those killed last
+    if failed:
+        raise RuntimeError(_reason(failed[0], longest))
+    return [json.loads(each.output.strip().splitlines()[-1]) for each in ended]
+
+
+def _wait(process: "subprocess.Popen[str]", together: "Sequence[subprocess.Popen[str]]", longest: float) -> Ended:
+    """Waits for a process; if it fails or takes too long, all of them are killed."""
+    try:
+        output, errors = process.communicate(timeout=longest)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()  # closes its pipes
+        output, errors = "", ""
+    if process.returncode:
+        for each in together:
+            each.kill()
+    return Ended(process.returncode, output, errors)
+
+
+def _reason(ended: Ended, longest: float) -> str:
+    lines = ended.errors.strip().splitlines()
+    if not lines:
+        return f"exit status {ended.status}" if ended.status > 0 else f"ended by a signal, or after {longest:g} seconds"
+    return ([line for line in lines if re.match(r"[\w.]+(Error|Exception):", line)] or lines)[-1]
 
 
 def cold_start(settings: Bench) -> float:
-    """Returns the seconds from starting Python to the end of the first round, with empty compiler caches."""
+    """Returns the seconds from starting Python to the end of the first round, with empty compiler caches.
+
+    Byte code is cached, as it is on any machine that has run it before and may write it: an untimed process, with
+    compiler caches of its own, fills a folder for it.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        env = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
+        _first_round(settings, folder, "before")
         began = time.time()
-        ended = ask("fedatoms.bench.fresh", "first", json.dumps(vars(settings)), env=env)["ended"]
+        return _first_round(settings, folder, "timed") - began
+
+
+def _first_round(settings: Bench, folder: str, caches: str) -> float:
+    """Runs a first round in a fresh process and returns the time of day when it ended."""
+    env = {
+        "PYTHONPYCACHEPREFIX": f"{folder}/bytecode",
+        "PYTHONDONTWRITEBYTECODE": "",
+        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/{caches}/inductor",
+        "TRITON_CACHE_DIR": f"{folder}/{caches}/triton",
+    }
+    ended = ask("fedatoms.bench.fresh", "first", json.dumps(vars(settings)), env=env)["ended"]
     assert isinstance(ended, float)
-    return ended - began
+    return ended
 
 
 def deterministic_rounds(settings: Bench) -> list[float]:

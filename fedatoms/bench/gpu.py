@@ -1,4 +1,4 @@
-"""The contest on one CUDA card: fedatoms, eager and compiled loops and JAX on the same work, one after another.
+"""The contest on one CUDA card: fedatoms, four loops, JAX and pfl on the same work, one after another.
 
 The code takes any device, so that a CPU can test it; numbers mean something on a GPU only.
 """
@@ -8,16 +8,17 @@ import json
 import statistics
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from fedatoms.algorithms import algorithm
 from fedatoms.bench import fresh
 from fedatoms.bench import line_up as who
-from fedatoms.bench.contest import Timing, compete, reason_of
+from fedatoms.bench.contest import Timing, compete
 from fedatoms.bench.jax_twin import Task
 from fedatoms.bench.line_up import Cell, Contestant, cell_clients, contestants, ours, training_of
-from fedatoms.bench.machine_limits import Limits, clean, limits, need, timed
-from fedatoms.bench.results import Event, Gap, Ratio, Row, find_row, numbers, paired, parts_of
+from fedatoms.bench.machine_limits import clean, limits, timed
+from fedatoms.bench.pfl_part import measure_pfl
+from fedatoms.bench.results import Event, Gap, Ratio, find_row, numbers, paired, parts_of
+from fedatoms.bench.scoring import Contest, guarded, row_of, where, work_of
 from fedatoms.bench.settings import Bench
 from fedatoms.core.options import GLOBAL_MODELS, Precision
 from fedatoms.engine.loop import begin, rounds
@@ -29,17 +30,8 @@ from fedatoms.personal import personal
 
 EVALUATED_EVERY = 10
 LONGER = 10  # epochs of the personal regime (Table 2), where the grid has one
+EXPERT_BARS = {Cell(10, 50): 6.0, Cell(10, 10): 9.0}
 ALGORITHMS = ("fedavg", "scaffold", "feddyn", "feddc")  # the others are compared with the first
-
-
-class Contest(NamedTuple):
-    """What every part of the contest shares."""
-
-    settings: Bench
-    limits: Limits
-    cells: list[Cell]
-    special: Cell  # where the baselines and the algorithms run
-    so_far: Sequence[Event]
 
 
 def measure(settings: Bench) -> Iterator[Event]:
@@ -70,6 +62,7 @@ def _all_parts(contest: Contest, chosen: Sequence[str]) -> Iterator[Event]:
     parts: dict[str, Callable[[Contest], Iterator[Event]]] = {
         "grid": _grid,
         "jax": _jax,
+        "pfl": measure_pfl,
         "rounds": _rounds,
         "algorithms": _algorithms,
         "personal": _personal,
@@ -79,42 +72,46 @@ def _all_parts(contest: Contest, chosen: Sequence[str]) -> Iterator[Event]:
     for name in chosen:
         clean(contest.settings.device)
         _set_up(contest.settings, precision)
-        yield from _guarded(name, parts[name](contest))
-
-
-def _guarded(name: str, events: Iterator[Event]) -> Iterator[Event]:
-    """Passes events on; a failure (out of memory, a process that dies) must not end the benchmark."""
-    try:
-        yield from events
-    except Exception as error:
-        yield Gap(name, reason_of(error))
+        yield from guarded(name, parts[name](contest))
 
 
 def _grid(contest: Contest) -> Iterator[Event]:
     for cell in contest.cells:
         clean(contest.settings.device)
-        yield from _guarded(_where(cell), _cell(contest, cell))
+        yield from guarded(where(cell), _cell(contest, cell))
     yield from _compared(contest)
 
 
 def _cell(contest: Contest, cell: Cell) -> Iterator[Event]:
     settings, sim = contest.settings, cell_clients(contest.settings, cell)
     entered = contestants(settings, sim, baselines=cell.clients == settings.against)
-    for event in compete(settings.device, entered, _where(cell)):
-        yield _row(contest, cell, event) if isinstance(event, Timing) else event
+    for event in compete(settings.device, entered, where(cell)):
+        yield row_of(contest, work_of(settings, cell), event) if isinstance(event, Timing) else event
 
 
 def _compared(contest: Contest) -> Iterator[Event]:
+    special = contest.special
     for name, over, under, bar, at_least in (
         ("decomposed / plain", who.OURS, who.PLAIN, 1.05, False),
         ("eager loop / fedatoms", who.EAGER, who.OURS, 22.0, True),
         ("compiled loop / fedatoms", who.COMPILED, who.OURS, None, True),
+        ("reduce-overhead loop / fedatoms", who.REDUCED, who.OURS, None, True),
     ):
-        a, b = (find_row(contest.so_far, each, *contest.special) for each in (over, under))
-        if a and b:
-            yield paired(name, a.seconds, b.seconds, bar, _where(contest.special), at_least=at_least)
-        else:
-            yield Gap(name, f"{_where(contest.special)} was not measured for both")
+        yield _ratio(contest, special, (name, over, under), bar, at_least=at_least)
+    for cell in [cell for cell in contest.cells if cell.clients == special.clients]:
+        name = f"expert loop / fedatoms, {cell.clients} x {cell.batch}"
+        yield _ratio(contest, cell, (name, who.EXPERT, who.OURS), EXPERT_BARS.get(cell), at_least=True)
+
+
+def _ratio(
+    contest: Contest, cell: Cell, named: tuple[str, str, str], bar: float | None, *, at_least: bool
+) -> Ratio | Gap:
+    """Compares two contestants of a cell; ``named`` has the ratio's name and theirs."""
+    name, over, under = named
+    a, b = (find_row(contest.so_far, each, *cell) for each in (over, under))
+    if a and b:
+        return paired(name, a.seconds, b.seconds, bar, where(cell), at_least=at_least)
+    return Gap(name, f"{where(cell)} was not measured for both")
 
 
 def _jax(contest: Contest) -> Iterator[Event]:
@@ -122,7 +119,7 @@ def _jax(contest: Contest) -> Iterator[Event]:
         yield Gap(who.JAX, 'not installed. Use pip install "jax[cuda12]".')
         return
     for cell in [cell for cell in contest.cells if cell.clients == contest.settings.against]:
-        yield from _guarded(f"{who.JAX}, {_where(cell)}", _jax_cell(contest, cell))
+        yield from guarded(f"{who.JAX}, {where(cell)}", _jax_cell(contest, cell))
 
 
 def _jax_cell(contest: Contest, cell: Cell) -> Iterator[Event]:
@@ -142,7 +139,7 @@ def _jax_cell(contest: Contest, cell: Cell) -> Iterator[Event]:
     )
     env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": settings.device}
     timing = _jax_timing(fresh.ask("fedatoms.bench.jax_twin", json.dumps(task._asdict()), env=env))
-    yield _row(contest, cell, timing)
+    yield row_of(contest, work_of(settings, cell), timing)
 
 
 def _jax_timing(answer: dict[str, object]) -> Timing:
@@ -159,7 +156,7 @@ def _rounds(contest: Contest) -> Iterator[Event]:
         _set_up(settings, precision)
         sim = cell_clients(settings, cell, population=10 * cell.clients, precision=precision)
         ms = 1e3 * _seconds_with_evaluation(replace(sim, score=GLOBAL_MODELS), settings.rounds)
-        detail = f"{settings.rounds} rounds, {_where(cell)} of {10 * cell.clients}, 3 models scored every 10 rounds"
+        detail = f"{settings.rounds} rounds, {where(cell)} of {10 * cell.clients}, 3 models scored every 10 rounds"
         yield Ratio(f"round with evaluation, ms, {precision}", ms, 45.0, detail)
 
 
@@ -194,7 +191,7 @@ def _personal(contest: Contest) -> Iterator[Event]:
     if "fedavg" in timings:
         steps = sim.training.epochs * -(-contest.settings.samples // cell.batch)
         ms = 1e3 * statistics.median(timings["fedavg"]) / steps
-        yield Ratio("personal regime, ms a step", ms, 0.45, f"{_where(cell)}, momentum, {steps} steps a round")
+        yield Ratio("personal regime, ms a step", ms, 0.45, f"{where(cell)}, momentum, {steps} steps a round")
 
 
 def _costs(
@@ -209,14 +206,14 @@ def _costs(
     """
     settings, timings = contest.settings, dict[str, list[float]]()
     entered = [_entry(sim, name, settings.repeats) for name, sim in versions.items()]
-    for event in compete(settings.device, entered, _where(cell)):
+    for event in compete(settings.device, entered, where(cell)):
         if isinstance(event, Timing):
             timings[event.name] = event.seconds
         else:
             yield event
     for ratio, (over, under, bar) in ratios.items():
         if over in timings and under in timings:
-            yield paired(ratio, timings[over], timings[under], bar, _where(cell))
+            yield paired(ratio, timings[over], timings[under], bar, where(cell))
     return timings
 
 
@@ -227,42 +224,16 @@ def _entry(sim: Simulation, name: str, turns: int) -> Contestant:
 def _deterministic(contest: Contest) -> Iterator[Event]:
     usual = find_row(contest.so_far, who.OURS, *contest.special)
     if usual is None:
-        yield Gap("deterministic / usual", f"{_where(contest.special)} was not measured. Add grid to --parts.")
+        yield Gap("deterministic / usual", f"{where(contest.special)} was not measured. Add grid to --parts.")
         return
     seconds = fresh.deterministic_rounds(contest.settings)
-    yield paired("deterministic / usual", seconds, usual.seconds, None, f"{_where(contest.special)}, own process")
+    yield paired("deterministic / usual", seconds, usual.seconds, None, f"{where(contest.special)}, own process")
 
 
 def _cold(contest: Contest) -> Iterator[Event]:
     seconds = fresh.cold_start(contest.settings)
-    yield Ratio("start to end of first round, seconds", seconds, 20.0, f"{_where(contest.special)}, no compiler cache")
-
-
-def _row(contest: Contest, cell: Cell, timing: Timing) -> Row:
-    training = training_of(contest.settings, cell.batch)
-    steps = training.epochs * -(-contest.settings.samples // cell.batch)
-    seconds, least = statistics.median(timing.seconds), need(cell, training)
-    return Row(
-        contestant=timing.name,
-        clients=cell.clients,
-        batch=cell.batch,
-        steps=steps,
-        precision=contest.settings.precision,
-        ms_round=1e3 * seconds,
-        ms_step=1e3 * seconds / steps,
-        client_steps=cell.clients * steps / seconds,
-        arithmetic=least.flops * steps / seconds / contest.limits.arithmetic,
-        bandwidth=least.bytes * steps / seconds / contest.limits.bandwidth,
-        first_round=timing.first,
-        memory=timing.memory,
-        seconds=timing.seconds,
-        detail=timing.note,
-    )
+    yield Ratio("start to end of first round, seconds", seconds, 20.0, f"{where(contest.special)}, no compiler cache")
 
 
 def _set_up(settings: Bench, precision: Precision) -> None:
     configure(Experiment(dataset="cifar10", precision=precision, threads=settings.threads))
-
-
-def _where(cell: Cell) -> str:
-    return f"{cell.clients} clients x {cell.batch}"

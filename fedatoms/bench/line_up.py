@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedatoms.bench.expert_loop import by_expert
 from fedatoms.bench.settings import Bench
 from fedatoms.core.options import Precision
 from fedatoms.data.batches import Plan, fetch
@@ -27,6 +28,8 @@ TABLE1_BATCH = 50  # smaller batches stand for the personal regime, which has mo
 OURS, PLAIN = "fedatoms, decomposed", "fedatoms, plain"
 EAGER, EAGER_PLAIN = "eager loop, decomposed", "eager loop, plain"
 COMPILED, COMPILED_PLAIN = "compiled loop, decomposed", "compiled loop, plain"
+REDUCED, REDUCED_PLAIN = "reduce-overhead loop, decomposed", "reduce-overhead loop, plain"
+EXPERT, EXPERT_PLAIN = "expert loop, decomposed", "expert loop, plain"
 JAX = "JAX vmap + scan, plain"
 Round = Callable[[], object]
 
@@ -60,6 +63,10 @@ def contestants(settings: Bench, sim: Simulation, *, baselines: bool) -> list[Co
         Contestant(EAGER_PLAIN, lambda: by_hand(plain), few),
         Contestant(COMPILED, lambda: by_hand(sim, settings.backend), few),
         Contestant(COMPILED_PLAIN, lambda: by_hand(plain, settings.backend), few),
+        Contestant(REDUCED, lambda: by_hand(sim, settings.backend, "reduce-overhead"), few),
+        Contestant(REDUCED_PLAIN, lambda: by_hand(plain, settings.backend, "reduce-overhead"), few),
+        Contestant(EXPERT, lambda: by_expert(sim, settings.backend), settings.repeats),
+        Contestant(EXPERT_PLAIN, lambda: by_expert(plain, settings.backend), settings.repeats),
     ]
 
 
@@ -75,10 +82,10 @@ def ours(sim: Simulation) -> Round:
     return work
 
 
-def by_hand(sim: Simulation, backend: str | None = None) -> Round:
+def by_hand(sim: Simulation, backend: str | None = None, mode: str | None = None) -> Round:
     """Sets the hand-written loop up, with forward and backward pass compiled if a backend is named."""
     model, t = copy.deepcopy(sim.model).to(sim.device), -1
-    forward = torch.compile(model, backend=backend, dynamic=False) if backend else model
+    forward = torch.compile(model, backend=backend, mode=mode, dynamic=False) if backend else model
 
     def work() -> None:
         nonlocal t

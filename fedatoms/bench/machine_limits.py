@@ -41,8 +41,8 @@ def limits(device: str, precision: Precision) -> Limits:
     return Limits(2 * side**3 / product, 2 * size / copy)
 
 
-def need(cell: Cell, training: Training) -> Need:
-    """Counts what a step of plain LeNet needs; the same is used for decomposed contestants.
+def need(cell: Cell, training: Training, model: nn.Module | None = None) -> Need:
+    """Counts what a step of a plain network needs, LeNet's if none is given; decomposed contestants take the same.
 
     Operations are those that torch's counter sees in a forward and a backward pass: two per multiply-add of
     convolutions and linear layers. Bytes are the fewest that must move with P parameters of 4 bytes: P read and
@@ -53,7 +53,7 @@ def need(cell: Cell, training: Training) -> Need:
     >>> ten.flops / one.flops, ten.bytes / one.bytes
     (10.0, 10.0)
     """
-    model = build("lenet", classes=10)
+    model = build("lenet", classes=10) if model is None else model
     with FlopCounterMode(display=False) as counter:
         nn.functional.cross_entropy(
             model(torch.zeros(cell.batch, 3, 32, 32)), torch.zeros(cell.batch).long()

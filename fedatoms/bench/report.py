@@ -3,13 +3,14 @@
 import re
 from collections.abc import Sequence
 
-from fedatoms.bench.line_up import OURS
-from fedatoms.bench.results import Ratio, Results, Row, find_row, numbers
+from fedatoms.bench.line_up import EXPERT, OURS, REDUCED
+from fedatoms.bench.results import LENET, Ratio, Results, Row, find_row, numbers
 from fedatoms.bench.settings import Bench
 
 MAKER = "benchmarks/report.py"
 PARTS = {
     "jax": "JAX",
+    "pfl": "pfl-research",
     "algorithms": "the cost of algorithms",
     "personal": "the cost of local atoms",
     "deterministic": "deterministic",
@@ -23,7 +24,7 @@ HEADS = [
 
 def block(results: Results, picture: str) -> str:
     """Makes the whole block: provenance, the picture, the tables and what is missing."""
-    alt = "client-steps per second by contestant"
+    alt = "client-steps per second by contestant, on a logarithmic axis"
     rows = table(HEADS, [cells(row) for row in results.rows])
     parts = [_origin(results), f"![{alt}]({picture})", rows, _ratios(results.results)]
     return "\n\n".join([*parts, *_remarks(results)])
@@ -72,7 +73,7 @@ def table(heads: Sequence[str], lines: Sequence[Sequence[str]], align: str = "--
 def cells(row: Row) -> list[str]:
     """Writes a row as the texts of a table's line, in the order of ``HEADS``."""
     return [
-        row.contestant,
+        row.contestant if row.network == LENET else f"{row.contestant}, {row.network}",
         f"{row.clients} x {row.batch}",
         f"{row.ms_round:.1f}",
         f"{row.ms_step:.2f}",
@@ -85,11 +86,20 @@ def cells(row: Row) -> list[str]:
 
 
 def _origin(results: Results) -> str:
-    origin, settings = results.provenance, results.settings
-    versions = [f"{name} {origin[name]}" for name in ("torch", "triton", "cuda", "driver", "jax") if origin.get(name)]
+    """Names the machine and what ran on it; results that were joined name each run of the benchmark."""
+    settings, others = results.settings, results.provenance.get("joined") or []
+    assert isinstance(others, list)
+    first, *more = (_machine(each, settings) for each in (results.provenance, *others))
+    also = "".join(f" Joined with {each}." for each in more)
+    return f"{first}. Medians of {settings['repeats']} turns, of 3 for the slower loops.{also}"
+
+
+def _machine(origin: dict[str, object], settings: dict[str, object]) -> str:
+    names = ("torch", "triton", "cuda", "driver", "jax", "pfl")
+    versions = [f"{name} {origin[name]}" for name in names if origin.get(name)]
     return (
         f"{origin['device']}, {settings['precision']}, {', '.join(versions)}; fedatoms {origin['fedatoms']}, commit "
-        f"{origin['commit']}, {str(origin['time'])[:10]}. Medians of {settings['repeats']} turns, of 3 for the loops."
+        f"{origin['commit']}, {str(origin['time'])[:10]}"
     )
 
 
@@ -118,7 +128,9 @@ def _left_out(results: Results) -> list[str]:
     rounds = [name for name in (f"round with evaluation, ms, {each}" for each in ("tf32", "bf16")) if name not in names]
     asked = str(results.settings["parts"]).split(",")
     parts = [label for part, label in PARTS.items() if part not in asked]
-    return ([f"{', '.join(cells)} (clients x batch)"] if cells else []) + rounds + parts
+    present = {row.contestant for row in results.rows}
+    loops = [name for name in (EXPERT, REDUCED) if name not in present]
+    return ([f"{', '.join(cells)} (clients x batch)"] if cells else []) + loops + rounds + parts
 
 
 def _markers(name: str, maker: str) -> tuple[str, str]:

@@ -19,6 +19,9 @@ from fedatoms.core.outputs import check_output
 from fedatoms.experiment.build import check_threads
 from fedatoms.runs.provenance import provenance_of
 
+PLACES = ("out", "data_dir")  # settings that mean something on one machine only, which no file keeps
+LENET = "LeNet"  # the network of the contest, except where a part has another
+
 
 class Ratio(NamedTuple):
     """A measured ratio (or number), and the bar that it should not pass, or should reach if ``at_least``."""
@@ -58,6 +61,7 @@ class Row(NamedTuple):
     memory: float | None  # peak on the device during the first round, in MB
     seconds: list[float]  # of every measured round
     detail: str = ""
+    network: str = LENET
 
 
 class Gap(NamedTuple):
@@ -88,7 +92,7 @@ def collect(settings: Bench, events: Iterable[Event], machine: dict[str, object]
     """
     events = list(events)
     ratios = [event for event in events if isinstance(event, Ratio)]
-    rows = sorted((event for event in events if isinstance(event, Row)), key=lambda row: (row.clients, row.batch))
+    rows = sorted((event for event in events if isinstance(event, Row)), key=_place)
     return Results(asdict(settings), ratios, rows, [event for event in events if isinstance(event, Gap)], machine)
 
 
@@ -96,7 +100,7 @@ def write(results: Results) -> None:
     """Writes results to the file that their settings name, if any."""
     if out := str(results.settings["out"]):
         lists = {name: [line._asdict() for line in getattr(results, name)] for name in ("results", "rows", "gaps")}
-        asked = {name: value for name, value in results.settings.items() if name != "out"}  # a place on one machine
+        asked = {name: value for name, value in results.settings.items() if name not in PLACES}
         whole = {**results._asdict(), "settings": asked, **lists}
         write_named(Path(out), (json.dumps(whole, indent=2) + "\n").encode())
 
@@ -114,10 +118,36 @@ def read(path: Path) -> Results:
     )
 
 
+def joined(runs: Sequence[Results]) -> Results:
+    """Joins results of several runs of the benchmark, which measured other parts each; the first one's settings stay.
+
+    >>> whole = collect(Bench(parts="grid"), [], {}), collect(Bench(parts="pfl"), [Gap("pfl", "none")], {"device": "b"})
+    >>> joined(whole).settings["parts"], joined(whole).provenance
+    ('grid,pfl', {'joined': [{'device': 'b'}]})
+    """
+    first, *others = runs
+    asked = {part for run in runs for part in str(run.settings["parts"]).split(",")}
+    once = {ratio.name: ratio for run in reversed(runs) for ratio in run.results}  # all have the card's limits
+    order = dict.fromkeys(ratio.name for run in runs for ratio in run.results)
+    return Results(
+        {**first.settings, "parts": ",".join(part for part in PARTS if part in asked)},
+        [once[name] for name in order],
+        sorted((row for run in runs for row in run.rows), key=_place),
+        [gap for run in runs for gap in run.gaps],
+        {**first.provenance, **({"joined": [run.provenance for run in others]} if others else {})},
+    )
+
+
 def machine(device: str) -> dict[str, object]:
     """Describes machine and code, with what matters on a GPU."""
     cuda = {"driver": _driver(), "cudnn": torch.backends.cudnn.version()} if device.startswith("cuda") else {}
-    return {**provenance_of(device), **cuda, "triton": version_of("triton"), "jax": version_of("jax")}
+    return {
+        **provenance_of(device),
+        **cuda,
+        "triton": version_of("triton"),
+        "jax": version_of("jax"),
+        "pfl": version_of("pfl"),
+    }
 
 
 def version_of(package: str) -> str | None:
@@ -148,6 +178,7 @@ def check(settings: Bench) -> None:
         check_output(Path(settings.out))
     numbers(settings.clients, "--clients")
     numbers(settings.batch, "--batch")
+    numbers(settings.pfl_processes, "--pfl-processes")
 
 
 def numbers(text: str, flag: str) -> list[int]:
@@ -188,9 +219,14 @@ def paired(
 
 
 def find_row(events: Sequence[Event], contestant: str, clients: int, batch: int) -> Row | None:
-    """Looks for a contestant's row among what was measured."""
-    rows = [event for event in events if isinstance(event, Row) and event.contestant == contestant]
+    """Looks for a contestant's row among what was measured with LeNet."""
+    rows = [event for event in events if isinstance(event, Row) and event.network == LENET]
+    rows = [row for row in rows if row.contestant == contestant]
     return next((row for row in rows if (row.clients, row.batch) == (clients, batch)), None)
+
+
+def _place(row: Row) -> tuple[bool, int, int]:
+    return row.network != LENET, row.clients, row.batch
 
 
 def _check_backend(name: str) -> None:

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from fedatoms.core.options import Precision
 
-Part = Literal["grid", "jax", "rounds", "algorithms", "personal", "deterministic", "cold"]
+Part = Literal["grid", "jax", "pfl", "rounds", "algorithms", "personal", "deterministic", "cold"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 
@@ -32,7 +32,7 @@ class Bench:
     rounds: int = 100
     """Rounds of the measurement that includes evaluations."""
     against: int = 10
-    """Clients of the cells in which plain, eager, compiled and JAX run too; the algorithms run there as well."""
+    """Clients of the cells in which plain, the loops and JAX run too; the algorithms run there as well."""
     parts: str = ",".join(PARTS)
     """What to measure, in this order."""
     samples: int = 500
@@ -41,3 +41,15 @@ class Bench:
     """Images of the test set."""
     backend: str = "inductor"
     """torch.compile's backend for the hand-written loop."""
+    data_dir: str = ""
+    """Folder of CIFAR-10 for the part pfl; empty takes random images, which give times alone."""
+    pfl_processes: str = "1,2,5"
+    """Numbers of pfl's processes that share the card; its best is the opponent."""
+    pfl_clients: int = 1000
+    """Clients of pfl's benchmark, 50 images each."""
+    pfl_cohort: int = 50
+    """Those of them that train in a round."""
+    pfl_rounds: int = 0
+    """Rounds after which accuracies on CIFAR-10 are compared (pfl's own: 1500); 0 compares none."""
+    pfl_seeds: int = 1
+    """Seeds of that comparison."""

@@ -16,7 +16,7 @@ def options(words: Sequence[str]) -> Options:
     def bench(*, given: Annotated[object, flags(Bench())]) -> Job:
         """Measures speed and memory against a hand-written loop, and says which bars are met.
 
-        With --device cuda, torch.compile and JAX compete too; flags below --out are for that alone.
+        With --device cuda, torch.compile, CUDA graphs, JAX and pfl compete too; flags below --out are for that alone.
         """
         return lambda: _bench(updated(Bench(), given))
 

@@ -171,6 +171,10 @@ RANGES: dict[str, Range] = {
     "training lr": NOT_NEGATIVE._replace(use="for example 0.1, or 0 for a client at rest"),
     # of commands
     "bench against": COUNT._replace(high=10**6, use="against=10"),
+    "bench pfl_clients": COUNT._replace(high=10**6, use="pfl_clients=1000"),
+    "bench pfl_cohort": COUNT._replace(high=10**6, use="pfl_cohort=50"),
+    "bench pfl_rounds": COUNT_OR_NONE._replace(use="pfl_rounds=1500, or 0 for none"),
+    "bench pfl_seeds": COUNT._replace(high=1000, use="pfl_seeds=3"),
     "bench repeats": COUNT._replace(high=10**6, use="repeats=7"),
     "bench rounds": COUNT._replace(use="rounds=100"),
     "bench samples": COUNT._replace(high=10**7, use="samples=500"),

@@ -18,7 +18,8 @@ from fedatoms.bench.gpu import measure
 from fedatoms.bench.line_up import Cell, Contestant, by_hand, cell_clients, eager_round
 from fedatoms.bench.machine_limits import need
 from fedatoms.bench.report import block, content
-from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row, collect, machine, read, write
+from fedatoms.bench.results import LENET, PLACES, Bench, Event, Gap, Ratio, Row, collect, joined, machine, read, write
+from fedatoms.bench.standings import factor, lead
 from fedatoms.cli import main
 from fedatoms.cli.result_tables import benchmarks, contest, news
 from fedatoms.engine.loop import begin
@@ -27,6 +28,7 @@ from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import batches_of
 from fedatoms.engine.training import Training
 
+KEPT = runpy.run_path(str(ROOT / "benchmarks" / "report.py"))["kept"]  # the results in the repository
 TINY = Bench(
     threads=1,
     repeats=2,
@@ -39,6 +41,9 @@ TINY = Bench(
     tested=4,
     precision="float32",
     backend="eager",
+    pfl_clients=4,
+    pfl_cohort=2,
+    pfl_processes="1",
 )
 
 
@@ -53,13 +58,15 @@ def events() -> list[Event]:
 @pytest.mark.slow
 def test_every_part_gives_its_lines(events: list[Event]) -> None:
     gaps = {event.name for event in events if isinstance(event, Gap)}
-    assert gaps <= {who.JAX}, gaps
-    rows = {(row.contestant, row.clients) for row in events if isinstance(row, Row)}
+    assert gaps <= {who.JAX, "pfl"}, gaps
+    rows = {(row.contestant, row.clients) for row in events if isinstance(row, Row) and row.network == LENET}
     everyone = {who.OURS, who.PLAIN, who.EAGER, who.EAGER_PLAIN, who.COMPILED, who.COMPILED_PLAIN}
+    everyone |= {who.REDUCED, who.REDUCED_PLAIN, who.EXPERT, who.EXPERT_PLAIN}
     assert rows - {(who.JAX, 2)} == {(name, 2) for name in everyone} | {(who.OURS, 3)}
     ratios = {event.name for event in events if isinstance(event, Ratio)}
     assert {f"{name} / fedavg" for name in ("scaffold", "feddyn", "feddc")} < ratios
     assert {"decomposed / plain", "eager loop / fedatoms", "deterministic / usual"} < ratios
+    assert {"expert loop / fedatoms, 2 x 2", "reduce-overhead loop / fedatoms"} < ratios
     assert {"personal regime, ms a step", "local atoms / fedavg"} < ratios
     assert {f"round with evaluation, ms, {precision}" for precision in ("tf32", "bf16")} < ratios
     assert isinstance(events[0], Ratio)  # a user sees something at once
@@ -67,7 +74,7 @@ def test_every_part_gives_its_lines(events: list[Event]) -> None:
 
 @pytest.mark.slow
 def test_the_columns_of_a_row_agree(events: list[Event]) -> None:
-    for row in (event for event in events if isinstance(event, Row)):
+    for row in (event for event in events if isinstance(event, Row) and event.network == LENET):
         assert row.steps == 2 and len(row.seconds) == 2 and row.precision == "float32"
         assert row.ms_step * row.steps == pytest.approx(row.ms_round)
         assert row.client_steps == pytest.approx(1e3 * row.clients * row.steps / row.ms_round)
@@ -78,7 +85,7 @@ def test_results_survive_their_file_and_are_shown(events: list[Event], tmp_path:
     settings = replace(TINY, out=str(tmp_path / "results.json"))
     results = collect(settings, events, machine("cpu"))
     write(results)
-    kept = {name: value for name, value in results.settings.items() if name != "out"}  # a place on one machine
+    kept = {name: value for name, value in results.settings.items() if name not in PLACES}
     assert read(Path(settings.out)) == results._replace(settings=kept)
     assert all(news(event) for event in events)
     assert contest(results.rows).row_count == len(results.rows)
@@ -159,6 +166,8 @@ def test_settings_that_cannot_be_are_refused(settings: Bench, reason: str) -> No
         ("--repeats", "-1", "--repeats -1 is less than 1. Use --repeats 7."),
         ("--steps", "-5", "--steps -5 is less than 0. Use --steps 0."),
         ("--clients", "ten", "--clients ten is not a list"),
+        ("--pfl-processes", "one", "--pfl-processes one is not a list"),
+        ("--pfl-rounds", "-1", "--pfl-rounds -1 is less than 0"),
         ("--parts", "", "unknown part in --parts"),
     ],
 )
@@ -198,13 +207,53 @@ def test_the_page_is_made_from_the_results(events: list[Event], tmp_path: Path) 
     write(results)
     page.write_text((ROOT / "docs" / "performance.md").read_text())
     for _ in range(2):  # twice equals once
-        script["report"](source, page, picture)
+        script["report"]([source], page, picture)
         assert content(page.read_text()) == block(results, picture.name)
+        assert content(page.read_text(), "lead") == lead(results)
     assert picture.stat().st_size > 10_000
     assert all(f"| {row.ms_round:.1f} |" in page.read_text() for row in results.rows)
 
 
 def test_the_page_shows_the_results_that_are_kept() -> None:
-    shown = content((ROOT / "docs" / "performance.md").read_text())
-    kept = ROOT / "benchmarks" / "results" / "h200.json"
-    assert shown == (block(read(kept), "performance.png") if kept.exists() else "")
+    page, kept = (ROOT / "docs" / "performance.md").read_text(), KEPT()
+    assert content(page) == block(kept, "performance.png")
+    assert content(page, "lead") == lead(kept)
+
+
+def test_the_lead_names_the_strongest_opponent_first() -> None:
+    rows = [row for row in KEPT().rows if (row.clients, row.batch) == (10, 50)]
+    factors = {row.contestant: times for row in rows if (times := factor(rows, row)) is not None}
+    strongest = min(factors, key=lambda name: factors[name])
+    assert lead(KEPT()).startswith(
+        f"**{factors[strongest]:.1f} times as fast as the strongest opponent**, {strongest}:"
+    )
+
+
+def test_fedatoms_is_compared_with_who_does_the_same_work() -> None:
+    rows = KEPT().rows
+    for row in rows:
+        times, kind = factor(rows, row), who.OURS if row.contestant.endswith("decomposed") else who.PLAIN
+        if row.contestant in (who.OURS, who.PLAIN):
+            assert times is None
+        else:
+            same = [
+                one for one in rows if one[1:3] == row[1:3] and (one.contestant, one.network) == (kind, row.network)
+            ]
+            assert times == row.ms_round / same[0].ms_round
+
+
+def test_parts_that_were_measured_apart_are_joined() -> None:
+    whole = KEPT()
+    card = whole.results[0]
+    parts = (
+        whole._replace(rows=whole.rows[:3], settings={**whole.settings, "parts": "grid"}),
+        whole._replace(
+            results=[card, Ratio("new", 1.0, None, "")],
+            rows=whole.rows[3:],
+            settings={**whole.settings, "parts": "jax"},
+        ),
+    )
+    both = joined(parts)
+    assert both.rows == whole.rows and both.settings["parts"] == "grid,jax"
+    assert both.results == [*whole.results, Ratio("new", 1.0, None, "")]
+    assert " Joined with " in block(both, "picture.png")

@@ -27,7 +27,7 @@ FILES = {  # where files are opened or listed
 
 def test_the_engine_imports_with_torch_and_numpy_alone() -> None:
     blocked = ["rich", "tyro", "msgspec", "sklearn", "safetensors", "matplotlib", "PIL", "tensorboard"]
-    modules = ["engine.loop", "nn.models", "data", "bench.gpu", "bench.jax_twin"]
+    modules = ["engine.loop", "nn.models", "data", "bench.gpu", "bench.jax_twin", "bench.pfl_twin"]
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}));"
     code += "import " + ", ".join(f"fedatoms.{module}" for module in modules)
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
