@@ -149,6 +149,7 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
         decomposed=_names_of(layout, {"atoms", "coefficients"}),
         align=Alignment(phase.align) if aligned else None,
         head=head_of(sim) if aligned or algorithm.penalty else None,
+        atoms_lr=training.atoms_lr,
     )
 
 
