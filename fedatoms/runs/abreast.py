@@ -4,8 +4,9 @@ import itertools
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Generic, NamedTuple, TypeVar
+
+import torch
 
 from fedatoms.algorithms.base import Server
 from fedatoms.engine.abreast import basis_of, beside, clients_of, map_of
@@ -17,28 +18,9 @@ from fedatoms.engine.limits import check_beside
 from fedatoms.engine.peers import Peers
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
-from fedatoms.runs.execute import Engine
 from fedatoms.runs.turns import Turns
 
 T = TypeVar("T")
-
-
-def in_one_block(works: Sequence[Callable[[Engine | None], T]]) -> list[T | None]:
-    """Does the work of several runs abreast, each with the engine that it is given; a single one takes its own.
-
-    Returns what each of them returns, or None for one that cannot share blocks with those before it: it has not begun.
-    If some fail, the others go on to their ends, and then the first error is raised.
-    """
-    if len(works) == 1:
-        return [works[0](None)]
-    return [None if isinstance(ended.error, NotBeside) else ended.result() for ended in run_abreast(works)]
-
-
-def run_abreast(works: Sequence[Callable[[Engine], T]]) -> list[Turns[T]]:
-    """Does the work of several runs, each with the engine that it is given, and returns how each ended."""
-    group = Abreast[T]()
-    engine = Engine(prepare=group.prepare, abreast=len(works))
-    return group.run([partial(work, engine) for work in works])
 
 
 class NotBeside(Exception):
@@ -73,11 +55,13 @@ class Abreast(Generic[T]):
         self._lane: _Lane[T] | None = None  # whose turn it is
         self._shared: _Shared | None = None
         self._apart = False
+        self._cores = 0
 
     def prepare(self, sim: Simulation, peers: Peers, rounds: int = 0) -> Runtime:
         """Prepares a run of so many rounds; raises ``NotBeside`` if it cannot share blocks with those before it."""
         runtime = self._joined(sim, rounds) if self._runs else prepare(sim, peers=peers)
         self._runs.append(runtime)
+        self._cores = torch.get_num_threads()  # which a run sets for its own thread only
         mapped, own = clients_of(runtime), runtime.map_clients
 
         def map_clients(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
@@ -154,6 +138,7 @@ class Abreast(Generic[T]):
     def _map_for(self, live: int) -> tuple[MapClients, Basis]:
         """Returns the map of so many runs: a new one if half of the last one's clients would be idle."""
         if self._shared is None or 2 * live <= self._shared.runs:
+            torch.set_num_threads(self._cores)
             self._shared = None  # frees its memory
             self._shared = _Shared(map_of(self._runs, live), basis_of(self._runs), live)
         return self._shared[:2]

@@ -15,9 +15,8 @@ from fedatoms.engine.loop import Watch
 from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
 from fedatoms.experiment.files import load_run, to_json
 from fedatoms.experiment.identities import identity, run_folder, run_name
-from fedatoms.runs.abreast import in_one_block
-from fedatoms.runs.block_mates import block_mates
 from fedatoms.runs.execute import Engine, Known, resume, run
+from fedatoms.runs.in_one_block import block_mates, in_one_block
 from fedatoms.runs.lock import check_free
 from fedatoms.runs.results import Result, Summary, read_result, score_curves
 from fedatoms.runs.rounds import read_rounds

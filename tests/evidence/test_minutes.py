@@ -284,7 +284,7 @@ from fedatoms.runs import comparison
 from fedatoms.cli import main
 from fedatoms.evidence.reproduce import plan, work
 
-def killed(experiment, watch, known):
+def killed(experiment, watch, known, **engine):
     def look(progress):
         if experiment.parametrisation == "atoms" and progress.state.round == 2:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -224,7 +224,7 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
     assert main(["reproduce", "iid", *TINY, "--out", "whole"]) == 0
     whole = shown(capsys.readouterr().out)
 
-    def stopped(experiment: Experiment, watch: Watch, known: Known) -> Result:
+    def stopped(experiment: Experiment, watch: Watch, known: Known, **engine: object) -> Result:
         def stop(progress: object) -> None:
             if experiment.parametrisation == "atoms":
                 raise KeyboardInterrupt
@@ -243,7 +243,7 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
 def test_a_run_that_fails_is_named_and_the_others_are_done(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(experiment: Experiment, watch: Watch, known: Known) -> Result:
+    def fails(experiment: Experiment, watch: Watch, known: Known, **engine: object) -> Result:
         if experiment.parametrisation == "plain":
             raise FloatingPointError("loss is nan")
         return comparison.finish(experiment, watch, known)
@@ -258,7 +258,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_done(
 def test_if_all_fail_their_reasons_are_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(experiment: Experiment, watch: Watch, known: Known) -> Result:
+    def fails(experiment: Experiment, watch: Watch, known: Known, **engine: object) -> Result:
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(work, "finish", fails)

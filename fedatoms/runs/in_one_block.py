@@ -1,14 +1,19 @@
-"""Which runs are trained in one block: those whose clients can share it, as many as keep a device busy."""
+"""Runs whose clients are trained in one block: which of them, as many as keep a device busy, and how they end."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from fedatoms.engine.execution.blocks import MOST
 from fedatoms.engine.server import sample_size
 from fedatoms.experiment.build import device_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import block_kind
+from fedatoms.runs.abreast import Abreast, NotBeside
+from fedatoms.runs.execute import Engine
 
-TOGETHER = 8  # runs at once by default: each needs its own memory for clients' states and batches
+T = TypeVar("T")
 
 
 def block_mates(experiments: Sequence[Experiment], most: int) -> list[Experiment]:
@@ -21,7 +26,7 @@ def block_mates(experiments: Sequence[Experiment], most: int) -> list[Experiment
     1
     """
     first, *others = experiments
-    if most < 2 or not _is_vectorised(first):
+    if most < 2 or first.deterministic or not _is_vectorised(first):  # another block, other kernels and other bits
         return [first]
     kind, group = block_kind(first), [first]
     for one in others:
@@ -29,6 +34,24 @@ def block_mates(experiments: Sequence[Experiment], most: int) -> list[Experiment
         if len(group) < most and clients <= (first.block or MOST) and block_kind(one) == kind:
             group.append(one)
     return group
+
+
+def in_one_block(works: Sequence[Callable[[Engine | None], T]]) -> list[T | None]:
+    """Does the work of several runs abreast, each with the engine that it is given; a single one takes its own.
+
+    Returns what each of them returns, or None for one that cannot share blocks with those before it: it has not begun.
+    If some fail, the others go on to their ends, and then the first error is raised.
+
+    >>> in_one_block([lambda engine: "done"])
+    ['done']
+    """
+    if len(works) == 1:
+        return [works[0](None)]
+    group = Abreast[T]()
+    engine = Engine(prepare=group.prepare, abreast=len(works))
+    over = group.run([partial(work, engine) for work in works])
+    gc.collect()  # compiled steps refer to each other: frees GPU memory for the next
+    return [None if isinstance(ended.error, NotBeside) else ended.result() for ended in over]
 
 
 def _is_vectorised(experiment: Experiment) -> bool:
