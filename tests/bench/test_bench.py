@@ -60,7 +60,7 @@ def test_every_part_gives_its_lines(events: list[Event]) -> None:
     ratios = {event.name for event in events if isinstance(event, Ratio)}
     assert {f"{name} / fedavg" for name in ("scaffold", "feddyn", "feddc")} < ratios
     assert {"decomposed / plain", "eager loop / fedatoms", "deterministic / usual"} < ratios
-    assert {"personal regime, ms a step", "local atoms / fedavg"} < ratios
+    assert {"personal regime, ms a step", "local atoms / fedavg", "3 seeds in one block / in turn"} < ratios
     assert {f"round with evaluation, ms, {precision}" for precision in ("tf32", "bf16")} < ratios
     assert isinstance(events[0], Ratio)  # a user sees something at once
 

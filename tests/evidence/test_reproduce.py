@@ -218,6 +218,16 @@ def test_only_what_is_missing_runs(
     assert "0 of 2 to do" in capsys.readouterr().out
 
 
+def test_the_seeds_of_a_run_are_trained_in_one_block(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def vectorised(experiment: Experiment) -> Experiment:
+        return replace(quick(experiment), rounds=1, epochs=1, map="vectorised")
+
+    monkeypatch.setattr("fedatoms.evidence.reproduce.plan.quick", vectorised)
+    assert main(["reproduce", "iid", *TINY, "--seeds", "0,1"]) == 0
+    found = [run.result for run in find([folder]).runs]
+    assert len(found) == 4 and {result.provenance["abreast"] for result in found} == {2}
+
+
 def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

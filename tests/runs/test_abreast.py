@@ -137,7 +137,7 @@ METHODS = {
         "algorithm": algorithm("scaffold"),
     },
     "schedules of rounds and steps": {"training": TRAINING._replace(schedule=cosine(rounds=4, steps="cosine"))},
-    "adamw": {"training": TRAINING._replace(momentum=0.0, optimiser=adamw())},
+    "adamw": {"training": TRAINING._replace(momentum=0.0, optimiser=adamw(epsilon=1e-3))},  # smaller: noise would grow
     "accumulation": {"training": TRAINING._replace(batch_size=4, accumulate=3)},
     "kept slow parts": {"exchange": Exchange(fast_slow(FAST, SLOW, 2), slow_local="keep")},
     "frozen slow parts": {"exchange": Exchange(fast_slow(FAST, SLOW, 2), slow_local="freeze")},
@@ -275,17 +275,19 @@ def unseen(label: str, rounds: int) -> Iterator[Watch]:
     yield lambda progress: None
 
 
-def files_of(folder: Path) -> tuple[object, ...]:
-    """Returns what a run leaves but for times, provenance and rounding."""
+def files_of(folder: Path) -> tuple[list[object], list[float]]:
+    """Returns what a run leaves but for times and provenance: what is exact, and what is rounded."""
     result, rows = read_result(folder), read_rounds(folder)
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    names = [path for path in files if path.parts[0] != "checkpoint"]  # which has the round of a stop in its names
     scores = [score["accuracy"] for row in rows for score in row["scores"].values()]
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return result.bytes_up, result.bytes_down, names, pytest.approx(scores), pytest.approx([r["loss"] for r in rows])
+    return [result.bytes_up, result.bytes_down, names], [*scores, *(row["loss"] for row in rows)]
 
 
-def same_models(one: Path, other: Path) -> bool:
-    a, b = (load_file(folder / "model.safetensors") for folder in (one, other))
-    return difference(a, b) < 1e-5
+def check_folders(one: Path, other: Path) -> None:
+    (exact, rounded), (others, its) = files_of(one), files_of(other)
+    assert exact == others and rounded == pytest.approx(its)
+    assert difference(*(load_file(folder / "model.safetensors") for folder in (one, other))) < 1e-5
 
 
 GRIDS = {
@@ -303,8 +305,7 @@ def test_folders_are_those_of_single_runs(what: str, tmp_path: Path) -> None:
     results = run_missing(here["block"], unseen, together=3)
     assert [result.provenance["abreast"] for result in results] == [len(results)] * len(results)
     for one, other in zip(*here.values(), strict=True):
-        assert files_of(run_folder(one)) == files_of(run_folder(other))
-        assert same_models(run_folder(one), run_folder(other))
+        check_folders(run_folder(one), run_folder(other))
 
 
 def stopping(when: int, error: type[BaseException]) -> Callable[[str, int], object]:
@@ -331,8 +332,7 @@ def test_stop_and_resume_of_all_equals_no_stop(tmp_path: Path) -> None:
         assert not (run_folder(one) / "lock").exists() and existing(one) is None
     run_missing(parts, unseen, together=3)
     for one, other in zip(whole, parts, strict=True):
-        assert files_of(run_folder(one)) == files_of(run_folder(other))
-        assert same_models(run_folder(one), run_folder(other))
+        check_folders(run_folder(one), run_folder(other))
 
 
 def test_the_others_go_on_if_one_fails_and_those_done_are_not_run_again(tmp_path: Path) -> None:
@@ -379,7 +379,10 @@ def test_compare_trains_seeds_in_one_block_and_says_the_same(
     assert tables[0] == tables[1]
 
 
-def test_runs_together_must_be_some(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_together_must_be_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for words in (["compare", "--seeds", "0,1"], ["reproduce", "iid", "--quick"]):
         assert main([*words, "--together", "0"]) == 2
         assert capsys.readouterr().err == (
