@@ -16,8 +16,8 @@ from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
 from fedatoms.experiment.files import load_run, to_json
 from fedatoms.experiment.identities import identity, run_folder, run_name
 from fedatoms.runs.execute import Engine, Known, resume, run
-from fedatoms.runs.in_one_block import block_mates, in_one_block
 from fedatoms.runs.lock import check_free
+from fedatoms.runs.one_block import block_mates, in_one_block
 from fedatoms.runs.results import Result, Summary, read_result, score_curves
 from fedatoms.runs.rounds import read_rounds
 

@@ -24,8 +24,8 @@ from fedatoms.experiment.identities import run_folder
 from fedatoms.runs.comparison import existing, finish
 from fedatoms.runs.devices import spread
 from fedatoms.runs.execute import Engine
-from fedatoms.runs.in_one_block import block_mates, in_one_block
 from fedatoms.runs.lock import locked
+from fedatoms.runs.one_block import block_mates, in_one_block
 from fedatoms.runs.results import Result
 
 Tick = Callable[[float], None]  # progress callback: the share of a job that is done
