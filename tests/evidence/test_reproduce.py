@@ -177,7 +177,7 @@ def test_what_needs_no_data_is_done_and_the_rest_is_skipped(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = list[Job]()
-    monkeypatch.setattr(work, "perform", lambda job, tick: done.append(job) or work.Done(job))
+    monkeypatch.setattr(work, "perform", lambda job, *how: done.append(job) or work.Done(job))
     assert main(["reproduce", "all", "--data-dir", "nowhere"]) == 1
     said = capsys.readouterr()
     assert [job.name for job in done] == ["synthetic"]
@@ -284,7 +284,7 @@ def test_a_job_leaves_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None
             self.itself = self
 
     made = list[weakref.ref[Large]]()
-    monkeypatch.setattr(work, "finish", lambda *given: made.append(weakref.ref(Large())))
+    monkeypatch.setattr(work, "finish", lambda *given, **engine: made.append(weakref.ref(Large())))
     for _ in work.here(jobs(chosen(["iid"]), Reproduce(only=TINY[-1])), lambda job, share: None):
         assert made[-1]() is None
 
