@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
 from fedatoms.algorithms import algorithm
-from fedatoms.bench import fresh
+from fedatoms.bench import fresh, seeds
 from fedatoms.bench import line_up as who
 from fedatoms.bench.contest import Timing, compete
 from fedatoms.bench.jax_twin import Task
@@ -66,6 +66,7 @@ def _all_parts(contest: Contest, chosen: Sequence[str]) -> Iterator[Event]:
         "rounds": _rounds,
         "algorithms": _algorithms,
         "personal": _personal,
+        "seeds": _seeds,
         "deterministic": _deterministic,
         "cold": _cold,
     }
@@ -219,6 +220,11 @@ def _costs(
 
 def _entry(sim: Simulation, name: str, turns: int) -> Contestant:
     return Contestant(name, lambda: ours(sim), turns)
+
+
+def _seeds(contest: Contest) -> Iterator[Event]:
+    cell = Cell(contest.special.clients, min(cell.batch for cell in contest.cells))
+    yield from seeds.in_one_block(contest.settings, cell, _where(cell))
 
 
 def _deterministic(contest: Contest) -> Iterator[Event]:

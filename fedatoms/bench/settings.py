@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from fedatoms.core.options import Precision
 
-Part = Literal["grid", "jax", "pfl", "rounds", "algorithms", "personal", "deterministic", "cold"]
+Part = Literal["grid", "jax", "pfl", "rounds", "algorithms", "personal", "seeds", "deterministic", "cold"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from fedatoms.cli.args import axes, before_flags, grid, typed
-from fedatoms.cli.console import line, repeatable, say, suggest, terminal, watching, watching_many
+from fedatoms.cli.console import line, repeatable, say, suggest, terminal, watching_many
 from fedatoms.cli.parsing import Job, Options, as_typed
+from fedatoms.core.options import TOGETHER, check_range
 from fedatoms.core.outputs import check_output
 from fedatoms.core.run_files import CLIENTS
 from fedatoms.experiment.fields import Experiment
@@ -25,6 +26,11 @@ DEVICES = arg(
     help="Run on several devices, one run on each at a time: cuda:0,cuda:1 or cpu,cpu.",
     help_behavior_hint="",
 )
+RUNS = arg(
+    metavar="INT",
+    help="Runs, such as those of several seeds, whose clients are trained in one block where they are vectorised, as "
+    "on a GPU: at most so many, and no more than suit its size; 1: one run after the other.",
+)
 PLOT = arg(metavar="FILE", help="Plot of scores over rounds: .png, .pdf or .svg.", help_behavior_hint="")
 
 
@@ -39,6 +45,7 @@ def options(words: Sequence[str]) -> Options:
         *,
         plot: Annotated[str, PLOT] = "",
         devices: Annotated[str, DEVICES] = "",
+        together: Annotated[int, RUNS] = TOGETHER,
         given: Annotated[object, axes(starts[0])],
     ) -> Job:
         """Runs every combination of values that has no result in --out yet, then prints one table.
@@ -53,9 +60,10 @@ def options(words: Sequence[str]) -> Options:
                 raise ValueError(
                     f"'{strange}' comes after flags. Name presets first, and put commas between the values of a flag."
                 )
+            check_range("together", together)
             places = _devices(devices, words)
             experiments = [replace(one, device=(places or [one.device])[0]) for one in grid(starts, given, words)]
-            compared(experiments, "comparison", Path(plot) if plot else None, devices=places)
+            compared(experiments, "comparison", Path(plot) if plot else None, devices=places, together=together)
             suggest(terminal(), (f"fedatoms report {experiments[0].out}", "curves and tables of all its runs"))
             return 0
 
@@ -71,6 +79,7 @@ def compared(
     *,
     verdict: bool = False,
     devices: Sequence[str] = (),
+    together: int = TOGETHER,
 ) -> None:
     """Runs what is missing of a comparison and shows its table, and if asked for its plot and a sentence."""
     from fedatoms.cli.result_tables import judgement, tables, why_more_bytes
@@ -81,8 +90,9 @@ def compared(
     _check(experiments, plot)
     if len(devices) > 1:
         _side_by_side(experiments, devices, console)
-    with repeatable():
-        lines = compare(run_missing(experiments, lambda *what: watching(console, *what)))
+    with repeatable(), watching_many(console) as shown:
+        results = run_missing(experiments, shown, together)
+    lines = compare(results)
     for table in tables(lines, title):
         console.print(table)
     if verdict:

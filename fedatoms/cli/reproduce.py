@@ -104,7 +104,8 @@ def _do(
         return "", False
     jobs = by_worth(jobs, seeds_of(settings), begun(jobs), [result.experiment for result in results])
     limit = informed(limit, settings, jobs, results)
-    alone = partial(here, limit=limit) if len(devices) < 2 else partial(on_devices, limit=limit, devices=devices)
+    one = partial(here, limit=limit, together=settings.together)
+    alone = one if len(devices) < 2 else partial(on_devices, limit=limit, devices=devices)
     work = on_ray if settings.on == "ray" else alone
     with overall(console, {job.name: job.weight for job in jobs}) as update, repeatable():
         over = list(work(jobs, lambda job, share: update(job.name, share)))

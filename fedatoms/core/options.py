@@ -116,6 +116,7 @@ NOT_NEGATIVE = Range(0, 1e6, "[]", "0 or a positive number")
 DEFAULT = "None, or leave it out, for its default"
 HUGE = 2**63 - 1  # what a file of numbers holds
 LAST = sys.float_info.max
+TOGETHER = 8  # runs in one block by default: each takes memory for its clients' states and batches
 ANY = 1e12  # where a large number means "no limit", or is a constant of a bound
 
 # By name, for experiments and for Python alike. A command whose number of that name means something else has its own
@@ -148,6 +149,7 @@ RANGES: dict[str, Range] = {
     "seed": Range(-HUGE, HUGE, "[]", "for example 0", whole=True),
     "strength": Range(-1e6, 1e6, "[]", "None for its authors' default"),
     "threads": COUNT_OR_NONE._replace(high=10_000, use="0 for torch's choice"),
+    "together": COUNT._replace(high=1000, use="together=8, or 1 for one run after the other"),
     "unbalanced": NOT_NEGATIVE._replace(use="0 for equal sizes", why="it is a standard deviation"),
     "warmup": COUNT_OR_NONE._replace(high=10**6),
     "warmup_steps": COUNT_OR_NONE._replace(high=10**6),

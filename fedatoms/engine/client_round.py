@@ -16,12 +16,13 @@ from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move, received
 from fedatoms.data.federations import Federation
 from fedatoms.engine.accumulation import Batch, Gradient, accumulated
-from fedatoms.engine.training import Training, checked_moves
+from fedatoms.engine.training import Told, Training, checked_moves
 from fedatoms.nn.pure import Network
 from fedatoms.objectives.base import Objective, output_of
 from fedatoms.optimisers.schedules import factor_of, step_factors, summed
 
 T = TypeVar("T")
+Rate = float | Tensor
 
 
 class Alignment(NamedTuple):
@@ -47,6 +48,7 @@ class Learner(NamedTuple):
     align: Alignment | None = None  # to the leaf ``classes`` of the memory ``targets``
     shared: Mapping[str, Tensor] = {}  # frozen parameters: one copy for all clients, without a client axis
     head: str | None = None  # the layer whose inputs are features, where a loss needs them
+    atoms_lr: float | Tensor = 1.0  # factor on the rate of what is decomposed
 
 
 class Job(NamedTuple):
@@ -55,6 +57,7 @@ class Job(NamedTuple):
     params: Params  # the model it starts from, but for what all clients share
     memory: Memory
     plan: Plan  # of one client on the host, of a block on the device
+    told: Told | tuple[()] = ()  # what all clients of a block share, unless they are of several runs
 
 
 class Reply(NamedTuple):
@@ -83,7 +86,7 @@ class Carry(NamedTuple):
     state: Memory  # the optimiser's
 
 
-Step = Callable[[Carry, Memory, Batch, Server, float | Tensor], tuple[Carry, Tensor]]
+Step = Callable[[Carry, Memory, Batch, Server, Rate], tuple[Carry, Tensor]]
 Loss = Callable[[Params], tuple[Tensor, Params]]
 Differentiate = Callable[[Loss, Params], Gradient]
 
@@ -146,9 +149,7 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
     """Returns one step: gradient and correction, clip, weight decay, and what the optimiser makes of them."""
     algorithm, rule, size = learner.algorithm, learner.training.rule, learner.training.batch_size
 
-    def step(
-        carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: float | Tensor
-    ) -> tuple[Carry, Tensor]:
+    def step(carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: Rate) -> tuple[Carry, Tensor]:
         def of_batch(params: Params, part: Batch) -> Gradient:
             weights, held = trees.restrict(params, learner.trained), {**learner.shared, **params}
             return differentiate(lambda w: _loss(learner, {**held, **w}, broadcast, memory, part), weights)
@@ -159,13 +160,14 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
         seen, moved = (trees.restrict(each, learner.travelling) for each in (gradient, weights))
         gradient = {**gradient, **algorithm.correct(seen, moved, broadcast, memory)}
         gradient, decays = _decayed(learner, gradient, weights, apart=rule.decouples)
-        rates = _rates(learner, weights, lambda factor: rate if factor == 1 else factor * rate)
+        rates = _rates(learner, weights, rate, lambda scaled: scaled)
         weights = {name: _shrunk(weight, decays[name], rates[name]) for name, weight in weights.items()}
         if rule.update is None:
             moves, state = gradient, carry.state
         else:
             moves, state = checked_moves(rule.update(gradient, carry.state, weights), weights, carry.state)
-        return Carry({**params, **buffers, **_descend(weights, moves, rates)}, state), loss
+        new = {name: _down(weight, moves[name], rates[name]) for name, weight in weights.items()}
+        return Carry({**params, **buffers, **new}, state), loss
 
     return step
 
@@ -176,7 +178,7 @@ def begin(learner: Learner, job: Job) -> Carry:
     return Carry(job.params, init(trees.restrict(job.params, learner.trained)) if init else {})
 
 
-def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: Tensor, rate: float | Tensor) -> Reply:
+def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: Tensor, rate: Rate) -> Reply:
     """Makes the reply of one client."""
     steps = job.plan.real.any(-1).sum(-1)
     unit = learner.training.lr if learner.training.controls == "first" else rate
@@ -229,11 +231,11 @@ def finite_loss(own: list[Traces], shared: list[Traces], t: int) -> float:
     return sum(losses) / len(losses) if losses else float("nan")
 
 
-def _displacement(learner: Learner, steps: Tensor, rate: float | Tensor, most: int) -> Params:
+def _displacement(learner: Learner, steps: Tensor, rate: Rate, most: int) -> Params:
     """Returns how far so many unit gradients move each parameter, for an algorithm that measures; else it is empty."""
     if not learner.algorithm.measures:
         return {}
-    return _rates(learner, learner.travelling, lambda factor: _far(learner, steps, factor * rate, most))
+    return _rates(learner, learner.travelling, rate, lambda scaled: _far(learner, steps, scaled, most))
 
 
 def _units(learner: Learner, steps: Tensor, losses: Tensor) -> Tensor:
@@ -242,7 +244,7 @@ def _units(learner: Learner, steps: Tensor, losses: Tensor) -> Tensor:
     return _far(learner, steps.to(losses.dtype), 1.0, len(losses)) if measures else losses.new_ones(())
 
 
-def _far(learner: Learner, steps: Tensor, rate: float | Tensor, most: int) -> Tensor:
+def _far(learner: Learner, steps: Tensor, rate: Rate, most: int) -> Tensor:
     of, of_step = learner.training.rule.displacement, learner.training.of_step
     assert of is not None, "checked when the simulation is made"
     moved = of(steps, rate) if of_step is None else rate * summed(of_step, of, steps, most)
@@ -262,22 +264,18 @@ def _decayed(learner: Learner, gradient: Params, weights: Params, *, apart: bool
     return decayed, left
 
 
-def _shrunk(weight: Tensor, decay: float, rate: float | Tensor) -> Tensor:
+def _shrunk(weight: Tensor, decay: float, rate: Rate) -> Tensor:
     return weight * (1 - rate * decay) if decay else weight
 
 
-def _rates(learner: Learner, names: Iterable[str], of_factor: Callable[[float], T]) -> dict[str, T]:
-    """Maps each parameter to ``of_factor`` of the factor on its rate, computed once for each factor."""
-    factor = learner.training.atoms_lr
-    values = {one: of_factor(one) for one in {1.0, factor}}
-    return {name: values[factor if name in learner.decomposed else 1.0] for name in names}
+def _rates(learner: Learner, names: Iterable[str], rate: Rate, of: Callable[[Rate], T]) -> dict[str, T]:
+    """Maps each parameter to a function of its rate, computed once for what is decomposed and once for the rest."""
+    usual, factor = of(rate), learner.atoms_lr
+    scaled = usual if not isinstance(factor, Tensor) and factor == 1 else of(factor * rate)
+    return {name: scaled if name in learner.decomposed else usual for name in names}
 
 
-def _descend(weights: Params, moves: Params, rates: Mapping[str, float | Tensor]) -> Params:
-    return {name: _down(weight, moves[name], rates[name]) for name, weight in weights.items()}
-
-
-def _down(weight: Tensor, move: Tensor, rate: float | Tensor) -> Tensor:
+def _down(weight: Tensor, move: Tensor, rate: Rate) -> Tensor:
     if isinstance(rate, float):
         return torch.add(weight, move, alpha=-rate)  # one pass
     return weight - rate * move  # a tensor: a new rate must not compile again

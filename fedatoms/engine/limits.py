@@ -1,7 +1,7 @@
 """What a machine must have for a simulation: its device, and memory for the model, clients' states and batches."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -55,15 +55,13 @@ def check_memory(sim: Simulation, until: int = 0, epochs: int = 0) -> None:
 
     Counts only what must be there at once, so that nothing is refused that would have worked.
     """
-    needs, device = needs_of(sim, until, epochs), torch.device(sim.device)
-    if device.type != "cuda":
-        check_fits(needs, available(), WAY_OUT)
-        return
-    on_host = {"batches", *(["clients' states"] if sim.client_state == "host" else [])}
-    check_fits({part: size for part, size in needs.items() if part in on_host}, available(), WAY_OUT)
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    on_gpu = {part: size for part, size in needs.items() if part not in on_host}
-    check_fits(on_gpu, torch.cuda.mem_get_info(device)[0] + unused, WAY_OUT)
+    _check_needs(needs_of(sim, until, epochs), sim)
+
+
+def check_beside(others: Sequence[Simulation], sim: Simulation, until: int = 0) -> None:
+    """Refuses a run of ``until`` rounds that cannot fit into memory beside others that begin with it."""
+    every = [needs_of(each, until) for each in (*others, sim)]
+    _check_needs({part: sum(needs[part] for needs in every) for part in every[0]}, sim)
 
 
 def needs_of(sim: Simulation, until: int = 0, epochs: int = 0) -> dict[str, int]:
@@ -81,6 +79,18 @@ def needs_of(sim: Simulation, until: int = 0, epochs: int = 0) -> dict[str, int]
         "clients' states": _reached(sim, until) * _state(sim) if until else 0,
         "batches": PLAN * _planned(sim, sizes, epochs),
     }
+
+
+def _check_needs(needs: Mapping[str, int], sim: Simulation) -> None:
+    device = torch.device(sim.device)
+    if device.type != "cuda":
+        check_fits(needs, available(), WAY_OUT)
+        return
+    on_host = {"batches", *(["clients' states"] if sim.client_state == "host" else [])}
+    check_fits({part: size for part, size in needs.items() if part in on_host}, available(), WAY_OUT)
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    on_gpu = {part: size for part, size in needs.items() if part not in on_host}
+    check_fits(on_gpu, torch.cuda.mem_get_info(device)[0] + unused, WAY_OUT)
 
 
 def _block(sim: Simulation) -> int:

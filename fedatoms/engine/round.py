@@ -43,7 +43,9 @@ def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
     up, down = ledger.add(got.up, more_up), ledger.add(_bytes_down(runtime, state, chosen), more_down)
     trace = server.trace_of(new.server)
     _look_ahead(runtime, t + 1)
-    # Except for a feature exchange, nothing above waits for a GPU: it computes while the host continues with the round.
+    # Except for a feature exchange, nothing above waits for a GPU: it computes while the host continues with the round,
+    if runtime.pause is not None:  # or with those of other runs
+        runtime.pause()
     loss = finite_loss(got.own, got.shared, t)
     server.check_finite(state.server, new.server, trace, t)
     record = Record(t, loss, len(present), len(chosen) - len(present), up, down, 0.0)
@@ -149,6 +151,7 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
         decomposed=_names_of(layout, {"atoms", "coefficients"}),
         align=Alignment(phase.align) if aligned else None,
         head=head_of(sim) if aligned or algorithm.penalty else None,
+        atoms_lr=training.atoms_lr,
     )
 
 
@@ -314,7 +317,7 @@ def _job(runtime: Runtime, state: State, client: int, phase: Phase, place: int) 
     return Job({**runtime.network.split(state.server.params)[0], **slow, **own}, memory, batches)
 
 
-@lru_cache(2)  # this round and the next, which is looked ahead to: of 100,000 clients a draw takes 8 ms
+@lru_cache(16)  # of 8 runs, this round and the next, which is looked ahead to: of 100,000 clients a draw takes 8 ms
 def _drawn(count: int, wanted: int, failures: float, seed: int, t: int) -> tuple[list[int], list[int]]:
     chosen = torch.randperm(count, generator=generator(seed, "clients", t))[:wanted].sort().values
     reports = torch.rand(wanted, generator=generator(seed, "failures", t)) >= failures

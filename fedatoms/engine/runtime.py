@@ -52,6 +52,7 @@ class Runtime(NamedTuple):
     predict: Predict  # outputs, as the objective reads them; on a GPU full batches run with batched kernels
     batches: Planner  # on the host; the last ones are cached
     peers: Peers = ALONE  # the processes that train the run together
+    pause: Callable[[], None] | None = None  # lets other runs go on while this one would wait for the device
 
 
 def prepare(sim: Simulation, like: Runtime | None = None, peers: Peers = ALONE) -> Runtime:
@@ -123,6 +124,28 @@ def check_map(sim: Simulation) -> str | None:
     return why_not
 
 
+def is_vectorised(sim: Simulation) -> bool:
+    """Returns whether the clients of a simulation are to be trained in blocks: if asked for, or by default on a GPU."""
+    return sim.map == "vectorised" or (sim.map == "auto" and sim.device != "cpu")
+
+
+def block_map(sim: Simulation, net: Network, clients: int, otherwise: MapClients | None) -> MapClients:
+    """Returns the map in blocks for so many clients of a round, which is ``otherwise`` where torch refuses it."""
+    make = vectorised
+    if sim.device.startswith("cuda") and sim.data.lazy is None:  # a graph cannot read
+        make = compiled
+        start_compiler()
+
+    def size_of_blocks(learner: Learner, broadcast: Server, job: Job) -> int:
+        if sim.block:
+            return sim.block
+        whole = learner._replace(trained=frozenset(net.parameters))  # a later phase may train all of it
+        fits = room(whole, broadcast, job) if sim.device.startswith("cuda") else UNMEASURED
+        return even_blocks(clients, fits)
+
+    return in_blocks(make, size_of_blocks, otherwise)
+
+
 def on_device(data: Federation, device: str) -> Federation:
     """Moves the images and labels of a federation to a device; what outlines lazy data stays a single row."""
 
@@ -175,20 +198,9 @@ def _with_batched_kernels(predict: Predict, params: Params, x: Tensor) -> Predic
 def _map_of(sim: Simulation, net: Network, processes: int) -> MapClients:
     """Returns the requested map, or the faster one on the device: on a CPU a plain loop beats vmap."""
     why_not = check_map(sim)
-    if sim.map == "one_by_one" or (sim.map == "auto" and sim.device == "cpu"):
+    if not is_vectorised(sim):
         return one_by_one
     if why_not:
         return in_blocks(lambda size: refusing(why_not), lambda *first: 1, one_by_one)
-    make = vectorised
-    if sim.device.startswith("cuda") and sim.data.lazy is None:  # a graph cannot read
-        make = compiled
-        start_compiler()
-
-    def size_of_blocks(learner: Learner, broadcast: Server, job: Job) -> int:
-        if sim.block:
-            return sim.block
-        whole = learner._replace(trained=frozenset(net.parameters))  # a later phase may train all of it
-        fits = room(whole, broadcast, job) if sim.device.startswith("cuda") else UNMEASURED
-        return even_blocks(-(-sample_size(len(sim.data.parts), sim.fraction) // processes), fits)
-
-    return in_blocks(make, size_of_blocks, one_by_one if sim.map == "auto" else None)
+    sampled = -(-sample_size(len(sim.data.parts), sim.fraction) // processes)
+    return block_map(sim, net, sampled, one_by_one if sim.map == "auto" else None)

@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import NamedTuple
 
+from torch import Tensor
+
+from fedatoms.algorithms.base import Server
 from fedatoms.core.lookup import some
 from fedatoms.core.options import CONTROLS, Controls, check_numbers, one_of
 from fedatoms.core.trees import Memory, Params
@@ -11,6 +15,15 @@ from fedatoms.optimisers.base import Optimiser, check_optimiser
 from fedatoms.optimisers.schedules import OfStep, Schedule, always_one, check_schedule
 
 _sgd = cache(sgd)
+
+
+class Told(NamedTuple):
+    """What a client is told by its own run, where those of several runs train in one block."""
+
+    broadcast: Server
+    rate: Tensor  # eta_t
+    unit: Tensor  # the rate by which the algorithm turns a move into a gradient
+    atoms_lr: Tensor
 
 
 def checked_moves(made: object, weights: Params, state: Memory) -> tuple[Params, Memory]:

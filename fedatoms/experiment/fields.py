@@ -15,6 +15,10 @@ EXECUTION_FIELDS = frozenset(  # how and where to compute: no part of what is co
     | {"name", "out"}
 )
 LENGTH_FIELDS = ("rounds", "eval_every")  # a resumed run may change these, and EXECUTION_FIELDS
+TOLD_FIELDS = frozenset(  # may differ among runs whose clients are trained in one block
+    {"seed", "lr", "lr_decay", "atoms_lr", "partition", "clients", "classes_per_client", "distinct", "dirichlet"}
+    | {"unbalanced", "fraction", "failures"}
+)
 LIST_FIELDS = frozenset({"fast", "fixed", "score"})  # names with commas between them
 PATH_FIELDS = ("data_dir", "weights", "out")  # folders and files of this machine: no part of a result
 OWN = "own"  # the data set of an experiment whose data and network only the caller's code can make

@@ -4,7 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, Experiment
+from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, TOLD_FIELDS, Experiment
 from fedatoms.experiment.files import ADDED_LATER, to_json
 from fedatoms.experiment.weights import pinned
 
@@ -36,6 +36,19 @@ def resumable(experiment: Experiment) -> frozenset[str]:
     frozenset({'rounds'})
     """
     return EXECUTION_FIELDS.union(LENGTH_FIELDS) - ({"rounds"} if experiment.schedule == "cosine" else set())
+
+
+def block_kind(experiment: Experiment) -> tuple[object, ...]:
+    """Returns what runs must have in common for their clients to be trained in one block, as far as text can tell.
+
+    >>> block_kind(Experiment()) == block_kind(Experiment(seed=1, lr=0.5))
+    True
+    >>> block_kind(Experiment()) == block_kind(Experiment(batch_size=50))
+    False
+    """
+    drawn = bool(experiment.holdout or experiment.fixed)  # a pool, or frozen parameters, that the seed draws
+    own = TOLD_FIELDS - {"seed"} if drawn else TOLD_FIELDS
+    return tuple(value for name, value in to_json(pinned(experiment)).items() if name not in own)
 
 
 def run_name(experiment: Experiment) -> str:

@@ -15,8 +15,9 @@ from fedatoms.engine.loop import Watch
 from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
 from fedatoms.experiment.files import load_run, to_json
 from fedatoms.experiment.identities import identity, run_folder, run_name
-from fedatoms.runs.execute import Known, resume, run
+from fedatoms.runs.execute import Engine, Known, resume, run
 from fedatoms.runs.lock import check_free
+from fedatoms.runs.one_block import block_mates, in_one_block
 from fedatoms.runs.results import Result, Summary, read_result, score_curves
 from fedatoms.runs.rounds import read_rounds
 
@@ -61,18 +62,24 @@ class Line(NamedTuple):
         return self.results[0].metric
 
 
-def run_missing(experiments: Sequence[Experiment], watching: Watching) -> list[Result]:
-    """Returns the results of experiments; runs or resumes those that have none yet."""
+def run_missing(experiments: Sequence[Experiment], watching: Watching, together: int = 1) -> list[Result]:
+    """Returns the results of experiments; runs or resumes those that have none yet, up to ``together`` at a time.
+
+    A run that fails ends the comparison, once those that train together with it are over.
+    """
     check_runs(experiments)
-    results = []
-    for number, experiment in enumerate(experiments, 1):
-        found = existing(experiment)
-        if found is None:
-            label = f"[{number}/{len(experiments)}] {run_name(experiment)}"
-            with watching(label, experiment.rounds) as watch:
-                found = finish(experiment, watch)
-        results.append(found)
-    return results
+    names = {identity(one): f"[{i}/{len(experiments)}] {run_name(one)}" for i, one in enumerate(experiments, 1)}
+
+    def work(experiment: Experiment, engine: Engine | None = None) -> Result:
+        with watching(names[identity(experiment)], experiment.rounds) as watch:
+            return finish(experiment, watch, engine=engine)
+
+    found = {identity(one): existing(one) for one in experiments}
+    while left := [one for one in experiments if found[identity(one)] is None]:
+        group = block_mates(left, together)
+        for one, result in zip(group, in_one_block([partial(work, one) for one in group]), strict=True):
+            found[identity(one)] = result
+    return [result for result in found.values() if result is not None]
 
 
 def check_runs(experiments: Sequence[Experiment]) -> None:
@@ -87,7 +94,7 @@ def check_runs(experiments: Sequence[Experiment]) -> None:
             check_free(run_folder(experiment))
 
 
-def finish(experiment: Experiment, watch: Watch, known: Known | None = None) -> Result:
+def finish(experiment: Experiment, watch: Watch, known: Known | None = None, *, engine: Engine | None = None) -> Result:
     """Returns the result of an experiment: one that is known, or that of running it or what is left of it.
 
     ``known`` looks for a result, by default in the run's folder: at once, and again when nobody else writes the folder.
@@ -97,13 +104,13 @@ def finish(experiment: Experiment, watch: Watch, known: Known | None = None) -> 
     if (found := look()) is not None:
         return found
     if not (folder / EXPERIMENT).exists():
-        return run(experiment, watch=watch, known=look)
+        return run(experiment, watch=watch, known=look, engine=engine)
     if identity(load_run(folder)) != identity(experiment):
         raise ValueError(
             f"{folder} holds another experiment (resumed for more rounds?). Move it, or use another `out`."
         )
     there = {} if experiment.device == Experiment.device else {"device": experiment.device}
-    return resume(folder, there, watch=watch, known=look)
+    return resume(folder, there, watch=watch, known=look, engine=engine)
 
 
 def existing(experiment: Experiment) -> Result | None:

@@ -59,6 +59,8 @@ class Engine(NamedTuple):
     if_exists: str = "Continue it with `fedatoms run --resume {folder}`, or use another `name`."
     if_locked: str = WAY_OUT
     peers: Peers = ALONE  # processes that train the run together; this one is number 0, the others ``assist`` it
+    prepare: Callable[[Simulation, Peers, int], Runtime] = lambda sim, peers, rounds: prepare(sim, peers=peers)
+    abreast: int = 1  # runs that this process trains at the same time
 
 
 def run(
@@ -87,7 +89,7 @@ def run(
             raise ValueError(f"{folder} already holds a run. {way_out}")
         configure(experiment)
         with naming(yours(experiment)):  # an experiment that cannot be run fails here: it leaves no folder
-            runtime = prepare(sim, peers=engine.peers)
+            runtime = engine.prepare(sim, engine.peers, experiment.rounds)
             fresh = Loaded(begin(runtime), 0.0, [])
         write_json(folder / EXPERIMENT, sealed_fields(experiment))
         lead(engine.peers, folder, 0)
@@ -104,9 +106,9 @@ def resume(
     known: Known = lambda: None,
 ) -> Result:
     """Continues a run from its last checkpoint; ``changes`` may ask for more rounds or another device."""
-    if (engine is None or engine.peers.size > 1) and is_remote(folder):
-        raise ValueError(f"{folder} is a run on nodes, which hold its clients' states. Continue it with {RESUME}.")
     engine = engine or Engine()
+    if engine.rounds is rounds and is_remote(folder):
+        raise ValueError(f"{folder} is a run on nodes, which hold its clients' states. Continue it with {RESUME}.")
     new = _changed(folder, changes)
     sim = engine.simulation(new, folder / CLIENTS)
     with locked(folder, engine.if_locked):
@@ -114,7 +116,7 @@ def resume(
             return found
         remove_partials(folder)
         configure(new)
-        runtime = prepare(sim, peers=engine.peers)
+        runtime = engine.prepare(sim, engine.peers, new.rounds)
         loaded, seal = _last_checkpoint(new, runtime, folder, say)
         lead(engine.peers, folder, loaded.state.round)
         return _finish(_Run(new, runtime, folder, engine, watch), loaded, seal)
@@ -189,8 +191,9 @@ class _Run(NamedTuple):
 
 def _finish(run: _Run, loaded: Loaded, seal: int) -> Result:
     """Runs the rounds that are left, then writes the model and the result."""
-    began, source = time.perf_counter() - loaded.seconds, provenance_of(run.runtime.sim.device, run.engine.peers.size)
     experiment, runtime, folder, engine, _ = run
+    began = time.perf_counter() - loaded.seconds
+    source = provenance_of(runtime.sim.device, engine.peers.size, engine.abreast)
     with noting_failure(folder), naming(yours(experiment)):
         state = _train(run, loaded, began, seal)
         personal = engine.personal(experiment, runtime, state, folder) if experiment.personal != "none" else None

@@ -12,8 +12,8 @@ import torch
 from fedatoms.core.version import __version__
 
 
-def provenance_of(device: str, processes: int = 1) -> dict[str, object]:
-    """Describes this machine and this code, and how many processes share the work.
+def provenance_of(device: str, processes: int = 1, abreast: int = 1) -> dict[str, object]:
+    """Describes this machine and this code, how many processes share the work, and how many runs share their time.
 
     >>> provenance_of("cpu")["fedatoms"] == __version__
     True
@@ -26,6 +26,7 @@ def provenance_of(device: str, processes: int = 1) -> dict[str, object]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "processes": processes,
+        "abreast": abreast,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,

@@ -67,7 +67,7 @@ def test_every_part_gives_its_lines(events: list[Event]) -> None:
     assert {f"{name} / fedavg" for name in ("scaffold", "feddyn", "feddc")} < ratios
     assert {"decomposed / plain", "eager loop / fedatoms", "deterministic / usual"} < ratios
     assert {"expert loop / fedatoms, 2 x 2", "reduce-overhead loop / fedatoms"} < ratios
-    assert {"personal regime, ms a step", "local atoms / fedavg"} < ratios
+    assert {"personal regime, ms a step", "local atoms / fedavg", "3 seeds in one block / in turn"} < ratios
     assert {f"round with evaluation, ms, {precision}" for precision in ("tf32", "bf16")} < ratios
     assert isinstance(events[0], Ratio)  # a user sees something at once
 

@@ -223,7 +223,7 @@ def test_what_is_done_in_this_call_tells_what_fits_and_smaller_ones_come_before_
     sizes = r"^fedavg-cifar10-5 --rounds 200 --fraction 0\.(02|1|2|4)$"
     now, done, left = 0.0, list[float](), list[list[tuple[str, str]]]()
 
-    def perform(job: Job, tick: work.Tick) -> work.Done:
+    def perform(job: Job, tick: work.Tick, *engine: object) -> work.Done:
         """Takes a second for each client in a round."""
         nonlocal now
         (one,) = job.experiments
@@ -284,7 +284,7 @@ from fedatoms.runs import comparison
 from fedatoms.cli import main
 from fedatoms.evidence.reproduce import plan, work
 
-def killed(experiment, watch, known):
+def killed(experiment, watch, known, **engine):
     def look(progress):
         if experiment.parametrisation == "atoms" and progress.state.round == 2:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -177,7 +177,7 @@ def test_what_needs_no_data_is_done_and_the_rest_is_skipped(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = list[Job]()
-    monkeypatch.setattr(work, "perform", lambda job, tick: done.append(job) or work.Done(job))
+    monkeypatch.setattr(work, "perform", lambda job, *how: done.append(job) or work.Done(job))
     assert main(["reproduce", "all", "--data-dir", "nowhere"]) == 1
     said = capsys.readouterr()
     assert [job.name for job in done] == ["synthetic"]
@@ -218,13 +218,23 @@ def test_only_what_is_missing_runs(
     assert "0 of 2 to do" in capsys.readouterr().out
 
 
+def test_the_seeds_of_a_run_are_trained_in_one_block(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def vectorised(experiment: Experiment) -> Experiment:
+        return replace(quick(experiment), rounds=1, epochs=1, map="vectorised")
+
+    monkeypatch.setattr("fedatoms.evidence.reproduce.plan.quick", vectorised)
+    assert main(["reproduce", "iid", *TINY, "--seeds", "0,1"]) == 0
+    found = [run.result for run in find([folder]).runs]
+    assert len(found) == 4 and {result.provenance["abreast"] for result in found} == {2}
+
+
 def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["reproduce", "iid", *TINY, "--out", "whole"]) == 0
     whole = shown(capsys.readouterr().out)
 
-    def stopped(experiment: Experiment, watch: Watch, known: Known) -> Result:
+    def stopped(experiment: Experiment, watch: Watch, known: Known, **engine: object) -> Result:
         def stop(progress: object) -> None:
             if experiment.parametrisation == "atoms":
                 raise KeyboardInterrupt
@@ -243,7 +253,7 @@ def test_a_run_that_was_stopped_goes_on_and_the_others_stay(
 def test_a_run_that_fails_is_named_and_the_others_are_done(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(experiment: Experiment, watch: Watch, known: Known) -> Result:
+    def fails(experiment: Experiment, watch: Watch, known: Known, **engine: object) -> Result:
         if experiment.parametrisation == "plain":
             raise FloatingPointError("loss is nan")
         return comparison.finish(experiment, watch, known)
@@ -258,7 +268,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_done(
 def test_if_all_fail_their_reasons_are_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(experiment: Experiment, watch: Watch, known: Known) -> Result:
+    def fails(experiment: Experiment, watch: Watch, known: Known, **engine: object) -> Result:
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(work, "finish", fails)
@@ -274,7 +284,7 @@ def test_a_job_leaves_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None
             self.itself = self
 
     made = list[weakref.ref[Large]]()
-    monkeypatch.setattr(work, "finish", lambda *given: made.append(weakref.ref(Large())))
+    monkeypatch.setattr(work, "finish", lambda *given, **engine: made.append(weakref.ref(Large())))
     for _ in work.here(jobs(chosen(["iid"]), Reproduce(only=TINY[-1])), lambda job, share: None):
         assert made[-1]() is None
 

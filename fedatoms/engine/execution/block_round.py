@@ -13,7 +13,7 @@ from fedatoms.engine.accumulation import Batch, Gradient
 from fedatoms.engine.client_round import Carry, Job, Learner, Loss, Reply, begin, data_of, expect, finish, local_step
 from fedatoms.optimisers.schedules import factors_at
 
-BlockStep = Callable[[Carry, Memory, Plan, Tensor, Server, Tensor], tuple[Carry, Tensor]]
+BlockStep = Callable[[Carry, Job, Tensor, Server, Tensor], tuple[Carry, Tensor]]
 
 
 def local_rounds(learner: Learner, broadcast: Server, jobs: Job) -> Reply:
@@ -23,20 +23,20 @@ def local_rounds(learner: Learner, broadcast: Server, jobs: Job) -> Reply:
     carry, losses = begin_block(learner, jobs), []
     for s in range(jobs.plan.rows.shape[1]):
         expect(learner, jobs.plan, s)
-        carry, loss = step(carry, jobs.memory, jobs.plan, torch.tensor([s], device=rate.device), broadcast, rate)
+        carry, loss = step(carry, jobs, torch.tensor([s], device=rate.device), broadcast, rate)
         losses.append(loss)
     return finish_block(learner, broadcast, jobs, carry, torch.stack(losses, 1), rate)
 
 
 def block_step(learner: Learner) -> BlockStep:
     """Returns one step of a block of clients, number ``s`` (one element); a client whose rows are all padding stays."""
-    step = local_step(learner, _by_transform)
 
     def unless_padding(
-        carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: Tensor
+        carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: Tensor, atoms_lr: float | Tensor
     ) -> tuple[Carry, Tensor]:
         assert batch.real is not None
         alive = batch.real.any()
+        step = local_step(learner._replace(atoms_lr=atoms_lr), _by_transform)
         new, loss = step(carry, memory, batch, broadcast, rate)
 
         def kept(old: Params, new: Params) -> Params:  # in the order of the old one, which a graph's buffers have
@@ -46,17 +46,19 @@ def block_step(learner: Learner) -> BlockStep:
         return Carry(kept(carry.params, new.params), state), loss
 
     of_step = learner.training.of_step
-    every_client = torch.vmap(unless_padding, in_dims=(0, 0, 0, None, None if of_step is None else 0))
 
-    def run(
-        carry: Carry, memory: Memory, plan: Plan, s: Tensor, broadcast: Server, rate: Tensor
-    ) -> tuple[Carry, Tensor]:
+    def run(carry: Carry, jobs: Job, s: Tensor, broadcast: Server, rate: Tensor) -> tuple[Carry, Tensor]:
+        plan, several, atoms_lr = jobs.plan, None, learner.atoms_lr
+        if jobs.told:  # by several runs, to each client by its own
+            (broadcast, rate, _, atoms_lr), several = jobs.told, 0
         rows, real, flip, shift = (leaf.index_select(1, s).squeeze(1) for leaf in plan[:4])
         now = Plan(rows, real, flip, shift, plan.key + s * learner.training.accumulate)
         x, y = data_of(learner, now, (), now.key)
         if of_step is not None:  # by the steps that each client has
             rate = rate * factors_at(of_step, s.double(), plan.real.any(-1).sum(-1).double()).to(rate.dtype)
-        return every_client(carry, memory, Batch(x, y, now.real, now.key), broadcast, rate)
+        axes = (0, 0, 0, several, several if of_step is None else 0, several)
+        batch = Batch(x, y, now.real, now.key)
+        return torch.vmap(unless_padding, axes)(carry, jobs.memory, batch, broadcast, rate, atoms_lr)
 
     return run
 
@@ -68,8 +70,14 @@ def begin_block(learner: Learner, jobs: Job) -> Carry:
 
 def finish_block(learner: Learner, broadcast: Server, jobs: Job, carry: Carry, losses: Tensor, rate: Tensor) -> Reply:
     """Makes the replies of a block of clients."""
-    every_client = torch.vmap(lambda job, carry, losses: finish(learner, broadcast, job, carry, losses, rate))
-    return every_client(jobs, carry, losses)
+
+    def one(job: Job, carry: Carry, losses: Tensor) -> Reply:
+        if job.told:
+            own = learner._replace(atoms_lr=job.told.atoms_lr)
+            return finish(own, job.told.broadcast, job, carry, losses, job.told.unit)
+        return finish(learner, broadcast, job, carry, losses, rate)
+
+    return torch.vmap(one)(jobs, carry, losses)
 
 
 def _by_transform(loss: Loss, weights: Params) -> Gradient:

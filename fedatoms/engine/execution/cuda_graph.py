@@ -61,7 +61,7 @@ def compiled(block: int) -> MapClients:
             inputs = stack(some + [idle] * (block - len(some)), steps=_most_steps(learner))
             # what distinguishes the steps of rounds and phases
             sets = (learner.trained, learner.travelling, learner.statistics)
-            kind = (*sets, learner.algorithm, learner.training, learner.align, learner.head)
+            kind = (*sets, learner.algorithm, learner.training, learner.align, learner.head, bool(inputs.told))
             if kind not in programs:
                 with naming_refusals(), _collector_paused():
                     programs[kind] = _record_if_possible(learner, broadcast, inputs)
@@ -183,7 +183,7 @@ def _stepper(learner: Learner) -> Callable[[Buffers], None]:
     def once(buffers: Buffers) -> None:
         broadcast, jobs, carry, shared, losses, number, rate = buffers
         step = block_step(learner._replace(shared=shared))
-        new, loss = step(carry, jobs.memory, jobs.plan, number, broadcast, rate)
+        new, loss = step(carry, jobs, number, broadcast, rate)
         _copy(carry, new)
         losses.index_copy_(1, number, loss[:, None])
         number.add_(1).remainder_(losses.shape[1])  # never out of range, even in warm-up

@@ -4,6 +4,9 @@ import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+import torch
+from torch.utils import _pytree as pytree
+
 from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
 from fedatoms.data.batches import move, pad_steps
@@ -39,7 +42,8 @@ def stack(jobs: list[Job], steps: int = 0) -> Job:
     params = trees.stack([job.params for job in jobs])
     memory = {kind: trees.stack([job.memory[kind] for job in jobs]) for kind in jobs[0].memory}
     plan = pad_steps([job.plan for job in jobs], steps)
-    return Job(params, memory, move(plan, next(iter(params.values())).device))
+    told = pytree.tree_map(lambda *leaves: torch.stack(leaves), *(job.told for job in jobs))
+    return Job(params, memory, move(plan, next(iter(params.values())).device), told)
 
 
 def refusing(reason: str) -> MapClients:

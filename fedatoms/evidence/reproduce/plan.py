@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedatoms.core.lookup import unknown
+from fedatoms.core.options import check_range
 from fedatoms.data.datasets import load
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
@@ -122,6 +123,7 @@ def taken(job: Job, found: Found) -> list[FoundMeasure]:
 
 def check_jobs(wanted: Sequence[Job], settings: Reproduce) -> None:
     """Refuses settings that contradict each other and devices that do not exist, before anything starts."""
+    check_range("together", settings.together)
     experiments = [one for job in wanted for one in job.experiments]
     for one in experiments:
         check(one)

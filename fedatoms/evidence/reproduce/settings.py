@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from fedatoms.core.options import TOGETHER
+
 
 @dataclass(frozen=True)
 class Reproduce:
@@ -18,6 +20,9 @@ class Reproduce:
     """Where to train: cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
     devices: str = ""
     """Train on several devices, one run or measure on each at a time: cuda:0,cuda:1 or cpu,cpu."""
+    together: int = TOGETHER
+    """Runs, such as those of several seeds, whose clients are trained in one block where they are vectorised, as on a
+    GPU: at most so many; 1, or a limit of minutes: one run after the other."""
     quick: bool = False
     """Take minutes on a CPU: digits replace every data set, with few rounds."""
     minutes: float = 0.0

@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,9 @@ from fedatoms.evidence.results.finding import find
 from fedatoms.experiment.identities import run_folder
 from fedatoms.runs.comparison import existing, finish
 from fedatoms.runs.devices import spread
+from fedatoms.runs.execute import Engine
 from fedatoms.runs.lock import locked
+from fedatoms.runs.one_block import block_mates, in_one_block
 from fedatoms.runs.results import Result
 
 Tick = Callable[[float], None]  # progress callback: the share of a job that is done
@@ -41,30 +44,36 @@ class Done(NamedTuple):
     failure: str = ""
 
 
-def perform(job: Job, tick: Tick = lambda share: None) -> Done:
+def perform(job: Job, tick: Tick = lambda share: None, engine: Engine | None = None) -> Done:
     """Runs a job and writes its result; a run that was started continues from its checkpoint."""
     try:
-        _measure(job, tick) if job.measure else _train(job, tick)
+        _measure(job, tick) if job.measure else _train(job, tick, engine)
     except FAILURES as error:
         return Done(job, one_line(error))
     return Done(job)
 
 
-def here(jobs: Sequence[Job], tell: Tell, limit: Limit = NO_LIMIT) -> Iterator[Done]:
-    """Runs jobs one after the other: all, or as long as one should finish within the limit."""
+def here(jobs: Sequence[Job], tell: Tell, limit: Limit = NO_LIMIT, together: int = 1) -> Iterator[Done]:
+    """Runs jobs one after the other: all, or as long as one should finish within the limit.
+
+    Without a limit, up to ``together`` runs whose clients can be trained in one block are one job.
+    """
     left, known = list(jobs), list(limit.known)
     while (job := next_of(left, known, limit.end - limit.clock(), limit.begun)) is not None:
-        left.remove(job)
-        tell(job, 0.0)
+        group = _mates(job, left, together) if limit.end == math.inf else [job]
+        for each in group:
+            tell(each, 0.0)
         try:
-            done = perform(job, partial(_watch, job, tell, limit))
+            over = in_one_block([partial(perform, each, partial(_watch, each, tell, limit)) for each in group])
         except TimeOver:
             return
         gc.collect()  # a simulation and its compiled steps refer to each other: frees GPU memory for the next
-        tell(job, 1.0)  # also if it failed or was already done
-        if not (job.measure or done.failure) and (result := existing(job.experiments[0])):
-            known += took([result], limit.device)
-        yield done
+        for done in filter(None, over):
+            left.remove(done.job)
+            tell(done.job, 1.0)  # also if it failed or was already done
+            if not (done.job.measure or done.failure) and (result := existing(done.job.experiments[0])):
+                known += took([result], limit.device)
+            yield done
 
 
 def on_devices(jobs: Sequence[Job], tell: Tell, limit: Limit, devices: Sequence[str]) -> Iterator[Done]:
@@ -151,9 +160,19 @@ def _obey(order: _Order, device: str, tell: Callable[[object], None]) -> str | N
         return None
 
 
-def _train(job: Job, tick: Tick) -> None:
+def _mates(job: Job, left: Sequence[Job], together: int) -> list[Job]:
+    """Returns a job and those whose runs can be trained in one block with its own."""
+    if job.measure:
+        return [job]
+    runs = [job, *(each for each in left if not each.measure and each != job)]
+    mates = block_mates([each.experiments[0] for each in runs], together)
+    return [each for each in runs if each.experiments[0] in mates]
+
+
+def _train(job: Job, tick: Tick, engine: Engine | None) -> None:
     (one,) = job.experiments
-    finish(one, lambda progress: tick(progress.state.round / one.rounds), partial(_whole_result, job))
+    known = partial(_whole_result, job)
+    finish(one, lambda progress: tick(progress.state.round / one.rounds), known, engine=engine)
 
 
 def _whole_result(job: Job) -> Result | None:
