@@ -25,6 +25,7 @@ Parametrisation = Literal["plain", "atoms", "fedpara", "pfedpara"]
 Partition = Literal["iid", "shards", "dirichlet"]
 Place = Literal["device", "host", "disk"]
 Precision = Literal["float32", "tf32", "bf16"]
+Pruning = Literal["median", "none"]  # when a search stops a trial early
 Scored = Literal["server", "selected", "all", "personal"]
 Shape = Literal["constant", "cosine"]  # of a schedule of the learning rate
 SlowLocal = Literal["discard", "freeze", "keep"]
@@ -191,6 +192,8 @@ RANGES: dict[str, Range] = {
     "explain rounds": COUNT._replace(high=10**6, use="rounds=3"),
     "flower nodes": COUNT._replace(high=10_000, use="nodes=3"),
     "inspect side": COUNT._replace(high=10**5, use="for example 3x32x32"),
+    "tune search_seed": Range(-HUGE, HUGE, "[]", "for example 0", whole=True),
+    "tune trials": COUNT._replace(high=10_000, use="trials=20"),
     "reproduce minutes": NOT_NEGATIVE._replace(high=ANY, use="for example 30, or 0 for no limit"),
 }
 

@@ -6,6 +6,7 @@ EXPERIMENT, ROUNDS, RESULT = "experiment.json", "rounds.jsonl", "result.json"
 MODEL, FAILURE = "model.safetensors", "failure.json"
 CHECKPOINT, PERSONAL = "checkpoint", "personal"  # folders
 LOCK, EXPLANATION = "lock", "explain.json"
+STUDY = "study.json"  # of a search, whose trials are runs below its folder
 OWN = frozenset({EXPERIMENT, ROUNDS, RESULT, MODEL, FAILURE, CHECKPOINT, PERSONAL, LOCK, EXPLANATION})
 CLIENTS = Path(CHECKPOINT, "clients")  # states of clients that are kept on disk
 SEGMENTS = Path(CHECKPOINT, "rounds")  # a file for each checkpoint, with the lines since the one before it
