@@ -26,7 +26,7 @@ Partition = Literal["iid", "shards", "dirichlet"]
 Place = Literal["device", "host", "disk"]
 Precision = Literal["float32", "tf32", "bf16"]
 Pruning = Literal["median", "none"]  # when a search stops a trial early
-Scored = Literal["server", "selected", "all", "personal"]
+Scored = Literal["server", "selected", "all", "local", "personal"]
 Shape = Literal["constant", "cosine"]  # of a schedule of the learning rate
 SlowLocal = Literal["discard", "freeze", "keep"]
 View = Literal["personal", "global"]
@@ -48,7 +48,8 @@ VIEWS: tuple[View, ...] = get_args(View)
 WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 TRAINED_GROUPS: tuple[Group, ...] = tuple(group for group in GROUPS if group != "statistics")
 MEANS_SCORED: tuple[Scored, ...] = ("selected", "all")  # means of uploads
-GLOBAL_MODELS: tuple[Scored, ...] = tuple(model for model in MODELS_SCORED if model != "personal")
+OWN_SCORED: tuple[Scored, ...] = ("local", "personal")  # clients' own models, each on its own test images
+GLOBAL_MODELS: tuple[Scored, ...] = tuple(model for model in MODELS_SCORED if model not in OWN_SCORED)
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "parametrisation": get_args(Parametrisation),
