@@ -46,7 +46,7 @@ def options(words: Sequence[str]) -> Options:
         Lists are a grid that is tried whole; a range is searched by Optuna. Each trial
         is a run in --out; typed again, a search goes on where it was stopped. For
         example:
-          fedatoms tune fedavg-atoms --over lr=0.01..1:log --over epochs=1,5 --trials 20
+          fedatoms tune fedavg-atoms --over lr=0.01..1:log --over epochs=1,5
         """
         experiment = updated(default, given)
         if not typed("--init", words):
