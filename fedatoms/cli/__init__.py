@@ -48,6 +48,7 @@ COMMANDS = {
     "run": Command("train one experiment, or resume one", "run:options"),
     "runs": Command("list runs: running, stopped, finished, failed or damaged", "runs:options"),
     "compare": Command("train a grid of experiments, and show one table", "compare:options", needs_words=True),
+    "tune": Command("search settings on held-out images, and print the best", "tune:options", needs_words=True),
     "reproduce": Command("redo the paper's tables and figures", "reproduce:options", needs_words=True),
     "report": Command("make one page of all results in some folders", "report:options", needs_words=True),
     "personalize": Command("fit a client that joins later", "personalize:options", needs_words=True),

@@ -29,7 +29,9 @@ COLOUR = "\x1b\\[[0-9;]*m"
 CAUGHT = (ValueError, OSError, FloatingPointError, MemoryError)  # errors that cost one line
 AFTER_FULL = {  # what to do once a full disk has room again; other commands leave nothing to go on with
     "run": "use --resume: it continues from the last whole checkpoint",
-    **dict.fromkeys(("compare", "demo", "reproduce"), "type the same again: finished runs and checkpoints are kept"),
+    **dict.fromkeys(
+        ("compare", "demo", "reproduce", "tune"), "type the same again: finished runs and checkpoints are kept"
+    ),
 }
 LOWER = {  # what takes memory in commands that train nothing
     "inspect": "Use fewer `classes`, a smaller `image` or a smaller network",

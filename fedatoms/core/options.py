@@ -25,7 +25,8 @@ Parametrisation = Literal["plain", "atoms", "fedpara", "pfedpara"]
 Partition = Literal["iid", "shards", "dirichlet"]
 Place = Literal["device", "host", "disk"]
 Precision = Literal["float32", "tf32", "bf16"]
-Scored = Literal["server", "selected", "all", "personal"]
+Pruning = Literal["median", "none"]  # when a search stops a trial early
+Scored = Literal["server", "selected", "all", "local", "personal"]
 Shape = Literal["constant", "cosine"]  # of a schedule of the learning rate
 SlowLocal = Literal["discard", "freeze", "keep"]
 View = Literal["personal", "global"]
@@ -47,7 +48,8 @@ VIEWS: tuple[View, ...] = get_args(View)
 WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 TRAINED_GROUPS: tuple[Group, ...] = tuple(group for group in GROUPS if group != "statistics")
 MEANS_SCORED: tuple[Scored, ...] = ("selected", "all")  # means of uploads
-GLOBAL_MODELS: tuple[Scored, ...] = tuple(model for model in MODELS_SCORED if model != "personal")
+OWN_SCORED: tuple[Scored, ...] = ("local", "personal")  # clients' own models, each on its own test images
+GLOBAL_MODELS: tuple[Scored, ...] = tuple(model for model in MODELS_SCORED if model not in OWN_SCORED)
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "parametrisation": get_args(Parametrisation),
@@ -197,6 +199,8 @@ RANGES: dict[str, Range] = {
     "explain rounds": COUNT._replace(high=10**6, use="rounds=3"),
     "flower nodes": COUNT._replace(high=10_000, use="nodes=3"),
     "inspect side": COUNT._replace(high=10**5, use="for example 3x32x32"),
+    "tune search_seed": Range(-HUGE, HUGE, "[]", "for example 0", whole=True),
+    "tune trials": COUNT._replace(high=10_000, use="trials=20"),
     "reproduce minutes": NOT_NEGATIVE._replace(high=ANY, use="for example 30, or 0 for no limit"),
 }
 

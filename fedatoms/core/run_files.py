@@ -3,12 +3,24 @@
 from pathlib import Path
 
 EXPERIMENT, ROUNDS, RESULT = "experiment.json", "rounds.jsonl", "result.json"
+PACKED = "rounds.jsonl.gz"  # the rounds of a finished run that is kept as evidence
 MODEL, FAILURE = "model.safetensors", "failure.json"
 CHECKPOINT, PERSONAL = "checkpoint", "personal"  # folders
 LOCK, EXPLANATION = "lock", "explain.json"
-OWN = frozenset({EXPERIMENT, ROUNDS, RESULT, MODEL, FAILURE, CHECKPOINT, PERSONAL, LOCK, EXPLANATION})
+STUDY = "study.json"  # of a search, whose trials are runs below its folder
+OWN = frozenset({EXPERIMENT, ROUNDS, PACKED, RESULT, MODEL, FAILURE, CHECKPOINT, PERSONAL, LOCK, EXPLANATION})
 CLIENTS = Path(CHECKPOINT, "clients")  # states of clients that are kept on disk
 SEGMENTS = Path(CHECKPOINT, "rounds")  # a file for each checkpoint, with the lines since the one before it
+
+
+def rounds_file(folder: Path) -> Path:
+    """Returns the file that holds a run's rounds: packed if that is all there is.
+
+    >>> rounds_file(Path("no/such/run")).name
+    'rounds.jsonl'
+    """
+    plain, packed = folder / ROUNDS, folder / PACKED
+    return packed if packed.exists() and not plain.exists() else plain
 
 
 def run_of(path: Path) -> Path | None:

@@ -13,11 +13,12 @@ from fedatoms.core.trees import Memory, Params
 
 
 class Client(NamedTuple):
-    """One client's state: the algorithm's memory, personal parameters, and its last model (if that is scored)."""
+    """One client's state: the algorithm's memory, personal parameters, and its last models (if these are scored)."""
 
     memory: Memory
     own: Params
-    last: Params
+    last: Params  # what it reported, for the mean of all clients
+    local: Params  # what it trained, before it was averaged with others'
 
 
 class Files(Mapping[int, Stored]):
@@ -158,12 +159,12 @@ def clients_in(table: Tensor) -> list[int]:
 def flatten(client: Client) -> Params:
     """Flattens a client's state into one tree with paths as names.
 
-    >>> sorted(flatten(Client({"control": {"w": torch.ones(1)}}, {}, {"w": torch.ones(1)})))
+    >>> sorted(flatten(Client({"control": {"w": torch.ones(1)}}, {}, {"w": torch.ones(1)}, {})))
     ['last/w', 'memory/control/w']
     """
     memory = {f"memory/{kind}/{name}": leaf for kind, tree in client.memory.items() for name, leaf in tree.items()}
-    own = {f"own/{name}": leaf for name, leaf in client.own.items()}
-    return {**memory, **own, **{f"last/{name}": leaf for name, leaf in client.last.items()}}
+    others = {"own": client.own, "last": client.last, "local": client.local}
+    return memory | {f"{part}/{name}": leaf for part, tree in others.items() for name, leaf in tree.items()}
 
 
 def unflatten(tree: Params) -> Client:
@@ -172,14 +173,14 @@ def unflatten(tree: Params) -> Client:
     >>> unflatten({"memory/control/w": torch.ones(1)}).memory
     {'control': {'w': tensor([1.])}}
     """
-    client = Client({}, {}, {})
+    client = Client({}, {}, {}, {})
     for path, leaf in tree.items():
         part, _, name = path.partition("/")
         if part == "memory":
             kind, _, name = name.partition("/")
             client.memory.setdefault(kind, {})[name] = leaf
         else:
-            {"own": client.own, "last": client.last}[part][name] = leaf
+            {"own": client.own, "last": client.last, "local": client.local}[part][name] = leaf
     return client
 
 
@@ -187,4 +188,5 @@ def _move(row: Client, device: torch.device) -> Client:
     def there(tree: Params) -> Params:
         return {name: leaf.to(device) for name, leaf in tree.items()}
 
-    return Client({kind: there(tree) for kind, tree in row.memory.items()}, there(row.own), there(row.last))
+    memory = {kind: there(tree) for kind, tree in row.memory.items()}
+    return Client(memory, there(row.own), there(row.last), there(row.local))

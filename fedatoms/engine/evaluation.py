@@ -1,4 +1,4 @@
-"""Scores of three global models on the test set, and of every client's own model on that client's test images."""
+"""Scores of three global models on the test set, and of every client's own models on that client's test images."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -66,6 +66,9 @@ def evaluate(runtime: Runtime, state: State) -> dict[Scored, Score]:
         if which == "personal":
             scores[which] = personal_score(runtime, state)
             continue
+        if which == "local":
+            scores |= {} if (found := local_score(runtime, state)) is None else {which: found}
+            continue
         params = scored_model(state, which, len(runtime.data.parts))
         known = [score for other, score in seen if all(_same(other[name], leaf) for name, leaf in params.items())]
         scores[which] = known[0] if known else score(runtime, params)
@@ -131,6 +134,25 @@ def personal_score(runtime: Runtime, state: State) -> Score:
     return over_clients(runtime.sim.objective, sums, tested, all_of_them, own)
 
 
+def local_score(runtime: Runtime, state: State) -> Score | None:
+    """Evaluates each client's last trained model on that client's test images; None if no client has trained yet.
+
+    Every client that has trained counts the same, whatever the number of its images.
+    """
+    parts, metrics = runtime.data.test_parts, runtime.sim.objective.metrics
+    if whole := [metric.name for metric in metrics if metric.running is not None]:
+        raise ValueError(f"score=local: '{whole[0]}' sees the outputs of one model at a time. Use score=server.")
+    mine = [client for client in owned(runtime.peers, range(len(parts))) if len(parts[client])]
+    found = _sums_of(runtime, state.server.params, ((client, _local(state, client)) for client in mine))
+    if runtime.peers.size > 1:
+        found = union(runtime.peers, found)
+    if not found:
+        return None
+    means = zip(*([one / len(parts[client]) for one in found[client]] for client in sorted(found)), strict=True)
+    each = [torch.stack(column).cpu() for column in means]
+    return over_clients(runtime.sim.objective, each, torch.ones(len(found), dtype=torch.float64))
+
+
 def personal_sums(runtime: Runtime, state: State, seen: Sequence[Sequence[Seen]] = ()) -> list[Tensor]:
     """Adds up what is known of each client's test images, (C, ...), in float64: of each metric, and the loss."""
     server, parts = state.server.params, runtime.data.test_parts
@@ -149,16 +171,22 @@ def personal_sums(runtime: Runtime, state: State, seen: Sequence[Sequence[Seen]]
 
 def _sums_at_once(runtime: Runtime, state: State, clients: list[int]) -> dict[int, list[Tensor]]:
     """Adds up what is known of some clients' test images, several clients at a time: all may not fit into memory."""
-    server, parts, found = state.server.params, runtime.data.test_parts, dict[int, list[Tensor]]()
-    trees_of = ((client, _own(runtime, state, client)) for client in clients)
-    owners = ((client, tree) for client, tree in trees_of if tree)
-    while some := dict(islice(owners, _clients_at_once(runtime))):
-        outcomes = _own_outcomes(runtime, server, list(some.values()), [parts[client] for client in some])
-        found.update(zip(some, map(_sums, outcomes), strict=True))
+    server, parts = state.server.params, runtime.data.test_parts
+    found = _sums_of(runtime, server, ((client, _own(runtime, state, client)) for client in clients))
     alike = [client for client in clients if client not in found and len(parts[client])]  # nothing of their own
     if alike:
         each = _outcomes(runtime, server, torch.arange(len(runtime.data.test_y)))
         found |= {client: _sums(one[parts[client].to(runtime.sim.device)] for one in each) for client in alike}
+    return found
+
+
+def _sums_of(runtime: Runtime, server: Params, models: Iterable[tuple[int, Params]]) -> dict[int, list[Tensor]]:
+    """Adds up what is known of the test images of those clients that have something of their own."""
+    parts, found = runtime.data.test_parts, dict[int, list[Tensor]]()
+    owners = ((client, tree) for client, tree in models if tree)
+    while some := dict(islice(owners, _clients_at_once(runtime))):
+        outcomes = _own_outcomes(runtime, server, list(some.values()), [parts[client] for client in some])
+        found.update(zip(some, map(_sums, outcomes), strict=True))
     return found
 
 
@@ -226,6 +254,11 @@ def _sums(each: Iterable[Tensor]) -> list[Tensor]:
 def _own(runtime: Runtime, state: State, client: int) -> Params:
     row = state.clients.read(client)
     return {} if row is None else trees.restrict(row.own, runtime.layout.own)
+
+
+def _local(state: State, client: int) -> Params:
+    row = state.clients.read(client)
+    return {} if row is None else row.local
 
 
 def _clients_at_once(runtime: Runtime) -> int:

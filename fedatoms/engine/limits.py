@@ -104,7 +104,8 @@ def _state(sim: Simulation) -> int:
         return 0
     params = {name: leaf.detach() for name, leaf in sim.model.named_parameters() if leaf.requires_grad}
     memory = [leaf for tree in sim.algorithm.client_memory(params).values() for leaf in tree.values()]
-    return _bytes(memory) + ("all" in sim.scored) * _bytes(params.values())
+    models = ("all" in sim.scored) + ("local" in sim.scored)
+    return _bytes(memory) + models * _bytes(params.values())
 
 
 def _reached(sim: Simulation, until: int) -> int:

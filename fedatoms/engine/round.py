@@ -209,7 +209,7 @@ def message_to(runtime: Runtime, state: State, lacking: frozenset[Group], *, tra
 def row_of(runtime: Runtime, state: State, client: int) -> Client:
     """Returns a client's state, or the initial one if it never took part."""
     row = state.clients.read(client)
-    return Client(first_memory(runtime), {}, {}) if row is None else row
+    return Client(first_memory(runtime), {}, {}, {}) if row is None else row
 
 
 def first_memory(runtime: Runtime) -> Memory:
@@ -227,11 +227,12 @@ def kept_of(runtime: Runtime, state: State, old: Client, reply: Reply, i: int, v
     if sim.exchange.slow_local == "keep":
         stays |= layout.labels.keys() - travelling(runtime, state.round)
     own = {**trees.restrict(old.own, layout.own), **trees.unstack(trees.restrict(reply.params, stays), i)}
+    local = trees.unstack(trees.restrict(reply.params, layout.labels), i) if "local" in (sim.score or ()) else {}
     if state.last_sum is None:
-        return Client(memory, own, {})
+        return Client(memory, own, {}, local)
     reported = {**reply.upload["params"], **reply.upload["statistics"]}
     before = {name: _last(runtime, old, name) for name in layout.labels if name not in reported}
-    return Client(memory, own, {**before, **trees.unstack(reported, i)})
+    return Client(memory, own, {**before, **trees.unstack(reported, i)}, local)
 
 
 def _mine(runtime: Runtime, clients: list[int]) -> list[int]:

@@ -105,7 +105,7 @@ def share_of(runtime: Runtime, clients: list[int]) -> list[int]:
     sim, peers, sizes = runtime.sim, runtime.peers, runtime.sim.data.parts
     if peers.size == 1:
         return clients
-    keep = runtime.layout.own or sim.exchange.slow_local == "keep" or "all" in sim.scored
+    keep = runtime.layout.own or sim.exchange.slow_local == "keep" or {"all", "local"} & {*sim.scored}
     if keep or sim.algorithm.client_memory is not nothing:
         return owned(peers, clients)
     return even_share(peers, clients, lambda client: len(sizes[client]))

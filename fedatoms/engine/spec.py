@@ -13,6 +13,7 @@ from fedatoms.core.options import (
     MEANS_SCORED,
     MODELS_SCORED,
     MOVES,
+    OWN_SCORED,
     SLOW_LOCALS,
     VIEWS,
     WEIGHTINGS,
@@ -78,7 +79,7 @@ class Simulation:
         check_rows(self.data)
         check_objective(self.objective)
         check_targets(self.objective, self.data)
-        if "personal" in self.scored:
+        if {*OWN_SCORED} & {*self.scored}:
             warn_of_classes(self.objective, self.data)
         if self.client_state == "disk" and self.folder is None:
             raise ValueError("client_state='disk' needs a folder for the files. Add folder=Path(...).")
@@ -146,6 +147,8 @@ def _check_scores(sim: Simulation) -> None:
                 f"score={which}: it is the mean of uploads, and this algorithm's are no models (uploads_models=False). "
                 f"Use score=server."
             )
+        if which == "local" and sim.personal != Personal():
+            raise ValueError("score=local: clients of a personalised method have own models. Use score=personal.")
 
 
 def _check_phase(phase: Phase) -> None:

@@ -8,7 +8,18 @@ import torch
 from torch import nn
 
 from fedatoms.algorithms import algorithm
-from fedatoms.core.options import CONTROLS, GROUPS, INITS, MAPS, PLACES, PRECISIONS, SLOW_LOCALS, check_range, one_of
+from fedatoms.core.options import (
+    CONTROLS,
+    GROUPS,
+    INITS,
+    MAPS,
+    OWN_SCORED,
+    PLACES,
+    PRECISIONS,
+    SLOW_LOCALS,
+    check_range,
+    one_of,
+)
 from fedatoms.core.outside import naming
 from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Images, load
@@ -203,7 +214,7 @@ def data_of(experiment: Experiment, images: Images) -> Federation:
     data = partition(images, split_of(experiment, images))
     if experiment.own_test == "classes":
         return test_by_classes(data)
-    if experiment.personal != "none" or "personal" in scored_models(experiment):
+    if experiment.personal != "none" or {*OWN_SCORED} & {*scored_models(experiment)}:
         check_own_tests(data)
     return data
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fedatoms.core.files import remove_partials
 from fedatoms.core.lookup import counted
 from fedatoms.core.outside import naming
-from fedatoms.core.run_files import CHECKPOINT, CLIENTS, EXPERIMENT, RESULT, ROUNDS
+from fedatoms.core.run_files import CHECKPOINT, CLIENTS, EXPERIMENT, RESULT, rounds_file
 from fedatoms.engine.loop import Progress, Watch, begin, rounds
 from fedatoms.engine.peers import ALONE, Peers
 from fedatoms.engine.runtime import Runtime, prepare
@@ -166,7 +166,7 @@ def _check_rounds(new: Experiment, folder: Path, done: int, has_result: bool) ->
 
 def _rows_until(folder: Path, done: int, say: Say) -> list[Row]:
     """Returns the rounds before a checkpoint: those of the run's file, or else those that lie beside the checkpoint."""
-    found, path = read_lines(folder), folder / ROUNDS
+    found, path = read_lines(folder), rounds_file(folder)
     if done == 0 and found.rows:
         say(f"{folder} has no checkpoint yet: beginning again at round 0")
     if len(found.rows) >= done:

@@ -13,11 +13,11 @@ from fedatoms.core import ledger
 from fedatoms.core.border import as_path
 from fedatoms.core.files import replace_file
 from fedatoms.core.records import FORMAT, digest, fit, read_record, sealed
-from fedatoms.core.run_files import EXPERIMENT, MODEL, RESULT, ROUNDS
+from fedatoms.core.run_files import EXPERIMENT, MODEL, PACKED, RESULT, ROUNDS, rounds_file
 from fedatoms.core.scales import ACCURACY, Scale, ScaleRecord, scale_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import from_json, load_run, without_paths
-from fedatoms.runs.rounds import Count, Percent, Row, Seconds, read_rounds
+from fedatoms.runs.rounds import Count, Percent, Row, Seconds, digest_of_rounds, read_rounds
 
 WINDOW = 100  # the headline is the mean of the evaluations in the last so many rounds
 SHA256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -160,8 +160,9 @@ def changed_files(result: Result) -> list[str]:
         return []
     folder, changed = result.folder, []
     for name, expected in {**result.files, MODEL: result.model_sha256}.items():
-        if expected is not None and (folder / name).exists() and digest(folder / name) != expected:
-            changed.append(name)
+        path = rounds_file(folder) if name == ROUNDS else folder / name
+        if expected is not None and path.exists() and _digest(path) != expected:
+            changed.append(path.name if name == ROUNDS else name)
     return changed
 
 
@@ -176,6 +177,14 @@ def check_sealed(folder: Path, path: Path, remedy: str) -> None:
 def write_json(path: Path, values: Mapping[str, object]) -> None:
     """Writes values as an indented JSON file."""
     replace_file(path, (json.dumps(values, indent=2) + "\n").encode())
+
+
+def _digest(path: Path) -> str:
+    """Returns the checksum of a file's content; packed rounds that cannot be unpacked have none."""
+    try:
+        return digest_of_rounds(path.parent) if path.name == PACKED else digest(path)
+    except ValueError:
+        return ""
 
 
 def _some_rounds(folder: Path) -> list[Row]:

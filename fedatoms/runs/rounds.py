@@ -1,11 +1,13 @@
 """The rounds of a run: sealed lines in rounds.jsonl, kept a second time in segments beside the checkpoints."""
 
+import gzip
+import hashlib
 import json
 import math
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple, NotRequired, Self, TextIO, TypedDict, cast
 
@@ -14,7 +16,7 @@ from msgspec import Meta
 from fedatoms.core.border import open_regular, read_bytes
 from fedatoms.core.files import replace_file
 from fedatoms.core.records import FORMAT, MOST, SEAL, fit, parse, read_record, sealed, unsealed
-from fedatoms.core.run_files import EXPERIMENT, RESULT, ROUNDS, SEGMENTS, checkpoints
+from fedatoms.core.run_files import EXPERIMENT, PACKED, RESULT, ROUNDS, SEGMENTS, checkpoints, rounds_file
 from fedatoms.core.scales import ScaleRecord
 from fedatoms.engine.loop import Progress
 from fedatoms.experiment.files import from_json, load_run
@@ -85,7 +87,7 @@ def row_of(progress: Progress) -> Row:
 
 def read_rounds(folder: Path) -> list[Row]:
     """Reads the rounds of a run; a last line that a stop cut off is left out, any other damage is an error."""
-    found, path = read_lines(folder), folder / ROUNDS
+    found, path = read_lines(folder), rounds_file(folder)
     if found.damage:
         raise ValueError(f"{found.damage}. {RESTORE}")
     done, finished, saved = len(found.rows), rounds_of_result(folder), max([0, *checkpoints(folder)])
@@ -98,7 +100,7 @@ def read_rounds(folder: Path) -> list[Row]:
 
 def read_lines(folder: Path) -> Lines:
     """Reads the rounds of a run as far as they are whole."""
-    path = folder / ROUNDS
+    path = rounds_file(folder)
     if not path.exists():
         return Lines([], 0)
     try:
@@ -148,6 +150,7 @@ def keep_rounds(folder: Path, rows: Iterable[Row]) -> int:
         line, seal = line_of(row, seal)
         lines.append(line)
     replace_file(folder / ROUNDS, "".join(lines).encode())
+    (folder / PACKED).unlink(missing_ok=True)
     for path in _segments(folder):
         if _last(path) > len(lines):
             path.unlink()
@@ -157,6 +160,25 @@ def keep_rounds(folder: Path, rows: Iterable[Row]) -> int:
         for path in _segments(folder)[:-1]:
             path.unlink()
     return seal
+
+
+def pack(folder: Path) -> None:
+    """Compresses the rounds of a finished run: all that is read of them stays as it is, in an eighth of the size.
+
+    The plain file goes last, so a kill leaves at least one of the two whole.
+    """
+    if (folder / ROUNDS).exists():
+        text = b"".join(_text(folder / ROUNDS))
+        replace_file(folder / PACKED, gzip.compress(text, mtime=0))  # the same bytes at any time
+        (folder / ROUNDS).unlink()
+
+
+def digest_of_rounds(folder: Path) -> str:
+    """Returns the SHA-256 of a run's lines, packed or not."""
+    found = hashlib.sha256()
+    for line in _text(rounds_file(folder)):
+        found.update(line)
+    return found.hexdigest()
 
 
 class Writer:
@@ -231,9 +253,13 @@ def _lines(path: Path, before: Lines, *, must_be_sealed: bool) -> Lines:
 
 
 def _text(path: Path) -> Iterator[bytes]:
-    with open_regular(path) as file:
-        while line := file.readline(LONGEST):
-            yield line
+    """Yields the lines of a file, unpacked if it is compressed."""
+    with open_regular(path) as file, closing(gzip.GzipFile(fileobj=file) if path.name == PACKED else file) as plain:
+        try:
+            while line := plain.readline(LONGEST):
+                yield line
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path} is not whole ({error})") from None
 
 
 def _row(line: bytes, where: str, number: int, seal: int, *, must_be_sealed: bool) -> tuple[Row, int]:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 from fedatoms.core.lookup import one_line
 from fedatoms.core.records import FORMAT, fit, read_record, sealed
-from fedatoms.core.run_files import EXPERIMENT, FAILURE, RESULT, ROUNDS, checkpoints
+from fedatoms.core.run_files import EXPERIMENT, FAILURE, RESULT, checkpoints, rounds_file
 from fedatoms.experiment.files import load_run
 from fedatoms.runs.lock import writer
 from fedatoms.runs.results import Result, changed_files, read_result, write_json
@@ -55,7 +55,7 @@ def noting_failure(folder: Path) -> Iterator[None]:
 
 def has_begun(folder: Path) -> bool:
     """Returns whether a folder holds a run that finished a round: without one there is nothing to lose."""
-    has_lines = (folder / ROUNDS).exists() and (folder / ROUNDS).stat().st_size > 0
+    has_lines = rounds_file(folder).exists() and rounds_file(folder).stat().st_size > 0
     return has_lines or (folder / RESULT).exists() or bool(checkpoints(folder))
 
 
@@ -103,8 +103,8 @@ def _read(folder: Path, lines: int, *, check: bool) -> tuple[int, Result | None,
     result = read_result(folder) if (folder / RESULT).exists() else None
     rounds = load_run(folder).rounds if result is None or (folder / EXPERIMENT).exists() else result.experiment.rounds
     known = _rounds_known(folder, result)
-    if lines < known and ((folder / ROUNDS).exists() or result is None):
-        return rounds, result, f"{folder / ROUNDS} has {lines} of the {known} rounds that are done"
+    if lines < known and (rounds_file(folder).exists() or result is None):
+        return rounds, result, f"{rounds_file(folder)} has {lines} of the {known} rounds that are done"
     changed = changed_files(result) if check and result else []
     return rounds, result, f"{', '.join(changed)} changed since the run ended" if changed else ""
 
@@ -116,7 +116,7 @@ def _rounds_known(folder: Path, result: Result | None) -> int:
 
 def _age(folder: Path) -> str:
     try:
-        seconds = time.time() - (folder / ROUNDS).stat().st_mtime
+        seconds = time.time() - rounds_file(folder).stat().st_mtime
     except OSError:
         return ""
     return f", last round {seconds:.0f} s ago" if seconds < 120 else f", last round {seconds / 60:.0f} min ago"

@@ -32,6 +32,7 @@ from fedatoms.experiment.fields import (
 )
 from fedatoms.experiment.files import ABSENT_IN_OLDER_FILES, ADDED_LATER
 from fedatoms.nn.initialise import STARTS
+from fedatoms.tuning.settings import Tune
 
 FIELDS = {field.name: field for field in dataclasses.fields(Experiment)}
 COMMANDS: dict[str, type] = {  # whose settings are numbers too, by the name before their own ranges
@@ -42,6 +43,7 @@ COMMANDS: dict[str, type] = {  # whose settings are numbers too, by the name bef
     "reproduce": Reproduce,
     "simulation": Simulation,
     "training": Training,
+    "tune": Tune,
 }
 NUMBERS = numbers_of(Experiment)
 

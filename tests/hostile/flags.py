@@ -33,10 +33,18 @@ TEXTS = (
     "1/1000000000000", "os:", ":", "os:nosuch", "os:getcwd", "math:pi", "fedatoms:nosuch", "\udcff", "*", "$HOME", "~",
     "cuda", "cuda:7", "cpu:7", "meta", "mps", "i.npz", "runs", "pipe", "\0",
 )  # fmt: skip
-LONG_COMMANDS = ("bench", "demo", "reproduce")
+LONG_COMMANDS = ("bench", "demo", "reproduce", "tune")
 SHAPES = (
     "3x32x32", "1x8x8", "999999x3x3", "3x20000x20000", "1x800000x800000", "3x", "x", "0x8x8", "1x-8x8", "1x8", "8",
     "1x8x8x8x8x8x8", f"{'9' * 30}x3x3", "1x8x8.5", "1X8X8", "\N{ARABIC-INDIC DIGIT THREE}x8x8",
+)  # fmt: skip
+OVER = (
+    "lr=0.1,0.2", "lr=0.1..1", "lr=0.1..1:log", "lr=1..0.1", "lr=0..1:log", "lr=5e-324..1e6:log", "lr=1e-300..1e-299",
+    "lr=nan..1", "lr=0.1,", "lr=,", "lr=", "lr", "=", "=1", "..", "lr=..", "lr=....", "lr=1..2..3", "lr=:log", "rl=1,2",
+    "epochs=1..3", "epochs=1..3:log", "epochs=0..3", "epochs=1.5..3", f"epochs=1..{10**23}", "clients=1..1000000000",
+    "seed=0,1", "holdout=0,0.1", "out=a,b", "fixed=head;rest", "fixed=head,hed", "distinct=true,false", "distinct=x",
+    "algorithm=fedavg,scaffold", "algorithm=nosuch", "personal=ditto,fedavg", "strength=None,0.1", "strength=None..1",
+    f"lr={','.join(['0.1'] * 20_000)}", f"momentum={','.join(str(n / 20_000) for n in range(20_000))}",
 )  # fmt: skip
 RUN = "runs/a"
 
@@ -52,6 +60,12 @@ NONSENSE = (  # what must be refused, and leave no folder
     ["run", *subjects.SMALL, "--rounds", "1", *subjects.ATOMS, "--atoms", "1000000"],
     ["run", *subjects.SMALL, "--rounds", "1", *subjects.ATOMS, "--atoms-lr", "1e308"],
     ["run", *subjects.SMALL, "--rounds", "1", "--failures", "0.999999999"],  # nobody ever reports
+    ["tune", *subjects.SMALL, "--rounds", "1"],  # over nothing
+    ["tune", *subjects.SMALL, "--rounds", "1", "--over", "lr=0.1", "--holdout", "0"],
+    ["tune", *subjects.SMALL, "--rounds", "1", "--over", "lr=0.1", "--out", RUN],
+    ["tune", *subjects.SMALL, "--rounds", "1", "--over", "lr=0.1", "--out", "runs"],
+    ["tune", *subjects.SMALL, "--rounds", "1", "--over", "lr=0.1", "--out", f"{RUN}/checkpoint"],
+    ["tune", *subjects.SMALL, "--rounds", "1", "--over", "lr=0.1..1", "--trials", "0"],
     ["explain", RUN, "--threads", "-1"],
     ["explain", RUN, "--rounds", "99999999999999999999"],
     ["flower", "keys", "k", "--nodes", "-1"],
@@ -92,6 +106,7 @@ def commands() -> dict[str, Command]:
     from fedatoms.evidence.explain.values import Explain
     from fedatoms.evidence.reproduce.plan import Reproduce
     from fedatoms.experiment.fields import Experiment
+    from fedatoms.tuning.settings import Tune
 
     short = [*subjects.SMALL, "--rounds", "1"]
     experiment, paths = flags_of(Experiment), {"out": TEXTS, "data-dir": TEXTS}
@@ -106,6 +121,10 @@ def commands() -> dict[str, Command]:
         "run personal": Command(["run", *short, *subjects.CONFIGURATIONS["personal"]], experiment),
         "resume": Command(["run", "--resume", RUN], experiment),
         "compare": Command(["compare", *short], {**experiment, "plot": TEXTS}),
+        "tune": Command(
+            ["tune", *short, "--over", "momentum=0,0.5"], {**experiment, **flags_of(Tune), "over": (*OVER * 3, *TEXTS)}
+        ),
+        "tune range": Command(["tune", *short, "--over", "lr=0.01..1:log"], {**flags_of(Tune), "over": OVER * 3}),
         "personalize": Command(
             ["personalize", RUN, "--images", "i.npz", "--out", "n.safetensors", "--epochs", "1"], flags_of(Newcomer)
         ),
@@ -171,7 +190,7 @@ def _judge(source: Path, words: list[str], long: frozenset[str], folder: Path, s
     ran = shell.run(words, folder, WORKING if working else SECONDS, signal.SIGINT)
     if ran.late and working and ran.status == 130:
         return verdict(ran._replace(late=False, status=0), MEMORY)  # it was at work, and stopped
-    return verdict(ran, MEMORY, statuses=(0, 1) if words[0] == "reproduce" else (0,))
+    return verdict(ran, MEMORY, statuses=(0, 1) if words[0] in ("reproduce", "tune") else (0,))
 
 
 def _refused(source: Path, words: list[str], folder: Path, shell: Shell) -> Verdict:

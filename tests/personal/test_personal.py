@@ -302,7 +302,7 @@ def test_the_local_atoms_of_a_thousand_lenets_are_small(tmp_path: Path) -> None:
     assert sum(leaf.numel() for leaf in own.values()) == 450
     clients = Clients(place="disk", folder=tmp_path)
     for client in range(1000):
-        clients.keep(client, Client({}, own, {}), 1)
+        clients.keep(client, Client({}, own, {}, {}), 1)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 3e6
 
 

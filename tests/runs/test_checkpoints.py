@@ -55,7 +55,7 @@ def many_clients(place: Place, folder: Path, count: int = 1500) -> tuple[Runtime
     )
     runtime = prepare(sim)
     state, everyone = begin(runtime), range(count)
-    row = Client(sim.algorithm.client_memory(runtime.network.parameters), {}, {})
+    row = Client(sim.algorithm.client_memory(runtime.network.parameters), {}, {}, {})
     clients = state.clients.updated({k: state.clients.keep(k, row, 0) for k in everyone}, 0)
     return runtime, state._replace(clients=clients, held=state.held.updated(dict.fromkeys(everyone, state.versions)))
 
@@ -212,5 +212,5 @@ def test_a_table_of_clients_is_a_value_that_grows(tmp_path: Path) -> None:
     assert Files(tmp_path, second)[9].path == tmp_path / file_name(9, 2) and 4 not in Files(tmp_path, second)
     assert put(first, {}) is first and len(Files(tmp_path, nothing(2))) == 0
     clients = Clients(place="disk", folder=tmp_path)
-    kept = clients.keep(5, Client({}, {"w": torch.ones(1)}, {}), 1)
+    kept = clients.keep(5, Client({}, {"w": torch.ones(1)}, {}, {}), 1)
     assert clients.updated({5: kept}, 1).read(5).own["w"] == 1 and clients.read(5) is None

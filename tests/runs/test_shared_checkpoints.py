@@ -97,9 +97,9 @@ def trained(process: Process, state: State) -> State:
     runtime, after, rows = process.runtime, state.round + 1, {}
     present = sorted(torch.randperm(CLIENTS, generator=generator(7, after))[:PRESENT].tolist())
     for client in owned(runtime.peers, present):
-        memory = (state.clients.read(client) or Client(first_memory(runtime), {}, {})).memory
+        memory = (state.clients.read(client) or Client(first_memory(runtime), {}, {}, {})).memory
         new = {name: leaf / 2 + after + client for name, leaf in memory["control"].items()}
-        rows[client] = state.clients.keep(client, Client({"control": new}, {}, {}), after)
+        rows[client] = state.clients.keep(client, Client({"control": new}, {}, {}, {}), after)
     held = state.held.updated({client: {"head": after} for client in present})
     return state._replace(round=after, clients=state.clients.updated(rows, after), held=held)
 

@@ -82,6 +82,8 @@ def everything(*, slow: bool) -> dict[str, Simulation]:
         sims["vectorised"] = simulation(map="vectorised", block=2, fraction=1.0, failures=0.0)
     sims["fewer clients than processes"] = simulation(algorithm=algorithm("feddc"), fraction=0.25, failures=0.0)
     sims["most fail"] = simulation(algorithm=algorithm("scaffold"), failures=0.7, score=("server", "all"))
+    sims["local"] = simulation(exchange=EXCHANGES["every round"], score=("server", "local"))
+    sims["local, most fail"] = simulation(failures=0.7, score=("server", "all", "local"))
     sims["read late"] = simulation(data=read_late())
     return sims
 
@@ -116,7 +118,7 @@ def seen(progress: list[Progress], sim: Simulation, state: State, peers: Peers) 
     rows = {}
     for client in state.clients.rows:
         row = state.clients.read(client)
-        trees = {"own": row.own, "last": row.last, **row.memory}
+        trees = {"own": row.own, "last": row.last, "local": row.local, **row.memory}
         rows[client] = {f"{kind} {name}": leaf for kind, tree in trees.items() for name, leaf in tree.items()}
     return Seen(server, rows, history, after)
 

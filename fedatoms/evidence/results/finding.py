@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from fedatoms.core.lookup import find as lookup
 from fedatoms.core.lookup import one_line
-from fedatoms.core.run_files import EXPERIMENT, RESULT, ROUNDS
+from fedatoms.core.run_files import EXPERIMENT, RESULT, rounds_file
 from fedatoms.data.datasets import DATASETS
 from fedatoms.evidence.explain import files as explain_files
 from fedatoms.evidence.explain.values import Explanation
@@ -147,7 +147,7 @@ def _checked(result: Result) -> Result:
 
 def _rounds(result: Result) -> tuple[list[Row], list[Note]]:
     """Reads a run's rounds and notes where they contradict the result."""
-    path = result.folder / ROUNDS
+    path = rounds_file(result.folder)
     rows, _, damage = read_lines(result.folder)
     if damage:
         return [], [Note(path, f"damaged, so there is no curve: {damage.removeprefix(f'{path}, ')}")]

@@ -1,0 +1,42 @@
+"""The table of a search: its trials from best to worst, in 80 columns."""
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from fedatoms.core.lookup import counted
+from fedatoms.core.scales import Scale
+from fedatoms.runs.results import WINDOW
+from fedatoms.tuning.space import written
+from fedatoms.tuning.studies import Study, Trial
+
+SHOWN = 40  # trials, at most
+
+
+def study_table(study: Study) -> Table:
+    """Makes the table of a study: rank, settings, score, rounds and state of each trial."""
+    over = f", mean of {counted(len(study.plan.seeds), 'seed')}" if len(study.plan.seeds) > 1 else ""
+    note = f"{study.metric.axis} of `{study.model}` on held-out images, mean of the last {WINDOW} rounds{over}"
+    more = f"; {len(study.trials) - SHOWN} more in the file" if len(study.trials) > SHOWN else ""
+    table = Table(caption=f"{note}{more}", caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("trial", justify="right", no_wrap=True)
+    table.add_column("settings", overflow="fold")
+    for head in ("score", "rounds", "state"):
+        table.add_column(head, justify="left" if head == "state" else "right", no_wrap=True)
+    ranked = [trial for trial in study.ranked if trial.state != "repeated"]
+    for rank, trial in enumerate(ranked[:SHOWN], 1):
+        table.add_row(*_row(trial, rank, study.metric))
+    return table
+
+
+def _row(trial: Trial, rank: int, metric: Scale) -> tuple[str, ...]:
+    known = trial.score is not None
+    score = metric.number(trial.score) if trial.score is not None else ""
+    return (
+        str(rank) if known else "",
+        f"{trial.number:03d}",
+        written(trial.settings),
+        score,
+        str(trial.rounds),
+        trial.state,
+    )

@@ -1,0 +1,167 @@
+"""The search: trial after trial, each an ordinary run for every seed, until all are over; a kill costs no trial."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from fedatoms.core.lookup import counted, one_line
+from fedatoms.core.options import check_numbers, check_range
+from fedatoms.core.run_files import CLIENTS
+from fedatoms.engine.loop import Progress
+from fedatoms.engine.spec import Simulation
+from fedatoms.experiment.build import simulation
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identities import run_folder
+from fedatoms.runs.comparison import Watching, finish
+from fedatoms.runs.lock import locked
+from fedatoms.runs.results import Result, score_curves
+from fedatoms.runs.rounds import read_lines
+from fedatoms.tuning.proposals import Proposal, check_optuna, propose, repeated, step_of
+from fedatoms.tuning.space import Settings, at, size_of
+from fedatoms.tuning.studies import Plan, Point, Study, Trial, begin, check_folder, write
+
+Command = Callable[[Experiment], str]  # how a user types an experiment
+
+
+class Behind(KeyboardInterrupt):
+    """Stops the run of a trial that is behind as Ctrl-C does: with a checkpoint, and no note of a failure."""
+
+
+def search(plan: Plan, folder: Path, watching: Watching, command: Command = lambda experiment: "") -> Study:
+    """Tries the settings of a plan that its folder has no trial of yet, and returns the study.
+
+    The folder has one writer. A trial is written down when it is over; one that was killed goes on from its last
+    checkpoint. ``command`` says what is written beside the best trial.
+    """
+    check_plan(plan)
+    check_folder(folder)
+    study = _new(plan, folder)
+    with locked(folder):
+        for path in folder.glob("*.partial"):  # its trials' folders have writers of their own
+            path.unlink()
+        study = begin(study)
+        write(study)
+        while len(study.trials) < plan.trials:
+            study = study._replace(trials=(*study.trials, _try(study, propose(study), watching)))
+            write(study)
+        write(study, command(best_of(study)) if study.best else "")
+    return study
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuses a search that cannot be, or that would choose settings by the test images."""
+    if not plan.experiment.holdout > 0:
+        raise ValueError(
+            f"holdout={plan.experiment.holdout:g} would choose settings by their scores on the test images, which then "
+            f"tell nothing any more. Use for example holdout=0.1."
+        )
+    if plan.experiment.name:
+        raise ValueError("`name` cannot name the runs of a search: each has its own folder in `out`. Leave it out.")
+    check_numbers(plan.tune, "tune")
+    for place, seed in enumerate(plan.seeds):
+        check_range("seed", seed)
+        if seed in plan.seeds[:place]:
+            raise ValueError(f"seeds={','.join(map(str, plan.seeds))} has {seed} twice. Leave one out.")
+    if plan.is_grid and plan.tune.trials is not None:
+        size = counted(size_of(plan.axes), "point")
+        raise ValueError(
+            f"trials={plan.tune.trials}: these lists are a grid of {size}, and all are tried. Leave it out, or give "
+            f"a range such as --over 'lr=0.01..1:log'."
+        )
+    check_optuna(plan)
+
+
+def runs_of(study: Study, number: int, settings: Settings) -> list[Experiment]:
+    """Returns the runs of a trial, one for each seed.
+
+    They do not depend on each other, nor do those of a grid's points: what trains several runs in one block takes them
+    from here.
+    """
+    point = at(replace(study.plan.experiment, out=str(study.folder)), settings)
+    return [replace(point, seed=seed, name=f"{number:03d}-s{seed}") for seed in study.plan.seeds]
+
+
+def best_of(study: Study) -> Experiment:
+    """Returns the experiment of the best trial as it is to be run: scored on the test images."""
+    assert study.best is not None
+    return replace(at(study.plan.experiment, study.best.settings), holdout=0.0, seed=study.plan.seeds[0])
+
+
+def _new(plan: Plan, folder: Path) -> Study:
+    """Returns a study without trials; every value of its axes is tried out on the way, before hours are spent."""
+    sims = [_built(replace(one, out=str(folder))) for one in _samples(plan)]
+    common = [name for name in sims[0].scored if all(name in sim.scored for sim in sims)]
+    if not common:
+        raise ValueError(
+            f"score={plan.experiment.score}: these settings score no model in common. Name one, as server."
+        )
+    return Study(folder, plan, common[-1], sims[0].objective.scale)
+
+
+def _samples(plan: Plan) -> Iterator[Experiment]:
+    """Yields experiments in which every value of each list and both ends of each range occur."""
+    first = {axis.field: axis.ends[0] for axis in plan.axes}
+    yield at(plan.experiment, first)
+    for axis in plan.axes:
+        for value in axis.ends[1:]:
+            yield at(plan.experiment, {**first, axis.field: value})
+
+
+def _built(experiment: Experiment) -> Simulation:
+    return simulation(experiment, run_folder(experiment) / CLIENTS)
+
+
+def _try(study: Study, proposal: Proposal, watching: Watching) -> Trial:
+    """Returns a trial that is over: what it gave, or why it was stopped."""
+    number, settings, _ = proposal
+    if (same := repeated(study.trials, settings)) is not None:
+        return same._replace(number=number, state="repeated", why=f"the same as trial {same.number}")
+    curve: list[Point] = []
+    runs = runs_of(study, number, settings)
+    try:
+        _built(runs[0])
+    except ValueError as error:  # values that are good alone, but not together
+        return Trial(number, settings, "failed", None, curve, one_line(error))
+    try:
+        results = [_train(study, proposal, curve, place, run, watching) for place, run in enumerate(runs)]
+    except Behind:
+        return Trial(number, settings, "pruned", None, curve)
+    except FloatingPointError as error:
+        return Trial(number, settings, "failed", None, curve, one_line(error))
+    return _over(study, proposal, curve, results)
+
+
+def _over(study: Study, proposal: Proposal, curve: list[Point], results: Sequence[Result]) -> Trial:
+    scores = [result.scores[study.model].headline for result in results if study.model in result.scores]
+    if len(scores) < len(results):
+        return Trial(proposal.number, proposal.settings, "failed", None, curve, "its scores are not finite")
+    return Trial(proposal.number, proposal.settings, "finished", fmean(scores), curve)
+
+
+def _train(
+    study: Study, proposal: Proposal, curve: list[Point], place: int, run: Experiment, watching: Watching
+) -> Result:
+    """Runs or resumes one run of a trial; ``curve`` gets its scores, those of rounds that are done already first."""
+    last = place + 1 == len(study.plan.seeds)
+
+    def see(rounds: int, score: float) -> None:
+        if any(point.run == place and point.rounds >= rounds for point in curve) or not math.isfinite(score):
+            return
+        curve.append(Point(place, rounds, score))
+        behind = proposal.is_behind(step_of(study.plan, place, rounds), score)
+        if behind and not (last and rounds == run.rounds):
+            raise Behind
+
+    for t, score in score_curves(read_lines(run_folder(run)).rows).get(study.model, []):
+        see(t + 1, score)
+    with watching(f"[{proposal.number + 1}/{study.plan.trials}] {run.name}", run.rounds) as watch:
+
+        def after(progress: Progress) -> None:
+            watch(progress)
+            for name, found in progress.scores.items():
+                if name == study.model:
+                    see(progress.state.round, found.value)
+
+        return finish(run, after)
