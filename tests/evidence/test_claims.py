@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
-from support.results import a_run, changed, page_of, the_claim
+from support.results import a_run, changed, kept, page_of, the_claim
 
 from fedatoms.core.gains import short, written
 from fedatoms.evidence.claims import claims
@@ -22,7 +22,6 @@ from fedatoms.evidence.results.run_figures import figures
 from fedatoms.experiment.files import to_json
 from fedatoms.experiment.presets import PRESETS
 
-RUNS = ROOT / "paper-results"
 FULL = PRESETS["fedavg-cifar100-20"].rounds
 
 
@@ -35,9 +34,9 @@ def both(line: list[float]) -> dict[str, list[float]]:
     return {"server": line, "all": line}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def ours() -> Found:
-    return find([RUNS])
+    return kept()
 
 
 def cut(folder: Path, rounds: int = 5) -> None:

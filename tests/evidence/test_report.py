@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
-from support.results import VALUES, a_measure, a_run, a_stand_in, an_explanation, page_of
+from support.results import VALUES, a_measure, a_run, a_stand_in, an_explanation, kept, page_of
 
 from fedatoms.cli import main
 from fedatoms.evidence.measures.files import FILE, Measure, write_measure
-from fedatoms.evidence.page.assemble import PLOTLY, report
+from fedatoms.evidence.page import assemble
+from fedatoms.evidence.page.assemble import PLOTLY, Report, report
 from fedatoms.evidence.page.figures import curves, sent, splits
 from fedatoms.evidence.paper.tables import pairs
 from fedatoms.evidence.results.finding import find
@@ -22,7 +23,6 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json
 from fedatoms.runs.results import read_result
 
-RUNS = ROOT / "paper-results"
 NAME = "<script>document.title='broken'</script>"
 
 
@@ -30,6 +30,14 @@ def change(folder: Path, old: str, new: str) -> None:
     text = (folder / "result.json").read_text()
     assert old in text
     (folder / "result.json").write_text(text.replace(old, new))
+
+
+@pytest.fixture(scope="module")
+def of_the_repository(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Writes the page of paper-results once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assemble, "find", lambda folders: kept())
+        return report([Path("paper-results")], tmp_path_factory.mktemp("page") / "report.html")
 
 
 def test_a_number_that_changes_in_a_file_changes_on_the_page(tmp_path: Path) -> None:
@@ -176,12 +184,15 @@ def test_rounds_that_contradict_their_result_and_unfinished_runs_are_named(tmp_p
     assert zero.reason.startswith("damaged: not a whole experiment file: it lacks the fields")
 
 
-def test_the_csv_has_all_results_but_those_that_were_repeated(tmp_path: Path) -> None:
-    done = report([RUNS], tmp_path / "report.html")
-    with done.csv.open() as file:
+def test_the_csv_has_all_results_but_those_that_were_repeated(
+    of_the_repository: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with of_the_repository.csv.open() as file:
         lines = {line["folder"]: line for line in csv.DictReader(file)}
-    repeated = {note.path for note in done.found.left_out if "the same experiment and seed" in note.reason}
-    results = [read_result(path.parent) for path in RUNS.rglob("result.json") if path not in repeated]
+    repeated = {note.path for note in kept().left_out if "the same experiment and seed" in note.reason}
+    files = Path("paper-results").rglob("result.json")
+    results = [read_result(path.parent) for path in files if path not in repeated]
     assert len(lines) == len(results) and {path.parts[-3] for path in repeated} == {"search"}  # by search-start
     for result in results:
         line = lines[result.folder.as_posix()]
@@ -260,7 +271,7 @@ def test_lines_of_the_papers_tables_come_first_and_are_shown_alone(tmp_path: Pat
 
 
 def test_no_two_lines_of_a_setting_look_alike() -> None:
-    for each in curves(group(find([RUNS]).runs)):
+    for each in curves(group(kept().runs)):
         lines: list[dict[str, str]] = each["lines"]  # type: ignore[assignment]
         styles = [(line["colour"], line["dash"]) for line in lines]
         assert len(set(styles)) == len(styles) == len({line["label"] for line in lines}), each["setting"]
@@ -384,10 +395,8 @@ def test_without_an_explanation_the_page_says_what_to_type(tmp_path: Path) -> No
     assert "<code>fedatoms explain RUN</code> writes one" in page_of(tmp_path / "runs")
 
 
-def test_the_page_of_the_repository_shows_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    done = report([Path("paper-results")], tmp_path / "report.html")
-    shown, now = ((each / "report.html").read_text() for each in (ROOT / "docs", tmp_path))
+def test_the_page_of_the_repository_shows_its_results(of_the_repository: Report) -> None:
+    shown, now = (page.read_text() for page in (ROOT / "docs" / "report.html", of_the_repository.page))
     cells = r"<td data-key=.*?</td>"
     assert re.findall(cells, shown) == re.findall(cells, now), "run `fedatoms report paper-results -o docs/report.html`"
-    assert len(done.found.runs) == len((ROOT / "docs" / "report.csv").read_text().splitlines()) - 1
+    assert len(of_the_repository.found.runs) == len((ROOT / "docs" / "report.csv").read_text().splitlines()) - 1

@@ -15,7 +15,7 @@ import pytest
 import torch
 from rich.console import Console
 from support import ROOT
-from support.results import SOURCE, VALUES, a_run, stand_ins
+from support.results import SOURCE, VALUES, a_run, kept, stand_ins
 
 from fedatoms.cli import main
 from fedatoms.cli.args import GROUPS, flags, updated
@@ -32,7 +32,7 @@ from fedatoms.evidence.reproduce import work
 from fedatoms.evidence.reproduce.plan import Job, Reproduce, chosen, jobs, missing
 from fedatoms.evidence.reproduce.tables import TerminalTable, terminal_tables
 from fedatoms.evidence.results.communication import cost_to_reach
-from fedatoms.evidence.results.finding import find
+from fedatoms.evidence.results.finding import Found, find
 from fedatoms.evidence.results.groups import group, groups_of
 from fedatoms.evidence.results.run_figures import figures
 from fedatoms.experiment.checks import check
@@ -43,7 +43,6 @@ from fedatoms.runs import comparison
 from fedatoms.runs.execute import Known
 from fedatoms.runs.results import Result
 
-RESULTS = ROOT / "paper-results"
 ALL = list(studies().values())
 TINY = ["--quick", "--only", "^fedavg-(atoms25-)?cifar10-5 --partition iid"]
 
@@ -300,16 +299,16 @@ def test_only_what_was_asked_for_is_shown(folder: Path, capsys: pytest.CaptureFi
     assert not any(title in said for title in ("Figure (d)", "Two Gaussians", "Table 1"))
 
 
-def the_table(folder: Path, only: str = "") -> TerminalTable:
-    """Table 1 of what a folder holds."""
+def the_table(found: Found, only: str = "") -> TerminalTable:
+    """Table 1 of some runs."""
     settings, wanted = Reproduce(only=only), chosen(["table1"])
-    return terminal_tables(wanted, jobs(wanted, settings), find([folder]), quick=False)[0]
+    return terminal_tables(wanted, jobs(wanted, settings), found, quick=False)[0]
 
 
 def test_table_1_says_with_which_atoms_and_seeds_ours_were_run_and_what_nobody_can_run(tmp_path: Path) -> None:
     for seed in (2, 0):
         a_run(tmp_path / str(seed), 78.0 + seed, "fedavg-atoms-cifar10-2", seed, rounds=0)
-    whole = the_table(tmp_path)
+    whole = the_table(find([tmp_path]))
     (row,) = [row for row in whole.rows if row[3] is not None]
     assert row[0] == "FedAvg + Decomposition" and row[4:] == ("+1.33", "0 2", "-")
     assert whole.note.startswith("1 of 60 run, mean difference +1.33 points. Gain: with decomposition minus without")
@@ -319,7 +318,7 @@ def test_table_1_says_with_which_atoms_and_seeds_ours_were_run_and_what_nobody_c
 
 def test_a_part_of_table_1_is_counted_alone(tmp_path: Path) -> None:
     a_run(tmp_path / "one", 75.0, "fedavg-cifar10-2", rounds=0)
-    assert the_table(tmp_path, "^fedavg-cifar").note.startswith("1 of 4 run, mean difference -0.57 points.")
+    assert the_table(find([tmp_path]), "^fedavg-cifar").note.startswith("1 of 4 run, mean difference -0.57 points.")
 
 
 @pytest.mark.parametrize("quickly", [False, True])
@@ -339,7 +338,7 @@ def test_the_papers_round_of_lower_loss_stands_beside_ours_but_not_beside_a_quic
 def test_table_1_fits_80_columns() -> None:
     console = Console(width=80)
     with console.capture() as said:
-        console.print(result_table(the_table(RESULTS)))
+        console.print(result_table(the_table(kept())))
     lines = [line for line in said.get().splitlines() if "cifar" in line]
     assert sum(line.count(")") == 1 for line in lines) == 40 and max(map(len, lines)) <= 80  # only methods are broken
     assert sum("±" in line.split()[-1] for line in lines) == 20  # the gains of the decomposed ones

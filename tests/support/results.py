@@ -1,10 +1,12 @@
 """Results, measures and explanations as commands leave them, without the work, and the page of them."""
 
+import gc
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,12 +26,13 @@ from fedatoms.evidence.measures.base import as_json
 from fedatoms.evidence.measures.files import FILE, Measure, write_measure
 from fedatoms.evidence.page.assemble import report
 from fedatoms.evidence.paper.study_list import quick
-from fedatoms.evidence.results.finding import find
+from fedatoms.evidence.results.finding import Found, find
 from fedatoms.evidence.results.groups import _stand_ins
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.runs.results import summarise
+from support import ROOT
 from support.sealed import unseal
 
 
@@ -157,6 +160,15 @@ def an_explanation(
     explanations.write(done, folder / explanations.FILE, findings(done))
     unseal(folder / explanations.FILE)
     return folder / explanations.FILE
+
+
+@cache
+def kept() -> Found:
+    """Reads paper-results, 160,000 rounds, once for all tests of a process."""
+    with chdir(ROOT):
+        found = find([Path("paper-results")])
+    gc.freeze()  # it stays: the collector need not pass over it each time
+    return found
 
 
 def the_claim(folder: Path, words: str) -> Claim:
