@@ -20,13 +20,15 @@ ABSENT_IN_OLDER_FILES = ADDED_LATER | {  # such a file means the default
     *("own_test", "precision"),
 }
 OPTIONAL = ABSENT_IN_OLDER_FILES.union(PATH_FIELDS)
+FIELDS = tuple(field.name for field in dataclasses.fields(Experiment))
+FLOATS = tuple(field.name for field in dataclasses.fields(Experiment) if str(field.type) == str(float))
 
 
 def to_json(experiment: Experiment) -> dict[str, object]:
     """Returns an experiment as plain values; beta in one form."""
-    floats = {f.name for f in dataclasses.fields(experiment) if str(f.type) == str(float)}
-    fields = {name: float(value) if name in floats else value for name, value in dataclasses.asdict(experiment).items()}
-    return {**fields, "beta": f"1/{period_of(experiment.beta)}"}
+    fields = {name: getattr(experiment, name) for name in FIELDS}  # plain values: there is nothing to copy
+    numbers = {name: float(fields[name]) for name in FLOATS}
+    return {**fields, **numbers, "beta": f"1/{period_of(experiment.beta)}"}
 
 
 def without_paths(experiment: Experiment) -> dict[str, object]:
@@ -48,10 +50,9 @@ def from_json(fields: Mapping[str, object]) -> Experiment:
     ...
     ValueError: it lacks the fields dataset, augment, partition and 38 more
     """
-    known = [field.name for field in dataclasses.fields(Experiment)]
-    for name in (name for name in fields if name not in known):
-        raise unknown(name, known, "field")
-    if missing := [name for name in known if name not in fields and name not in OPTIONAL]:
+    for name in (name for name in fields if name not in FIELDS):
+        raise unknown(name, FIELDS, "field")
+    if missing := [name for name in FIELDS if name not in fields and name not in OPTIONAL]:
         raise ValueError(f"it lacks the field{'s' * (len(missing) > 1)} {some(missing)}")
     return fit(fields, Experiment, "")
 
