@@ -1,6 +1,6 @@
 # The two commands that matter: `make demo` and `make test`. Each makes .venv when it is missing.
 PYTHON ?= python3
-WORKERS ?= 2 # processes that share the tests
+WORKERS ?= 2 # processes that share the tests, and the types
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # As an entry in Python's path: otherwise, beside a clone named fedatoms, `import fedatoms` would find the clone's folder.
@@ -9,6 +9,9 @@ EDITABLE := --config-settings editable_mode=compat --editable
 SHARED = --numprocesses $(WORKERS) --dist worksteal
 # The report is tested in a real browser; where Debian's cannot be had, those tests are skipped.
 CHROMIUM := timeout 300 sh -c "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes chromium"
+
+# Modules are compiled once, whatever the shell says: tests start a hundred interpreters.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-slow federation hostile lint format types bench clean
 
@@ -37,7 +40,7 @@ format: .venv/installed-for-tests
 	$(BIN)/ruff check --fix .
 
 types: .venv/installed-for-tests
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers $(WORKERS)
 
 bench: .venv/installed
 	$(BIN)/fedatoms bench
