@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import some_now
 from support.small import SIZES, all_scores, clients_of, difference, identical, play, small_net
 from torch import nn
 
@@ -41,10 +42,11 @@ def simulation(name: str = "fedavg", **changes: object) -> Simulation:
     return dataclasses.replace(sim, **changes)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("exchange", EXCHANGES)
-@pytest.mark.parametrize(("atoms", "factor"), [(None, 1.0), pytest.param(4, 1.0, marks=pytest.mark.slow), (4, 2.0)])
-def test_vectorised_equals_one_by_one(name: str, exchange: str, atoms: int | None, factor: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "exchange", "network"), some_now(ALGORITHMS, EXCHANGES, [(None, 1.0), (4, 2.0), (4, 1.0)], times=2)
+)
+def test_vectorised_equals_one_by_one(name: str, exchange: str, network: tuple[int | None, float]) -> None:
+    atoms, factor = network
     net = small_net(norm=True, dropout=True, atoms=atoms)
     training = TRAINING._replace(atoms_lr=factor, atoms_decay=factor)
     loop, fast = (
@@ -79,8 +81,7 @@ def test_padding_and_blocks_do_not_matter(sizes: list[int], batch: int, epochs: 
     assert difference(loop.server.params, fast.server.params) < 1e-10
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet18-gn"])
-@pytest.mark.parametrize("atoms", [None, 4])
+@pytest.mark.parametrize(("name", "atoms"), some_now(["resnet18", "resnet18-gn"], [None, 4]))
 def test_a_resnet_of_64_pixels_is_vectorised_as_it_is(name: str, atoms: int | None) -> None:
     """BatchNorm or GroupNorm, a strided stem and shortcuts; the smaller client's batch has a padded row."""
     draws = torch.Generator().manual_seed(0)
@@ -175,8 +176,7 @@ def test_the_servers_memory_is_the_mean_of_the_clients(name: str, exchange: str,
         assert any(float(leaf.abs().max()) > 1e-8 for leaf in state.server.memory[ours].values())
 
 
-@pytest.mark.parametrize("group", ["atoms", "head", "coefficients"])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(("name", "group"), some_now(ALGORITHMS, ["atoms", "head", "coefficients"]))
 def test_a_personal_group_never_reaches_the_server_and_costs_nothing(name: str, group: str) -> None:
     sim = simulation(name, exchange=Exchange(every_round(), personal=frozenset({group})))
     before, after = begin(prepare(sim)), play(sim, 2)

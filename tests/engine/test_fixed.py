@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import ROOT
+from support.cases import some_now
 from support.small import all_scores, clients_of, difference, identical, play, small_net
 
 from fedatoms import load_model
@@ -55,14 +56,15 @@ def names_of(sim: Simulation, *fixed: str) -> set[str]:
     return {name for name, group in layout_of(sim).labels.items() if group in fixed}
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("fixed", [("atoms",), ("coefficients",), ("head",), ("atoms", "rest")], ids=",".join)
-@pytest.mark.parametrize("map", ["one_by_one", "vectorised"])
+@pytest.mark.parametrize(
+    ("name", "fixed", "map"),
+    some_now(ALGORITHMS, ["atoms", "coefficients", "head", "atoms rest"], ["one_by_one", "vectorised"], times=2),
+)
 def test_what_is_fixed_stays_to_the_bit_on_server_and_clients_and_all_else_moves(
-    name: str, fixed: tuple[str, ...], map: str
+    name: str, fixed: str, map: str
 ) -> None:
-    sim = hold_fixed(free(name, map=map), fixed)
-    names, before, state = names_of(free(), *fixed), begin(prepare(sim)).server.params, play(sim, 2)
+    sim = hold_fixed(free(name, map=map), fixed.split())
+    names, before, state = names_of(free(), *fixed.split()), begin(prepare(sim)).server.params, play(sim, 2)
     done = replay(prepare(sim), state)
     for params in (state.server.params, state.selected, done.after.server.params, *done.models):
         assert {leaf for leaf in before if torch.equal(params[leaf], before[leaf])} == names | {
@@ -70,9 +72,7 @@ def test_what_is_fixed_stays_to_the_bit_on_server_and_clients_and_all_else_moves
         }
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("exchange", EXCHANGES)
-@pytest.mark.parametrize("fixed", ["atoms", "head"])
+@pytest.mark.parametrize(("name", "exchange", "fixed"), some_now(ALGORITHMS, EXCHANGES, ["atoms", "head"]))
 def test_vectorised_equals_one_by_one(name: str, exchange: str, fixed: str) -> None:
     loop, fast = (
         play(hold_fixed(free(name, exchange=EXCHANGES[exchange], map=map), [fixed]), 3)
@@ -84,8 +84,7 @@ def test_vectorised_equals_one_by_one(name: str, exchange: str, fixed: str) -> N
     assert loop.last_sum is fast.last_sum is None or difference(loop.last_sum, fast.last_sum) < 1e-9
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("fixed", ["atoms", "coefficients"])
+@pytest.mark.parametrize(("name", "fixed"), some_now(ALGORITHMS, ["atoms", "coefficients"]))
 def test_the_compiled_map_equals_one_by_one(name: str, fixed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler, on a CPU."""
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)

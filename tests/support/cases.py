@@ -1,0 +1,20 @@
+"""Cases of a law that holds for every combination: `make test` takes some of them, `make test-slow` the others."""
+
+from collections.abc import Collection
+from itertools import product
+
+import pytest
+from _pytest.mark.structures import ParameterSet
+
+
+def turns(*axes: Collection[object], times: int = 1) -> set[tuple[object, ...]]:
+    """Chooses combinations in which every value has its turn, and those of the first, longest axis ``times`` turns."""
+    columns = [list(axis) for axis in axes]
+    steps = product(range(max(map(len, columns))), range(times))
+    return {tuple(column[(k + n * shift) % len(column)] for n, column in enumerate(columns)) for k, shift in steps}
+
+
+def some_now(*axes: Collection[object], times: int = 1) -> list[ParameterSet]:
+    """Makes a case of each combination; those without a turn are slow."""
+    now = turns(*axes, times=times)
+    return [pytest.param(*case, marks=() if case in now else pytest.mark.slow) for case in product(*axes)]
