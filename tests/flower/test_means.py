@@ -88,6 +88,10 @@ def test_a_median_heeds_a_liar_less_than_a_mean_does(tmp_path: Path) -> None:
     assert moved["median"] < moved["mean"] / 3
 
 
+FEW = ("fedavg", "scaffold", "feddyn", "fednova")  # by samples and uniform, with memories and numbers; others are slow
+EACH = [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in ALGORITHMS]
+
+
 def masked(client: int, message: Message, arrays: Arrays, *, scale: float) -> Arrays:
     """Adds noise for each pair of clients that cancels in their sum, as in secure aggregation."""
     new = {name: array.copy() for name, array in arrays.items()}
@@ -100,7 +104,7 @@ def masked(client: int, message: Message, arrays: Arrays, *, scale: float) -> Ar
     return new
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", EACH)
 def test_a_server_that_sees_only_masked_uploads_gets_the_same_model(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -24,8 +24,7 @@ from fedatoms.data.federations import Federation
 from fedatoms.engine.client_states import Client, flatten
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance
-from fedatoms.engine.runtime import prepare
-from fedatoms.engine.spec import Simulation
+from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.state import Record, State
 from fedatoms.experiment.build import assemble, parametrise
 from fedatoms.experiment.fields import Experiment
@@ -160,12 +159,16 @@ def on_flower(
 
 
 _task_of = cache(task_of)
-_simulations = cache(node_simulation)
 
 
-def _simulation(task: Task, experiment: Experiment, partition: int) -> Simulation:
+@lru_cache(64)
+def _built(task: Task, experiment: Experiment, partition: int) -> Runtime:
+    return prepare(node_simulation(task, experiment, partition))
+
+
+def _runtime(task: Task, experiment: Experiment, partition: int) -> Runtime:
     """Builds what a node knows once, not for each message of each run."""
-    return _simulations(task, replace(experiment, out="runs", name=""), partition)
+    return _built(task, replace(experiment, out="runs", name=""), partition)
 
 
 @contextmanager
@@ -173,8 +176,8 @@ def in_a_test() -> Iterator[None]:
     """Lets this process make messages, which want to know whose they are, and pytest hear Flower's logger."""
     runtime = patch.multiple(TaskIdentity, _task_id=1, _run_id=1, _node_id=1)
     loud = patch.object(logging.getLogger("flwr"), "propagate", True)
-    quick = patch("fedatoms.flower.client.node_simulation", _simulation), patch("os.fsync")
-    with runtime, loud, quick[0], quick[1]:
+    nodes = patch.multiple("fedatoms.flower.client", node_simulation=_runtime, prepare=lambda built: built)
+    with runtime, loud, nodes, patch("os.fsync"):
         yield
 
 
