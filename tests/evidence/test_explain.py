@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.cases import some_now
 from support.small import clients_of, difference, identical, play, small_net
 from torch import Tensor
 
@@ -69,8 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("way", ["one_by_one", "vectorised"])
+@pytest.mark.parametrize(("name", "way"), some_now(ALGORITHMS, ["one_by_one", "vectorised"]))
 def test_a_replayed_round_is_the_engines_own_and_its_clients_have_the_engines_mean(name: str, way: str) -> None:
     sim = a_simulation(algorithm=algorithm(name), map=way, fraction=0.75)
     state = play(sim, 1)

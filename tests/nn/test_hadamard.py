@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.cases import some_now
 from support.small import any_convolutions, clients_of, difference, play
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
@@ -274,8 +275,7 @@ def test_products_are_made_outside_of_autocast() -> None:
         assert layer.filter().dtype == torch.float32 and layer(torch.ones(1, 16, 4, 4)).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("personal", [False, True])
+@pytest.mark.parametrize(("name", "personal"), some_now(ALGORITHMS, [False, True]))
 def test_vectorised_equals_one_by_one(name: str, personal: bool) -> None:
     training = Training(epochs=2, batch_size=10, lr=0.05, lr_decay=0.9, momentum=0.5, weight_decay=1e-3, clip=1.0)
     sim = Simulation(factorise(net(), personal=personal), clients_of(), algorithm(name), training=training, block=2)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support import ROOT
+from support.cases import some_now
 from support.small import clients_of, difference, identical, play, small_net
 from torch import nn
 
@@ -40,10 +41,8 @@ from fedatoms.runs.execute import resume, run
 TRAINING = Training(epochs=2, batch_size=5, lr=0.05, momentum=0.5, weight_decay=1e-3, clip=1.0)
 MANY = [name for name in METHODS if name not in ("none", "pfedpara")]  # the last has a network of its own
 SECOND = ["local-atoms", "local-atoms-and-head", "ditto", "finetune", "finetune-head"]  # the server's model is FedAvg's
-PAIRS = [(name, shared) for name in MANY for shared in ("fedprox", "scaffold", "feddyn", "feddc")]
-PAIRS = [
-    pair for pair in PAIRS if pair not in [("fedpac", each) for each in ("scaffold", "feddyn", "feddc")]
-]  # refused
+REFUSED = [("fedpac", each) for each in ("scaffold", "feddyn", "feddc")]
+PAIRS = [pair for pair in some_now(MANY, ["scaffold", "feddc", "fedprox", "feddyn"]) if pair.values not in REFUSED]
 PRIVATE = ["local", "fedper", "fedrep", "lg-fedavg", "fedbn"]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.cases import some_now
 from support.sealed import older_manifest, rewrite
 from support.small import identical
 from torch import Tensor, nn
@@ -269,8 +270,7 @@ def test_a_clients_state_in_a_checkpoint_is_whole_or_refused(folder: Path) -> No
     assert f"{name}: its tensors do not fit the model (missing: own/conv1.atoms)" in line
 
 
-@pytest.mark.parametrize("last_epochs", [0, 1])
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "none"])
+@pytest.mark.parametrize(("name", "last_epochs"), some_now([name for name in METHODS if name != "none"], [0, 1]))
 def test_every_method_s_own_models_load(
     name: str, last_epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
