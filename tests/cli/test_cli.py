@@ -493,11 +493,6 @@ def test_no_help_needs_torch() -> None:
     assert "demo" in done.stdout and all(name in done.stdout for name in PRESETS)
 
 
-def test_the_package_runs_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "fedatoms", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("fedatoms ")
-
-
 def a_pipe() -> Console:
     return Console(file=io.StringIO(), width=80)
 

@@ -9,7 +9,9 @@ from fedatoms import Experiment, adapt, load_model, run
 from fedatoms.cli import main
 from fedatoms.data import load
 
-TINY = Experiment(clients=10, fraction=0.3, rounds=1, epochs=1, last_epochs=1, threads=1, parametrisation="atoms")
+TINY = Experiment(
+    clients=10, fraction=0.3, rounds=1, epochs=1, last_epochs=1, batch_size=50, threads=1, parametrisation="atoms"
+)
 
 
 @pytest.fixture(scope="module")

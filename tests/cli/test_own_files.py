@@ -14,11 +14,13 @@ from fedatoms.core.outputs import check_output
 from fedatoms.nn import build, load_weights
 from fedatoms.runs.results import read_result
 
-TINY = Experiment(clients=5, fraction=0.4, rounds=2, epochs=1, last_epochs=1, threads=1, parametrisation="atoms")
+TINY = Experiment(
+    clients=5, fraction=0.4, rounds=2, epochs=1, last_epochs=1, batch_size=50, threads=1, parametrisation="atoms"
+)
 EXPLAIN = ["explain", "runs/a", "--rounds", "1", "--crossed", "0", "--out"]
 BENCH = ["bench", "--repeats", "1", "--steps", "1", "--out"]
 EXPORT = ["export", "runs/p", "--to", "safetensors", "-o"]
-COMPARE = ["compare", "--clients", "5", "--rounds", "1", "--plot"]
+COMPARE = ["compare", "--clients", "5", "--rounds", "1", "--batch-size", "50", "--plot"]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import gzip
 import os
 import pickle
 import struct
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import ROOT
 
 from fedatoms.data.datasets import DATASETS, load
 from fedatoms.data.safe_pickle import _NAMES, read_pickle
@@ -426,10 +424,3 @@ def test_without_pillow_the_error_says_what_to_install(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ValueError, match=r'pip install "\.\[images\]"'):
         load("tiny-imagenet", tmp_path)
-
-
-def test_the_package_needs_only_torch_and_numpy() -> None:
-    program = (
-        "import sys; sys.modules.update(sklearn=None, PIL=None, torchvision=None, scipy=None); import fedatoms.data"
-    )
-    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60).returncode == 0

@@ -40,7 +40,7 @@ HERE = str(provenance_of("cpu")["device"])
 
 
 def least(experiment: Experiment) -> Experiment:
-    return replace(quick(experiment), rounds=ROUNDS, epochs=1, last_epochs=1, checkpoint_every=1)
+    return replace(quick(experiment), rounds=ROUNDS, epochs=1, batch_size=50, last_epochs=1, checkpoint_every=1)
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Makes stand-ins as small as they can be."""
 
     def least(experiment: Experiment) -> Experiment:
-        return replace(quick(experiment), rounds=2, epochs=1, last_epochs=1)
+        return replace(quick(experiment), rounds=2, epochs=1, batch_size=50, last_epochs=1)
 
     with stand_ins(monkeypatch, least):
         yield

@@ -19,7 +19,7 @@ from fedatoms.experiment.weights import pinned
 from fedatoms.nn.atoms import fuse
 from fedatoms.runs.execute import resume, run
 
-SMALL = Experiment(rounds=1, epochs=1, clients=5, device="cpu")
+SMALL = Experiment(rounds=1, epochs=1, batch_size=50, clients=5, device="cpu")
 
 
 @pytest.fixture

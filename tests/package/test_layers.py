@@ -26,7 +26,8 @@ FILES = {  # where files are opened or listed
 
 
 def test_the_engine_imports_with_torch_and_numpy_alone() -> None:
-    blocked = ["rich", "tyro", "msgspec", "sklearn", "safetensors", "matplotlib", "PIL", "tensorboard"]
+    blocked = ["rich", "tyro", "msgspec", "sklearn", "scipy", "safetensors", "matplotlib", "PIL", "torchvision"]
+    blocked += ["tensorboard"]
     modules = ["engine.loop", "nn.models", "data", "bench.gpu", "bench.jax_twin"]
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}));"
     code += "import " + ", ".join(f"fedatoms.{module}" for module in modules)

@@ -35,6 +35,7 @@ TINY = Experiment(
     fraction=0.34,
     rounds=4,
     epochs=1,
+    batch_size=50,
     checkpoint_every=1,
     algorithm="scaffold",
     threads=1,

@@ -18,7 +18,7 @@ from fedatoms.runs.devices import devices_of, spread
 from fedatoms.runs.lock import writer
 from fedatoms.runs.rounds import read_rounds
 
-GRID = ["compare", "--seeds", "0,1", "--clients", "10", "--epochs", "1"]
+GRID = ["compare", "--seeds", "0,1", "--clients", "10", "--epochs", "1", "--batch-size", "50"]
 SHORT = [*GRID, "--rounds", "2"]
 LONG = [*GRID, "--rounds", "100000", "--checkpoint-every", "3"]
 MORTAL = """

@@ -99,7 +99,7 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
     """A short run that `fedatoms reproduce iid --quick` asks for, too."""
 
     def short(one: Experiment) -> Experiment:
-        return replace(quick(one), rounds=5, epochs=1, checkpoint_every=2, threads=1)
+        return replace(quick(one), rounds=5, epochs=1, batch_size=50, checkpoint_every=2, threads=1)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fedatoms.runs.lock.PATIENCE", 0.1)
