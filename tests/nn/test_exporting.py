@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.cases import some_now
 from support.small import small_net
 from torch import Tensor, nn
 from zoo.sequences import Recurrent
@@ -207,8 +208,7 @@ INPUTS: dict[str, tuple[nn.Module, Inputs]] = {
 }
 
 
-@pytest.mark.parametrize("to", EXPORTS)
-@pytest.mark.parametrize("what", INPUTS)
+@pytest.mark.parametrize(("what", "to"), some_now(INPUTS, EXPORTS, times=2))
 def test_tokens_and_several_inputs_are_exported_by_an_example(what: str, to: str, tmp_path: Path) -> None:
     if to == "onnx":
         pytest.importorskip("onnxruntime")
