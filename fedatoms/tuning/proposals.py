@@ -66,7 +66,7 @@ def _needs_optuna(plan: Plan) -> bool:
 def _judge(trial: "optuna.trial.Trial") -> Callable[[int, float], bool]:
     def is_behind(step: int, score: float) -> bool:
         trial.report(score, step)
-        return trial.should_prune()
+        return bool(trial.should_prune())
 
     return is_behind
 
@@ -92,7 +92,7 @@ def _distribution(axis: Axis) -> "optuna.distributions.BaseDistribution":
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if not isinstance(axis, Between):
-        return CategoricalDistribution(axis.values)  # type: ignore[arg-type]
+        return CategoricalDistribution(axis.values)
     if isinstance(axis.low, int) and isinstance(axis.high, int):
         return IntDistribution(axis.low, axis.high, log=axis.log)
     return FloatDistribution(axis.low, axis.high, log=axis.log)

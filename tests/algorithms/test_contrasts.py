@@ -21,7 +21,6 @@ from fedatoms.core.ledger import total
 from fedatoms.core.options import Map
 from fedatoms.core.trees import NUMBERS, Memory, Params
 from fedatoms.engine.client_round import rate_of
-from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance, select
 from fedatoms.engine.runtime import prepare
@@ -304,16 +303,6 @@ def test_a_penalty_needs_a_head() -> None:
     sim = Simulation(nn.Sequential(nn.Conv2d(1, 3, 6), nn.Flatten()).double(), clients_of((4,)), moon())
     with pytest.raises(ValueError, match="has no linear layer, so its features are unknown"):
         play(sim, 1)
-
-
-@pytest.mark.parametrize("method", [fednova, fedexp, moon])
-def test_a_graphs_buffers_take_numbers_and_penalties(
-    method: Callable[[], Algorithm], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
-    sim = Simulation(small_net(norm=True, dropout=True, atoms=4), clients_of((1, 7, 12)), method(), training=TRAINING)
-    runtime = prepare(sim)._replace(map_clients=cuda_graph.compiled(2))
-    assert difference(play(sim, 2).server.params, play(runtime, 2).server.params) < 1e-10
 
 
 def test_moon_learns_and_resumes_as_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

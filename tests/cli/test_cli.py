@@ -700,7 +700,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)  # as nohup does
 
 
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("number", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 def test_an_interrupt_saves_a_checkpoint_and_says_how_to_go_on(number: str) -> None:
     import signal
 

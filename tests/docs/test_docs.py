@@ -93,7 +93,14 @@ def a_newcomer() -> None:
     np.savez("ann.npz", x=digits.test_x[:50].numpy(), y=digits.test_y[:50].numpy())
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=named)
+def with_python() -> list[object]:
+    """Finds the pages with Python; those with many programs are slow."""
+    pages = {page: blocks(page, "python") for page in PAGES if blocks(page, "python")}
+    slow = [page for page, found in pages.items() if len(found) > 4]
+    return [pytest.param(page, marks=pytest.mark.slow if page in slow else (), id=named(page)) for page in pages]
+
+
+@pytest.mark.parametrize("page", with_python())
 def test_python_blocks_run_as_printed(page: Path) -> None:
     for block in blocks(page, "python"):
         exec(compile(block, str(page), "exec"), {"__name__": "__main__"})
@@ -102,7 +109,7 @@ def test_python_blocks_run_as_printed(page: Path) -> None:
 def with_commands() -> list[object]:
     """Finds the pages with commands; those that start a federation of processes or many runs are slow."""
     pages = {page: commands(page) for page in PAGES if commands(page)}
-    slow = [page for page, found in pages.items() if len(found) > 6 or any("flower demo" in each for each in found)]
+    slow = [page for page, found in pages.items() if len(found) > 2 or any("flower demo" in each for each in found)]
     return [pytest.param(page, marks=pytest.mark.slow if page in slow else (), id=named(page)) for page in pages]
 
 
@@ -209,6 +216,7 @@ def test_the_example_of_fedavg_by_hand_says_what_it_shows(capsys: pytest.Capture
     assert apart is not None and float(apart[1]) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_example_of_personal_atoms_gains_by_them(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / "personal_atoms.py"), run_name="__main__")
     before, after = (float(number) for number in re.findall(r"accuracy ([\d.]+) %", capsys.readouterr().out))

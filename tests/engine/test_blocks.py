@@ -122,7 +122,7 @@ def full_above(clients: int, monkeypatch: pytest.MonkeyPatch, when: Iterable[boo
 
 
 @pytest.mark.usefixtures("no_compiler")
-@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("maker", ["vectorised", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_out_of_memory_halves_the_block_for_good_and_changes_no_result(
     maker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,9 @@ EXCHANGES = {
 TINY = Experiment(clients=10, fraction=0.3, rounds=2, epochs=1, batch_size=32, threads=1, parametrisation="atoms")
 
 
+LATER = {*product(ALGORITHMS, ("atoms", "coefficients"))} - {("fedavg", "coefficients"), ("scaffold", "atoms")}
+
+
 def free(name: str = "fedavg", **changes: object) -> Simulation:
     net = small_net(atoms=4, norm=True, dropout=True)
     method = algorithm(name)
@@ -84,9 +88,16 @@ def test_vectorised_equals_one_by_one(name: str, exchange: str, fixed: str) -> N
     assert loop.last_sum is fast.last_sum is None or difference(loop.last_sum, fast.last_sum) < 1e-9
 
 
-@pytest.mark.parametrize(("name", "fixed"), some_now(ALGORITHMS, ["atoms", "coefficients"]))
+@pytest.mark.parametrize(
+    ("name", "fixed"),
+    [
+        ("fedavg", "coefficients"),
+        ("scaffold", "atoms"),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in sorted(LATER)),
+    ],
+)
 def test_the_compiled_map_equals_one_by_one(name: str, fixed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the compiler, on a CPU."""
+    """Without the compiler, on a CPU; what is not fixed is compiled with every algorithm in `test_graphs.py`."""
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     loop = hold_fixed(free(name), [fixed])
     fast = replace(loop)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.cases import some_now
 from support.small import all_scores, clients_of, difference, play, small_net
 from torch.fx import GraphModule
 
@@ -32,8 +33,8 @@ def agree(one: State, other: State) -> bool:
     return memories and difference(one.server.params, other.server.params) < 1e-10
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_buffers_and_idle_clients_do_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "block"), some_now(ALGORITHMS, [2, 5]))
+def test_buffers_and_idle_clients_do_not_matter(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler: blocks that are too long or too short, unequal clients, failures, fast and slow rounds."""
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     sim = Simulation(
@@ -45,9 +46,7 @@ def test_buffers_and_idle_clients_do_not_matter(name: str, monkeypatch: pytest.M
         failures=0.3,
         score=all_scores(algorithm(name)),
     )
-    plain = play(sim, 4)
-    for block in (2, 5):
-        assert agree(plain, play(with_compiled_map(sim, block), 4)), block
+    assert agree(play(sim, 4), play(with_compiled_map(sim, block), 4))
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -74,7 +73,7 @@ def test_garbage_is_not_collected_while_a_step_is_compiled(enabled: bool, monkey
         gc.enable()
 
 
-@pytest.mark.parametrize("atoms", [None, 4])
+@pytest.mark.parametrize("atoms", [pytest.param(None, marks=pytest.mark.slow), 4])
 def test_a_step_is_one_graph_and_is_compiled_once(atoms: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler takes the whole step, and neither a new round, rate nor short block compiles again."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # torch's own

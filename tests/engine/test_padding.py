@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import some_now
 from support.small import difference, play
 from torch import Tensor, nn
 
@@ -74,9 +75,7 @@ def test_a_last_batch_of_one_row_trains_in_both_maps() -> None:
     assert difference(loop.server.params, fast.server.params) < 1e-2
 
 
-@pytest.mark.parametrize("atoms", [None, 4])
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-@pytest.mark.parametrize("recipe", [None, RECIPE], ids=["as they are", "flipped and cropped"])
+@pytest.mark.parametrize(("recipe", "dropout", "atoms"), some_now([None, RECIPE], [0.0, 0.2], [None, 4], times=2))
 def test_deep_networks_of_few_rows_are_the_same_in_both_maps(
     recipe: Recipe | None, dropout: float, atoms: int | None
 ) -> None:

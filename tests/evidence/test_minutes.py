@@ -271,6 +271,7 @@ def test_a_measure_that_was_begun_goes_on_to_its_end(folder: Path, monkeypatch: 
     assert ticked == [1, 2, 3]
 
 
+@pytest.mark.slow  # `make test` has an end in the middle, above, and a run that is killed, in runs/
 def test_a_kill_loses_nothing_that_was_finished_and_the_same_command_goes_on(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

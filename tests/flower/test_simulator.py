@@ -87,7 +87,7 @@ CASES: dict[str, dict[str, object]] = {
     "from outside": {"algorithm": "examples.own_algorithm:fedadagrad", "personal": "examples.own_personal:own_biases"},
 }
 LATER = {f"{name}, {form}" for name in ALGORITHMS for form in FORMS}
-LATER -= {f"{name}, {form}" for name, form in turns(ALGORITHMS, FORMS, times=2)}
+LATER -= {f"{name}, {form}" for name, form in turns(ALGORITHMS, FORMS)}
 EACH = [
     pytest.param(changes, marks=pytest.mark.slow if name in LATER else (), id=name) for name, changes in CASES.items()
 ]

@@ -81,8 +81,7 @@ def outputs_of(path: Path, model: nn.Module, x: Tensor) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch's own
-@pytest.mark.parametrize("to", EXPORTS)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(("name", "to"), some_now(NETS, EXPORTS, times=2))
 def test_a_file_computes_what_the_network_does_for_any_batch(name: str, to: str, tmp_path: Path) -> None:
     if to == "onnx":
         pytest.importorskip("onnxscript")

@@ -184,7 +184,9 @@ def test_ditto_is_pulled_towards_what_it_received() -> None:
     assert difference(own, {name: expected[name] for name in own}) < 1e-12
 
 
-@pytest.mark.parametrize("name", ["local-atoms", "ditto", "fedrep"])
+@pytest.mark.parametrize(
+    "name", ["local-atoms", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ditto", "fedrep"))]
+)
 def test_each_phase_is_compiled_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
     recorded, real = [], cuda_graph._record
