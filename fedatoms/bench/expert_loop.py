@@ -97,7 +97,7 @@ def whole_step(
     def step() -> None:
         x, y = (each.index_select(0, desk.place)[0] for each in (desk.images, desk.labels))
         for leaf, gradient in zip(params, torch.autograd.grad(loss(x, y), params), strict=True):
-            leaf.grad = gradient
+            leaf.grad = gradient.contiguous()  # as the parameter is: the fused optimiser asks for it
         if training.clip:
             nn.utils.clip_grad_norm_(params, training.clip, foreach=True)
         desk.sgd.step()
