@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.cases import some_now, some_of
 from support.small import all_scores, clients_of, difference, small_net
 from torch import nn
 
@@ -113,7 +114,7 @@ def compiled_in_blocks_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(abreast, "map_of", lambda *runs: in_blocks(cuda_graph.compiled, lambda *first: size))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", some_of(ALGORITHMS, "fedavg", "scaffold", "feddc", "moon"))
 def test_three_seeds_in_one_block_are_three_runs(name: str) -> None:
     """With other rates each, fast and slow rounds, failures, dropout, BatchNorm, and clients of any size."""
     sims = seeds(simulation(algorithm=algorithm(name), score=all_scores(algorithm(name))))
@@ -121,8 +122,7 @@ def test_three_seeds_in_one_block_are_three_runs(name: str) -> None:
         check_same(alone, shared)
 
 
-@pytest.mark.parametrize("size", [5, 12])
-@pytest.mark.parametrize("name", ["fedavg", "feddc", "moon"])
+@pytest.mark.parametrize(("name", "size"), some_now(["fedavg", "feddc", "moon"], [5, 12]))
 def test_so_they_are_in_compiled_blocks_of_any_size(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sims = seeds(simulation(algorithm=algorithm(name), score=("server", "all")))
     alone = [watched(sim, 3) for sim in sims]
@@ -147,7 +147,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("what", METHODS)
+@pytest.mark.parametrize("what", some_of(METHODS, "schedules of rounds and steps", "kept slow parts", "local atoms"))
 def test_whatever_clients_do_runs_can_share_blocks(what: str) -> None:
     sims = seeds(simulation(**METHODS[what]))
     for alone, shared in zip([watched(sim, 3) for sim in sims], together(sims, 3), strict=True):
@@ -298,7 +298,7 @@ GRIDS = {
 }
 
 
-@pytest.mark.parametrize("what", GRIDS)
+@pytest.mark.parametrize("what", some_of(GRIDS, "seeds", "rates"))
 def test_folders_are_those_of_single_runs(what: str, tmp_path: Path) -> None:
     here = {way: [replace(one, out=str(tmp_path / way)) for one in GRIDS[what]] for way in ("turn", "block")}
     run_missing(here["turn"], unseen)

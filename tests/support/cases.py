@@ -18,3 +18,9 @@ def some_now(*axes: Collection[object], times: int = 1) -> list[ParameterSet]:
     """Makes a case of each combination; those without a turn are slow."""
     now = turns(*axes, times=times)
     return [pytest.param(*case, marks=() if case in now else pytest.mark.slow) for case in product(*axes)]
+
+
+def some_of(values: Collection[str], *now: str) -> list[ParameterSet]:
+    """Makes a case of each value; those that are not named are slow."""
+    assert {*now} <= {*values}
+    return [pytest.param(value, marks=() if value in now else pytest.mark.slow) for value in values]
