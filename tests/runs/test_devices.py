@@ -39,6 +39,7 @@ def mortal(classes):
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own", raising=False)  # of another test in this process
     return tmp_path
 
 
