@@ -34,12 +34,18 @@ def ask_together(
 ) -> list[dict[str, object]]:
     """Runs a module once for each environment, at the same time; the failure of one ends the others."""
     command = [sys.executable, "-m", module, *words]
-    started = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **env})
-        for env in envs
-    ]
-    with ThreadPoolExecutor(len(started)) as threads:
-        ended = list(threads.map(lambda process: _wait(process, started, longest), started))
+    started: list[subprocess.Popen[str]] = []
+    pipe = subprocess.PIPE
+    with ThreadPoolExecutor(len(envs)) as threads:
+        try:
+            for env in envs:
+                env = {**os.environ, **env}
+                started.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env))
+            ended = list(threads.map(lambda process: _wait(process, started, longest), started))
+        except BaseException:  # an interruption too: nobody else would end them
+            for each in started:
+                each.kill()
+            raise
     failed = sorted((each for each in ended if each.status), key=lambda each: each.status < 0)  # those killed last
     if failed:
         raise RuntimeError(_reason(failed[0], longest))

@@ -224,7 +224,7 @@ def _entry(sim: Simulation, name: str, turns: int) -> Contestant:
 
 def _seeds(contest: Contest) -> Iterator[Event]:
     cell = Cell(contest.special.clients, min(cell.batch for cell in contest.cells))
-    yield from seeds.in_one_block(contest.settings, cell, where(cell))
+    yield from seeds.measure_seeds(contest.settings, cell, where(cell))
 
 
 def _deterministic(contest: Contest) -> Iterator[Event]:

@@ -8,13 +8,14 @@ from fedatoms.bench.results import LENET, Ratio, Results, Row, find_row, numbers
 from fedatoms.bench.settings import Bench
 
 MAKER = "benchmarks/report.py"
-PARTS = {
-    "jax": "JAX",
-    "pfl": "pfl-research",
-    "algorithms": "the cost of algorithms",
-    "personal": "the cost of local atoms",
+PARTS = {  # and what a name has in which its result, or its gap, is reported
+    "JAX": "JAX",
+    "pfl-research": "pfl",
+    "the cost of algorithms": "/ fedavg",
+    "the cost of local atoms": "local atoms",
+    "several seeds in one block": "seeds in one block",
     "deterministic": "deterministic",
-    "cold": "start to end of first round",
+    "start to end of first round": "start to end",
 }
 HEADS = [
     *("contestant", "clients x batch", "ms a round", "ms a step", "client-steps/s", "% of FLOP/s", "% of bytes/s"),
@@ -126,9 +127,9 @@ def _left_out(results: Results) -> list[str]:
     grid = [(clients, batch) for clients in numbers(usual.clients, "") for batch in numbers(usual.batch, "")]
     cells = [f"{clients} x {batch}" for clients, batch in grid if not find_row(results.rows, OURS, clients, batch)]
     rounds = [name for name in (f"round with evaluation, ms, {each}" for each in ("tf32", "bf16")) if name not in names]
-    asked = str(results.settings["parts"]).split(",")
-    parts = [label for part, label in PARTS.items() if part not in asked]
     present = {row.contestant for row in results.rows}
+    known = " ".join([*names, *present, *(gap.name for gap in results.gaps)])
+    parts = [label for label, sign in PARTS.items() if sign not in known]
     loops = [name for name in (EXPERT, REDUCED) if name not in present]
     return ([f"{', '.join(cells)} (clients x batch)"] if cells else []) + loops + rounds + parts
 

@@ -16,15 +16,15 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.runs.abreast import Abreast
 
 SEEDS = 3
-TOGETHER, IN_TURN = f"{SEEDS} seeds in one block", f"{SEEDS} seeds in turn"
+ONE_BLOCK, IN_TURN = f"{SEEDS} seeds in one block", f"{SEEDS} seeds in turn"
 BAR = 0.75
 
 
-def in_one_block(settings: Bench, cell: Cell, where: str) -> Iterator[Event]:
+def measure_seeds(settings: Bench, cell: Cell, where: str) -> Iterator[Event]:
     """Measures a round of each of three seeds, in one block and in turn."""
     sim, timings = cell_clients(settings, cell), dict[str, list[float]]()
     sims = [replace(sim, seed=seed) for seed in range(SEEDS)]
-    ways = {TOGETHER: together, IN_TURN: in_turn}
+    ways = {ONE_BLOCK: together, IN_TURN: in_turn}
     entered = [Contestant(name, partial(way, sims), settings.repeats) for name, way in ways.items()]
     for event in compete(settings.device, entered, where):
         if isinstance(event, Timing):
@@ -32,7 +32,7 @@ def in_one_block(settings: Bench, cell: Cell, where: str) -> Iterator[Event]:
         else:
             yield event
     if len(timings) == len(ways):
-        yield paired(f"{TOGETHER} / in turn", timings[TOGETHER], timings[IN_TURN], BAR, where)
+        yield paired(f"{ONE_BLOCK} / in turn", timings[ONE_BLOCK], timings[IN_TURN], BAR, where)
 
 
 def together(sims: Sequence[Simulation]) -> Round:

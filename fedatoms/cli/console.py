@@ -106,7 +106,11 @@ def watching_many(console: "Console") -> Iterator["Watching"]:
         @contextlib.contextmanager
         def one(label: str, rounds: int) -> Iterator["Watch"]:
             task, summary = bar.add_task(label, total=rounds, summary=""), _summary()
-            yield lambda progress: bar.update(task, completed=progress.state.round, summary=summary(progress))
+            try:
+                yield lambda progress: bar.update(task, completed=progress.state.round, summary=summary(progress))
+            except BaseException:
+                bar.remove_task(task)  # it may come again, under the same name
+                raise
             bar.stop_task(task)
 
         yield one

@@ -59,7 +59,7 @@ def _outcome(result: Result | None) -> tuple[str, str, str]:
     if not result.metric.is_accuracy:
         written = f"{result.metric.name} {result.metric.write(headline)}"
     size = (total(result.bytes_up) + total(result.bytes_down)) / 1e6
-    return written, f"{size:.1f}", f"{result.seconds:.1f}"
+    return written, f"{size:.1f}", f"{result.own_seconds:.1f}"
 
 
 def _scored_by(states: Sequence[RunState]) -> str:

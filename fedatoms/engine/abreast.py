@@ -65,7 +65,12 @@ def clients_of(runtime: Runtime) -> int:
 
 def _is_alike(one: Simulation, other: Simulation) -> bool:
     plain = all(getattr(one, name) == getattr(other, name) for name in OF_A_MAP)
-    able = is_vectorised(one) and check_map(one) is None and one.data.lazy is None and other.data.lazy is None
+    able = (
+        is_vectorised(one.map, one.device)
+        and check_map(one) is None
+        and one.data.lazy is None
+        and other.data.lazy is None
+    )
     return plain and able and _same_layers(one.model, other.model) and _same_pool(one.data, other.data)
 
 

@@ -48,4 +48,4 @@ def misfit_of(runtime: Runtime, row: Client) -> str:
     layout, model = runtime.layout, initial_model(runtime)
     kept = row.own.keys() if runtime.sim.exchange.slow_local == "keep" else frozenset[str]()  # the slow part, if any
     own, last = trees.restrict(model, layout.own | kept), model if row.last else {}
-    return trees.misfit(flatten(row), flatten(Client(first_memory(runtime), own, last, row.local)))
+    return trees.misfit(flatten(row), flatten(Client(first_memory(runtime), own, last, {})))

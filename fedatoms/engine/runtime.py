@@ -124,9 +124,13 @@ def check_map(sim: Simulation) -> str | None:
     return why_not
 
 
-def is_vectorised(sim: Simulation) -> bool:
-    """Returns whether the clients of a simulation are to be trained in blocks: if asked for, or by default on a GPU."""
-    return sim.map == "vectorised" or (sim.map == "auto" and sim.device != "cpu")
+def is_vectorised(map: str, device: str) -> bool:
+    """Returns whether clients are to be trained in blocks: if asked for, or by default on a GPU.
+
+    >>> is_vectorised("auto", "cpu"), is_vectorised("auto", "cuda:1")
+    (False, True)
+    """
+    return map == "vectorised" or (map == "auto" and device != "cpu")
 
 
 def block_map(sim: Simulation, net: Network, clients: int, otherwise: MapClients | None) -> MapClients:
@@ -198,7 +202,7 @@ def _with_batched_kernels(predict: Predict, params: Params, x: Tensor) -> Predic
 def _map_of(sim: Simulation, net: Network, processes: int) -> MapClients:
     """Returns the requested map, or the faster one on the device: on a CPU a plain loop beats vmap."""
     why_not = check_map(sim)
-    if not is_vectorised(sim):
+    if not is_vectorised(sim.map, sim.device):
         return one_by_one
     if why_not:
         return in_blocks(lambda size: refusing(why_not), lambda *first: 1, one_by_one)

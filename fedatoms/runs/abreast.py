@@ -75,6 +75,10 @@ class Abreast(Generic[T]):
 
         return runtime._replace(map_clients=map_clients, pause=self._pause)
 
+    def size(self) -> int:
+        """Returns how many runs have joined."""
+        return len(self._runs)
+
     def run(self, works: Sequence[Callable[[], T]]) -> list[Turns[T]]:
         """Does the work of each run, turn by turn, and returns how each ended; an interruption stops them all."""
         lanes = [_Lane(work) for work in works]
@@ -97,7 +101,7 @@ class Abreast(Generic[T]):
             if isinstance(lane.turns.error, KeyboardInterrupt):
                 raise lane.turns.error
             if lane.asks is None and not lane.turns.over:
-                waiting.append(lane)
+                (waiting.appendleft if self._apart else waiting.append)(lane)  # apart, one after the other
 
     def _ask(self, request: Request) -> list[Reply] | None:
         """Lets the others go on until there is an answer: replies, or None for a run that must do without them."""
@@ -110,7 +114,7 @@ class Abreast(Generic[T]):
         return answer
 
     def _pause(self) -> None:
-        if self._lane is not None and not self._apart:
+        if self._lane is not None:  # of a single run, too: an interruption waits for this
             self._lane.turns.give_back()
 
     def _train(self, asking: Sequence[_Lane[T]]) -> None:

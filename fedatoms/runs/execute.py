@@ -60,7 +60,7 @@ class Engine(NamedTuple):
     if_locked: str = WAY_OUT
     peers: Peers = ALONE  # processes that train the run together; this one is number 0, the others ``assist`` it
     prepare: Callable[[Simulation, Peers, int], Runtime] = lambda sim, peers, rounds: prepare(sim, peers=peers)
-    abreast: int = 1  # runs that this process trains at the same time
+    abreast: Callable[[], int] = lambda: 1  # how many runs this process trains at the same time
 
 
 def run(
@@ -193,7 +193,6 @@ def _finish(run: _Run, loaded: Loaded, seal: int) -> Result:
     """Runs the rounds that are left, then writes the model and the result."""
     experiment, runtime, folder, engine, _ = run
     began = time.perf_counter() - loaded.seconds
-    source = provenance_of(runtime.sim.device, engine.peers.size, engine.abreast)
     with noting_failure(folder), naming(yours(experiment)):
         state = _train(run, loaded, began, seal)
         personal = engine.personal(experiment, runtime, state, folder) if experiment.personal != "none" else None
@@ -202,7 +201,7 @@ def _finish(run: _Run, loaded: Loaded, seal: int) -> Result:
             folder,
             seconds=time.perf_counter() - began,
             parameters=sum(leaf.numel() for leaf in runtime.network.parameters.values()),
-            provenance=source,
+            provenance=provenance_of(runtime.sim.device, engine.peers.size, engine.abreast()),
         )
         extra, checksum = engine.extra(read_rounds(folder)), write_model(folder, runtime.sim, state)
         return write_result(replace(result, personal=personal, extra=extra, model_sha256=checksum))

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TypeVar
 
 from fedatoms.engine.execution.blocks import MOST
+from fedatoms.engine.runtime import is_vectorised
 from fedatoms.engine.server import sample_size
 from fedatoms.experiment.build import device_of
 from fedatoms.experiment.fields import Experiment
@@ -26,7 +27,9 @@ def block_mates(experiments: Sequence[Experiment], most: int) -> list[Experiment
     1
     """
     first, *others = experiments
-    if most < 2 or first.deterministic or not _is_vectorised(first):  # another block, other kernels and other bits
+    if (
+        most < 2 or first.deterministic or not is_vectorised(first.map, device_of(first))
+    ):  # another block, other kernels and other bits
         return [first]
     kind, group = block_kind(first), [first]
     for one in others:
@@ -48,14 +51,10 @@ def in_one_block(works: Sequence[Callable[[Engine | None], T]]) -> list[T | None
     if len(works) == 1:
         return [works[0](None)]
     group = Abreast[T]()
-    engine = Engine(prepare=group.prepare, abreast=len(works))
+    engine = Engine(prepare=group.prepare, abreast=group.size)
     over = group.run([partial(work, engine) for work in works])
     gc.collect()  # compiled steps refer to each other: frees GPU memory for the next
     return [None if isinstance(ended.error, NotBeside) else ended.result() for ended in over]
-
-
-def _is_vectorised(experiment: Experiment) -> bool:
-    return experiment.map == "vectorised" or (experiment.map == "auto" and device_of(experiment) != "cpu")
 
 
 def _clients(experiment: Experiment) -> int:

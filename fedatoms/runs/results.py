@@ -51,6 +51,12 @@ class Result:
     metric: Scale = ACCURACY  # what the scores are numbers of
 
     @property
+    def own_seconds(self) -> float:
+        """Its share of the time of all runs whose clients were trained in one block with its own."""
+        abreast = self.provenance.get("abreast", 1)
+        return self.seconds / abreast if isinstance(abreast, int) and abreast > 0 else self.seconds
+
+    @property
     def accuracy(self) -> dict[str, Summary]:
         """The scores of classifiers, in per cent."""
         if not self.metric.is_accuracy:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+import torch
+
 from fedatoms.core.lookup import counted, one_line
 from fedatoms.core.options import check_numbers, check_range
 from fedatoms.core.run_files import CLIENTS
@@ -14,12 +16,13 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import run_folder
+from fedatoms.experiment.weights import changed
 from fedatoms.runs.comparison import Watching, finish
 from fedatoms.runs.lock import locked
 from fedatoms.runs.results import Result, score_curves
 from fedatoms.runs.rounds import read_lines
 from fedatoms.tuning.proposals import Proposal, check_optuna, propose, repeated, step_of
-from fedatoms.tuning.space import Settings, at, size_of
+from fedatoms.tuning.space import Settings, size_of
 from fedatoms.tuning.studies import Plan, Point, Study, Trial, begin, check_folder, write
 
 Command = Callable[[Experiment], str]  # how a user types an experiment
@@ -79,14 +82,14 @@ def runs_of(study: Study, number: int, settings: Settings) -> list[Experiment]:
     They do not depend on each other, nor do those of a grid's points: what trains several runs in one block takes them
     from here.
     """
-    point = at(replace(study.plan.experiment, out=str(study.folder)), settings)
+    point = changed(replace(study.plan.experiment, out=str(study.folder)), settings)
     return [replace(point, seed=seed, name=f"{number:03d}-s{seed}") for seed in study.plan.seeds]
 
 
 def best_of(study: Study) -> Experiment:
     """Returns the experiment of the best trial as it is to be run: scored on the test images."""
     assert study.best is not None
-    return replace(at(study.plan.experiment, study.best.settings), holdout=0.0, seed=study.plan.seeds[0])
+    return replace(changed(study.plan.experiment, study.best.settings), holdout=0.0, seed=study.plan.seeds[0])
 
 
 def _new(plan: Plan, folder: Path) -> Study:
@@ -103,10 +106,10 @@ def _new(plan: Plan, folder: Path) -> Study:
 def _samples(plan: Plan) -> Iterator[Experiment]:
     """Yields experiments in which every value of each list and both ends of each range occur."""
     first = {axis.field: axis.ends[0] for axis in plan.axes}
-    yield at(plan.experiment, first)
+    yield changed(plan.experiment, first)
     for axis in plan.axes:
         for value in axis.ends[1:]:
-            yield at(plan.experiment, {**first, axis.field: value})
+            yield changed(plan.experiment, {**first, axis.field: value})
 
 
 def _built(experiment: Experiment) -> Simulation:
@@ -128,7 +131,7 @@ def _try(study: Study, proposal: Proposal, watching: Watching) -> Trial:
         results = [_train(study, proposal, curve, place, run, watching) for place, run in enumerate(runs)]
     except Behind:
         return Trial(number, settings, "pruned", None, curve)
-    except FloatingPointError as error:
+    except (FloatingPointError, MemoryError, torch.OutOfMemoryError) as error:
         return Trial(number, settings, "failed", None, curve, one_line(error))
     return _over(study, proposal, curve, results)
 

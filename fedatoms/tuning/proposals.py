@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedatoms.core.randomness import address
-from fedatoms.tuning.space import Axis, Between, Settings, points
+from fedatoms.tuning.space import Axis, Between, Settings, points, size_of
 from fedatoms.tuning.studies import Plan, Study, Trial
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def longest(plan: Plan) -> int:
 
 
 def _needs_optuna(plan: Plan) -> bool:
-    return not plan.is_grid or plan.tune.prune == "median"
+    return not plan.is_grid or (plan.tune.prune == "median" and size_of(plan.axes) > STARTUP)
 
 
 def _judge(trial: "optuna.trial.Trial") -> Callable[[int, float], bool]:

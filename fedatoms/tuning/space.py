@@ -9,7 +9,6 @@ from typing import NamedTuple, get_args, get_type_hints
 from fedatoms.core.lookup import unknown
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import EXECUTION_FIELDS, LIST_FIELDS, Experiment
-from fedatoms.experiment.weights import changed
 
 Settings = Mapping[str, object]  # the fields of a trial that are searched
 
@@ -128,11 +127,6 @@ def size_of(axes: Sequence[Axis]) -> int:
             f"these lists have {size:,} combinations, more than {MOST:,}. Leave values out, or use a range."
         )
     return size
-
-
-def at(experiment: Experiment, settings: Settings) -> Experiment:
-    """Returns an experiment with the settings of a trial."""
-    return changed(experiment, settings)
 
 
 def written(settings: Settings) -> str:

@@ -364,7 +364,7 @@ def test_results_that_the_readme_quotes_are_in_the_files() -> None:
         f"(the paper: {theirs:+.2f}); 95 % interval",
         f"{three} pairs with three seeds and {len(gains) - three} with one",
         f"**{fewer:.1f} % fewer bytes**",
-        f"**{jax.ms_round / plain.ms_round:.1f} times as fast** | as the strongest opponent, JAX,",
+        f"**{jax.ms_round / plain.ms_round:.1f} times as fast** | as the strongest opponent that we measured, JAX",
         f"{times['expert loop / fedatoms, 10 x 50']:.1f} times as an expert's loop of CUDA graphs",
         f"{times['eager loop / fedatoms']:.0f} times as an eager loop over clients",
         f"{table1.ms_round:.1f} ms for a round of 10 clients",

@@ -335,6 +335,8 @@ def test_a_pixel_that_is_no_number_stays_none_in_a_pooled_window() -> None:
     x[0, 0, 3, 2] = torch.nan
     y, _, _ = triton_conv.convolve_pool(x, weights, torch.zeros(1, 16), None, None)
     assert y[0, 0, ..., 0].isnan().tolist() == [[False, False], [False, True]]
+    y, _, _ = triton_conv.convolve_pool(x.nan_to_num(), weights, torch.full((1, 16), torch.nan), None, None)
+    assert y.isnan().all()
 
 
 @pytest.mark.parametrize("size", [1e-12, 1.0, 1e9])
@@ -364,6 +366,8 @@ def test_what_is_not_finite_stays_so_in_float16() -> None:
     for bad in (torch.inf, torch.nan):
         values, unit = in_half(torch.tensor([1.0, bad]))
         assert unit is not None and not bool((values * unit).isfinite().all())
+    largest = in_half(torch.tensor([1e38])).unit
+    assert largest is not None and bool((largest * largest).isfinite())
     assert in_half(torch.zeros(3)).values.tolist() == [0.0, 0.0, 0.0]
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -388,3 +390,27 @@ def test_runs_together_must_be_some(
         assert capsys.readouterr().err == (
             "fedatoms: --together 0 is less than 1. Use --together 8, or 1 for one run after the other.\n"
         )
+
+
+def test_an_interruption_reaches_a_run_that_goes_on_alone() -> None:
+    """The last one of a group, say: it waits for nobody, but gives its turn back after each round all the same."""
+    group, done = Abreast[None](), list[int]()
+
+    def work() -> None:
+        runtime = group.prepare(simulation(), ALONE)
+        for progress in rounds(runtime, begin(runtime), 40):
+            done.append(progress.state.round)
+            if len(done) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        group.run([work])
+    assert 3 <= len(done) < 10
+
+
+def test_a_run_counts_those_that_joined_it_and_tables_show_its_share_of_their_time(tmp_path: Path) -> None:
+    here = [replace(one, out=str(tmp_path)) for one in GRIDS["seeds"]]
+    run_missing(here, unseen, together=3)
+    result = read_result(run_folder(here[0]))
+    assert result.provenance["abreast"] == 3
+    assert result.own_seconds == result.seconds / 3

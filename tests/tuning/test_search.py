@@ -19,6 +19,7 @@ from fedatoms.core.run_files import STUDY
 from fedatoms.engine.loop import Progress, Watch
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
+from fedatoms.runs.comparison import finish
 from fedatoms.runs.execute import run
 from fedatoms.runs.lock import locked
 from fedatoms.runs.results import read_result
@@ -196,6 +197,19 @@ def test_settings_that_come_again_are_not_run_again(tmp_path: Path) -> None:
         assert trial.score == next(one.score for one in study.trials if one.settings == trial.settings)
 
 
+def test_a_trial_without_enough_memory_fails_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(experiment: Experiment, *rest: object) -> object:
+        if experiment.lr == 0.1:
+            raise MemoryError("out of memory with a single client")
+        return finish(experiment, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "finish", full)
+    study = search(plan_of("lr=0.1,0.2"), tmp_path / "s", silent)
+    assert [trial.state for trial in study.trials] == ["failed", "finished"] and "memory" in study.trials[0].why
+
+
 def test_a_trial_that_diverges_fails_and_the_others_go_on(tmp_path: Path) -> None:
     wild = replace(TINY, clip=0.0, momentum=0.9)
     plan = plan_of("lr=1e6,0.1", experiment=wild)
@@ -204,11 +218,16 @@ def test_a_trial_that_diverges_fails_and_the_others_go_on(tmp_path: Path) -> Non
     assert search(plan, tmp_path / "s", silent).trials == study.trials
 
 
-def test_a_grid_without_pruning_needs_no_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("prune", ["none", "median"])
+def test_a_grid_that_cannot_be_pruned_needs_no_optuna(
+    prune: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is, before five trials have finished."""
     monkeypatch.setitem(sys.modules, "optuna", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert len(search(plan_of("lr=0.1,0.3"), tmp_path / "s", silent).trials) == 2
-    for plan in (plan_of("lr=0.1,0.3", prune="median"), plan_of("lr=0.1..0.3", trials=2)):
+    assert len(search(plan_of("lr=0.1,0.3", prune=prune), tmp_path / "s", silent).trials) == 2
+    many = "lr=0.1,0.2,0.3,0.4,0.5,0.6"
+    for plan in (plan_of(many, prune="median"), plan_of("lr=0.1..0.3", trials=2)):
         with pytest.raises(ValueError, match="pip install optuna"):
             search(plan, tmp_path / "t", silent)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 _TOP = 14  # the largest number is stored as at most 2**14; smaller ones keep all their bits down to 2**-28 of it
-_LEAST, _MOST = 2.0**-48, 2.0**126  # of what is taken for the largest, so that products of units are numbers, too
+_LEAST, _MOST = 2.0**-48, 2.0**77  # of what is taken for the largest, so that products of units are numbers, too
 
 
 class Rounded(NamedTuple):

@@ -223,6 +223,7 @@ def _convolve_pool(
     if scale is not None:
         total *= tl.load(scale + client)
     total += tl.load(bias + client * out + o, o < out, 0.0).to(tl.float32)[None, :]
+    broken = broken | (total != total)
     largest = tl.where(total > 0, largest, DEAD)
     total = tl.where(broken, float("nan"), tl.maximum(total, 0.0))
     at = (client * pixels + q)[:, None] * out + o[None, :]

@@ -258,7 +258,7 @@ def origins(runs: Sequence[Run]) -> str:
     rows = []
     for run in runs:
         source = [text(run.result.provenance.get(name)) for name in shown]
-        costs = [number(run.result.seconds, ",.1f"), number(run.result.parameters, ",d")]
+        costs = [number(run.result.own_seconds, ",.1f"), number(run.result.parameters, ",d")]
         rows.append([_run(run), number(run.result.experiment.seed, "d"), *source, *costs])
     return table("origin", "When, where and at which commit each run was made", heads, rows)
 

@@ -95,7 +95,7 @@ def took(results: Iterable[Result], device: str) -> list[Took]:
     """
     ours = [one for one in results if one.provenance.get("device") == device]
     ours = sorted(ours, key=lambda one: str(one.provenance.get("time")))
-    return [Took(Job("", (one.experiment,)), one.seconds / _abreast(one)) for one in ours]
+    return [Took(Job("", (one.experiment,)), one.own_seconds) for one in ours]
 
 
 def informed(limit: Limit, settings: Reproduce, jobs: Iterable[Job], results: Iterable[Result]) -> Limit:
@@ -177,12 +177,6 @@ def _rounds_done(one: Experiment) -> int:
 def _kind(job: Job) -> tuple[str, int, bool, bool]:
     (one,) = job.experiments
     return one.model, one.batch_size, one.parametrisation == "plain", one.personal != "none"
-
-
-def _abreast(one: Result) -> int:
-    """Returns how many runs shared the time of one."""
-    found = one.provenance.get("abreast", 1)
-    return found if isinstance(found, int) else 1
 
 
 def _rate(each: Took) -> float:
