@@ -227,7 +227,7 @@ def kept_of(runtime: Runtime, state: State, old: Client, reply: Reply, i: int, v
     if sim.exchange.slow_local == "keep":
         stays |= layout.labels.keys() - travelling(runtime, state.round)
     own = {**trees.restrict(old.own, layout.own), **trees.unstack(trees.restrict(reply.params, stays), i)}
-    local = trees.unstack(trees.restrict(reply.params, layout.labels), i) if "local" in sim.scored else {}
+    local = trees.unstack(trees.restrict(reply.params, layout.labels), i) if "local" in (sim.score or ()) else {}
     if state.last_sum is None:
         return Client(memory, own, {}, local)
     reported = {**reply.upload["params"], **reply.upload["statistics"]}
