@@ -47,5 +47,6 @@ def misfit_of(runtime: Runtime, row: Client) -> str:
     """Says which tensors of a client's stored state are missing, extra or misshapen; empty if it fits."""
     layout, model = runtime.layout, initial_model(runtime)
     kept = row.own.keys() if runtime.sim.exchange.slow_local == "keep" else frozenset[str]()  # the slow part, if any
-    own, last = trees.restrict(model, layout.own | kept), model if row.last else {}
-    return trees.misfit(flatten(row), flatten(Client(first_memory(runtime), own, last, {})))
+    last, local = (model if each else {} for each in (row.last, row.local))
+    expected = Client(first_memory(runtime), trees.restrict(model, layout.own | kept), last, local)
+    return trees.misfit(flatten(row), flatten(expected))
