@@ -81,7 +81,7 @@ def outputs_of(path: Path, model: nn.Module, x: Tensor) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch's own
-@pytest.mark.parametrize(("name", "to"), some_now(NETS, EXPORTS, times=2))
+@pytest.mark.parametrize(("name", "to"), some_now(NETS, EXPORTS))
 def test_a_file_computes_what_the_network_does_for_any_batch(name: str, to: str, tmp_path: Path) -> None:
     if to == "onnx":
         pytest.importorskip("onnxscript")
@@ -207,7 +207,7 @@ INPUTS: dict[str, tuple[nn.Module, Inputs]] = {
 }
 
 
-@pytest.mark.parametrize(("what", "to"), some_now(INPUTS, EXPORTS, times=2))
+@pytest.mark.parametrize(("what", "to"), some_now(INPUTS, EXPORTS))
 def test_tokens_and_several_inputs_are_exported_by_an_example(what: str, to: str, tmp_path: Path) -> None:
     if to == "onnx":
         pytest.importorskip("onnxruntime")

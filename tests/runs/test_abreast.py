@@ -300,7 +300,7 @@ GRIDS = {
 }
 
 
-@pytest.mark.parametrize("what", some_of(GRIDS, "seeds", "rates"))
+@pytest.mark.parametrize("what", some_of(GRIDS, "rates"))
 def test_folders_are_those_of_single_runs(what: str, tmp_path: Path) -> None:
     here = {way: [replace(one, out=str(tmp_path / way)) for one in GRIDS[what]] for way in ("turn", "block")}
     run_missing(here["turn"], unseen)
