@@ -69,10 +69,11 @@ def test_products_are_convolutions(
     pool: bool,
     data: st.DataObject,
 ) -> None:
+    stride = 1 if pool else data.draw(st.integers(1, 3))
     padding = tuple(data.draw(st.integers(0, size - 1)) for size in kernel)
 
     def model(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        y = F.conv2d(x, weight, bias, padding=padding)
+        y = F.conv2d(x, weight, bias, stride, padding)
         return F.max_pool2d(F.relu(y), 2) if pool else y
 
     size = (kernel[0] + more[0], kernel[1] + more[1])
@@ -108,7 +109,7 @@ NOT_POOLED: dict[str, Model] = {
     "something between": lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b) + 1), 2),
 }
 PLAIN: dict[str, Model] = {
-    "strides": lambda x, w, b: F.conv2d(x, w, b, stride=2),
+    "unequal strides": lambda x, w, b: F.conv2d(x, w, b, stride=(2, 1)),
     "dilation": lambda x, w, b: F.conv2d(x, w, b, dilation=2),
     "groups": lambda x, w, b: F.conv2d(x, w[:, :1].repeat(3, 1, 1, 1)[:48], groups=3),
     "padding more at one side": lambda x, w, b: F.conv2d(x, w[:, :, 1:], b, padding="same"),
@@ -165,8 +166,8 @@ def _doubled(theta: Tensor) -> Tensor:
 
 ATOMS, COEFFICIENTS = random(2, 9, 3, 3), random(2, 16, 3, 9)
 NOT_COMPOSED: dict[str, Model] = {
-    "a convolution that stays": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1), stride=2),
-    "whose result is viewed": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1), stride=2).view(2, -1),
+    "a convolution that stays": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1), dilation=2),
+    "whose result is viewed": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1), dilation=2).view(2, -1),
     "other axes": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, ([2], [0]))),
     "axes in a tensor": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, torch.tensor([[2], [0]]))),
     "changed": lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1) * 2),
@@ -221,13 +222,14 @@ def test_operators_keep_what_they_promise_the_tracer() -> None:
     checks = ("test_schema", "test_faketensor")
     for kind, scale in ((torch.float64, None), (torch.float16, torch.tensor([2.0, 0.5]))):
         images, weights, total = x.to(kind), filters.to(kind), bias.to(kind if scale is None else torch.float32)
-        torch.library.opcheck(convolve, (images, weights, scale, 1, 2), test_utils=checks)
+        torch.library.opcheck(convolve, (images, weights, scale, 1, 2, 2, False), test_utils=checks)
         torch.library.opcheck(convolve_pool, (images, weights, total, scale, scale), test_utils=checks)
+        torch.library.opcheck(convolve, (images, weights.transpose(1, 4), scale, 1, 2, 1, True), test_utils=checks)
         slopes, pooled_slopes = random(2, 3, 6, 5, 16).to(kind), random(*which.shape).to(kind)
-        torch.library.opcheck(correlate, (images, slopes, None, scale, 3, 3), test_utils=checks)
-        torch.library.opcheck(correlate, (images, pooled_slopes, which, scale, 3, 3), test_utils=checks)
+        torch.library.opcheck(correlate, (images, slopes, None, scale, 3, 3, 1), test_utils=checks)
+        torch.library.opcheck(correlate, (images, pooled_slopes, which, scale, 3, 3, 1), test_utils=checks)
     for coefficients in (random(2, 16, 4, 9), random(2, 4, 16, 9).transpose(1, 2)):
-        torch.library.opcheck(compose, (coefficients, ATOMS), test_utils=checks)
+        torch.library.opcheck(compose, (coefficients, ATOMS, torch.float16), test_utils=checks)
         torch.library.opcheck(share, (coefficients, ATOMS, random(2, 3, 3, 4, 16)), test_utils=checks)
 
 
@@ -285,7 +287,7 @@ def test_a_layer_that_stays_is_vectorised_with_filters_of_atoms(monkeypatch: pyt
     class Viewed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv, self.head = nn.Conv2d(1, 16, 3, stride=2), nn.LazyLinear(3)
+            self.conv, self.head = nn.Conv2d(1, 16, 3, dilation=2), nn.LazyLinear(3)
 
         def forward(self, x: Tensor) -> Tensor:
             y = self.conv(x)
@@ -312,18 +314,22 @@ def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...], kind
     x = random(clients, batch, height, width, channels).to(kind)
     weights, bias = random(clients, filters, kernel, kernel, channels).to(kind), random(clients, filters).float()
     x = x.permute(0, 1, 4, 2, 3).contiguous().permute(0, 1, 3, 4, 2)  # as a model hands it over outside of vmap
-    for above, left in ((0, 0), (kernel - 1, kernel // 2)):
-        y = triton_conv.convolve(x, weights, scale, (above, left))
-        assert torch.allclose(y, convolve(x, weights, scale, above, left), atol=2e-3)
-    slopes = convolve(x, weights, scale, 0, 0).to(kind)
-    found = triton_conv.correlate(x, slopes, None, scale, kernel, kernel)
-    assert torch.allclose(found, correlate(x, slopes, None, scale, kernel, kernel), rtol=1e-3, atol=2e-3)
+    for (above, left), stride in (((0, 0), 1), ((kernel - 1, kernel // 2), 1), ((0, kernel // 2), 2)):
+        y = triton_conv.convolve(x, weights, scale, (above, left), stride, False)
+        assert torch.allclose(y, convolve(x, weights, scale, above, left, stride, False), atol=2e-3)
+        back = weights.transpose(1, 4)
+        y = triton_conv.convolve(x, back, scale, (above, left), stride, True)
+        assert torch.allclose(y, convolve(x, back, scale, above, left, stride, True), atol=2e-3)
+    for stride in (1, 2):
+        slopes, sizes = convolve(x, weights, scale, 0, 0, stride, False).to(kind), (kernel, kernel)
+        found = triton_conv.correlate(x, slopes, None, scale, sizes, stride)
+        assert torch.allclose(found, correlate(x, slopes, None, scale, *sizes, stride), rtol=1e-3, atol=2e-3)
     pooled, which, half = triton_conv.convolve_pool(x, weights, bias, scale, scale)
     expected, chosen, small = convolve_pool(x, weights, bias, scale, scale)
     assert torch.allclose(pooled, expected, atol=2e-3) and torch.equal(which, chosen)
     assert half.shape == small.shape and torch.allclose(half, small, rtol=2e-3, atol=1e-2)
-    found = triton_conv.correlate(x, pooled.to(kind), which, scale, kernel, kernel)
-    assert torch.allclose(found, correlate(x, pooled.to(kind), which, scale, kernel, kernel), rtol=1e-3, atol=2e-3)
+    found = triton_conv.correlate(x, pooled.to(kind), which, scale, (kernel, kernel), 1)
+    assert torch.allclose(found, correlate(x, pooled.to(kind), which, scale, kernel, kernel, 1), rtol=1e-3, atol=2e-3)
 
 
 def test_a_pixel_that_is_no_number_stays_none_in_a_pooled_window() -> None:
@@ -380,10 +386,10 @@ def test_the_kernels_compose_as_the_operators_do(shape: tuple[int, ...]) -> None
     clients, filters, channels, number, kernel = shape
     coefficients = random(clients, channels, filters, number).float().transpose(1, 2)  # as a model may hand it over
     atoms, slopes = random(clients, number, kernel, kernel).float(), random(clients, kernel, kernel, channels, filters)
-    assert torch.allclose(triton_atoms.compose(coefficients, atoms), compose(coefficients, atoms), atol=1e-4)
-    found, expected = (
-        triton_atoms.share(coefficients, atoms, slopes.float(), 5),
-        share(coefficients, atoms, slopes.float()),
-    )
-    assert torch.allclose(found[0], expected[0], atol=1e-3)
-    assert torch.allclose(found[1].sum(1), expected[1].sum(1), atol=1e-3)
+    for kind, close in ((torch.float32, 1e-4), (torch.bfloat16, 0.2)):
+        found, expected = (make(coefficients, atoms, kind) for make in (triton_atoms.compose, compose))
+        assert found.dtype == expected.dtype == kind and torch.allclose(found, expected, atol=close)
+        gradients = slopes.to(kind)
+        own, sums = triton_atoms.share(coefficients, atoms, gradients, 5)
+        wanted = share(coefficients, atoms, gradients)
+        assert torch.allclose(own, wanted[0], atol=1e-3) and torch.allclose(sums.sum(1), wanted[1].sum(1), atol=1e-3)

@@ -12,18 +12,19 @@ from torch import Tensor
 
 from fedatoms.engine.gpu.conv_ops import Context, over_clients
 
-PARTS = 32  # of a client's filters: the gradient of the atoms is summed over each part separately
+PARTS = 32  # of a client's filters, at least: the gradient of the atoms is summed over each part separately
+LONGEST = 512  # filters of a part, where there are many
 LARGEST = 64  # atoms, and entries of an atom: more do not fit into the shared memory of every GPU
 
 
 @torch.library.custom_op("fedatoms::compose", mutates_args=())
-def compose(coefficients: Tensor, atoms: Tensor) -> Tensor:
-    """Multiplies coefficients (C, O, I, M) and atoms (C, M, K, K) to filters (C, O, K, K, I)."""
+def compose(coefficients: Tensor, atoms: Tensor, kind: torch.dtype) -> Tensor:
+    """Multiplies coefficients (C, O, I, M) and atoms (C, M, K, K) to filters (C, O, K, K, I) of a type."""
     if atoms.is_cuda:
         from fedatoms.engine.gpu import triton_atoms
 
-        return triton_atoms.compose(coefficients, atoms)
-    return torch.einsum("coim,cmhw->cohwi", coefficients, atoms).contiguous()
+        return triton_atoms.compose(coefficients, atoms, kind)
+    return torch.einsum("coim,cmhw->cohwi", coefficients, atoms).to(kind).contiguous()
 
 
 @torch.library.custom_op("fedatoms::share", mutates_args=())
@@ -32,46 +33,52 @@ def share(coefficients: Tensor, atoms: Tensor, gradients: Tensor) -> tuple[Tenso
     if atoms.is_cuda:
         from fedatoms.engine.gpu import triton_atoms
 
-        return triton_atoms.share(coefficients, atoms, gradients, PARTS)
+        return triton_atoms.share(coefficients, atoms, gradients, _parts(coefficients))
+    gradients = gradients.to(atoms.dtype)
     to_coefficients = torch.einsum("chwio,cmhw->coim", gradients, atoms)
     return to_coefficients.contiguous(), torch.einsum("chwio,coim->cmhw", gradients, coefficients)[:, None].contiguous()
 
 
 class _Composed(torch.autograd.Function):
-    """``tensordot(coefficients, atoms, 1)`` with gradients by the operators."""
+    """``tensordot(coefficients, atoms, 1)`` in a type, with gradients by the operators."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(coefficients: Tensor, atoms: Tensor) -> Tensor:
-        filters: Tensor = compose(coefficients[None], atoms[None])
+    def forward(coefficients: Tensor, atoms: Tensor, kind: torch.dtype) -> Tensor:
+        filters: Tensor = compose(coefficients[None], atoms[None], kind)
         return filters[0].permute(0, 3, 1, 2)
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor, torch.dtype], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
 
     @staticmethod
     @torch.no_grad()  # first derivatives only; where one is not wanted, it costs no more to have both
-    def backward(ctx: Context, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Context, gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         coefficients, atoms = ctx.saved_tensors
         to_coefficients, parts = share(coefficients[None], atoms[None], gradients.permute(2, 3, 1, 0)[None])
-        return to_coefficients[0], parts[0].sum(0)
+        return to_coefficients[0], parts[0].sum(0), None
 
 
-composed: Callable[[Tensor, Tensor], Tensor] = _Composed.apply
+composed: Callable[[Tensor, Tensor, torch.dtype], Tensor] = _Composed.apply
+
+
+def _parts(coefficients: Tensor) -> int:
+    return max(coefficients[0, ..., 0].numel() // LONGEST, PARTS)
 
 
 @compose.register_fake
-def _(coefficients: Tensor, atoms: Tensor) -> Tensor:
+def _(coefficients: Tensor, atoms: Tensor, kind: torch.dtype) -> Tensor:
     clients, out, channels, _ = coefficients.shape
-    return coefficients.new_empty(clients, out, *atoms.shape[2:], channels)
+    return coefficients.new_empty(clients, out, *atoms.shape[2:], channels, dtype=kind)
 
 
 @share.register_fake
 def _(coefficients: Tensor, atoms: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     clients, *one = atoms.shape
-    return coefficients.new_empty(coefficients.shape), atoms.new_empty(clients, PARTS if atoms.is_cuda else 1, *one)
+    parts = _parts(coefficients) if atoms.is_cuda else 1
+    return coefficients.new_empty(coefficients.shape), atoms.new_empty(clients, parts, *one)
 
 
 for _operator in (compose, share):

@@ -21,17 +21,20 @@ _DEAD = 4  # argmax code of a 2 x 2 window with no positive value
 
 
 @torch.library.custom_op("fedatoms::convolve", mutates_args=())
-def convolve(x: Tensor, filters: Tensor, scale: Tensor | None, above: int, left: int) -> Tensor:
+def convolve(
+    x: Tensor, filters: Tensor, scale: Tensor | None, above: int, left: int, stride: int, turned: bool
+) -> Tensor:
     """Convolves images (C, B, H, W, I) with each client's filters (C, O, K, K, I), with zeros around the images.
 
-    ``scale`` (C,), if there is any, multiplies the products.
+    ``scale`` (C,), if there is any, multiplies the products. Filters that are ``turned`` are those of which this is the
+    transposed convolution, (C, I, K, K, O): they are read backwards.
     """
     if x.is_cuda:
         from fedatoms.engine.gpu import triton_conv
 
-        return triton_conv.convolve(x, filters, scale, (above, left))
-    pairs = zip(exact(x, scale), filters, strict=True)
-    each = [F.conv2d(_first(a), _first(f).to(a.dtype), padding=(above, left)) for a, f in pairs]
+        return triton_conv.convolve(x, filters, scale, (above, left), stride, turned)
+    pairs = zip(exact(x, scale), filters.transpose(1, 4).flip(2, 3) if turned else filters, strict=True)
+    each = [F.conv2d(_first(a), _first(f).to(a.dtype), None, stride, (above, left)) for a, f in pairs]
     return torch.stack(each).permute(0, 1, 3, 4, 2).contiguous()
 
 
@@ -47,7 +50,7 @@ def convolve_pool(
         from fedatoms.engine.gpu import triton_conv
 
         return triton_conv.convolve_pool(x, filters, bias, scale, unit)
-    y = convolve(x, filters, scale, 0, 0) + bias[:, None, None, None]
+    y = convolve(x, filters, scale, 0, 0, 1, False) + bias[:, None, None, None]
     windows = torch.stack(
         [y[:, :, i : _even(y.shape[2]) : 2, j : _even(y.shape[3]) : 2] for i in (0, 1) for j in (0, 1)]
     )
@@ -58,19 +61,21 @@ def convolve_pool(
 
 
 @torch.library.custom_op("fedatoms::correlate", mutates_args=())
-def correlate(x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, tall: int, wide: int) -> Tensor:
+def correlate(
+    x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, tall: int, wide: int, stride: int
+) -> Tensor:
     """Returns the gradient of the filters, (C, K, K, I, O), given the result's; with ``which``, the pooled result's."""
     if x.is_cuda:
         from fedatoms.engine.gpu import triton_conv
 
-        return triton_conv.correlate(x, dy, which, scale, tall, wide)
+        return triton_conv.correlate(x, dy, which, scale, (tall, wide), stride)
     x = exact(x, scale)
     dy = dy.to(x.dtype)
     if which is not None:
         full = (x.shape[2] - tall + 1, x.shape[3] - wide + 1)
         dy = torch.stack([_unpool(a, b, full) for a, b in zip(dy, which, strict=True)])
     shape = (dy.shape[-1], x.shape[-1], tall, wide)
-    each = [conv2d_weight(_first(a), shape, _first(b)) for a, b in zip(x, dy, strict=True)]
+    each = [conv2d_weight(_first(a), shape, _first(b), stride) for a, b in zip(x, dy, strict=True)]
     return torch.stack(each).permute(0, 3, 4, 2, 1).contiguous()
 
 
@@ -78,6 +83,7 @@ class Context(Protocol):
     """What torch passes from a forward to its backward pass."""
 
     padding: Pair
+    stride: int
     saved_tensors: tuple[Tensor, ...]
     needs_input_grad: tuple[bool, ...]
 
@@ -86,29 +92,35 @@ class Context(Protocol):
 
 
 class _Convolution(torch.autograd.Function):
-    """``conv2d(x, weight, padding=padding)`` of images that may be rounded already, with gradients by the operators."""
+    """``conv2d(x, weight, None, stride, padding)`` of images, rounded already or not; gradients by the operators."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, half: Tensor | None, unit: Tensor | None, padding: Pair) -> Tensor:
+    def forward(
+        x: Tensor, weight: Tensor, half: Tensor | None, unit: Tensor | None, padding: Pair, stride: int
+    ) -> Tensor:
         images, filters = _images(x, half, unit), rounded(_last(weight))
-        return _first(convolve(_rows(images), _rows(filters), scale_of(images, filters), *padding)[0])
+        scale = scale_of(images, filters)
+        return _first(convolve(_rows(images), _rows(filters), scale, *padding, stride, False)[0])
 
     @staticmethod
     def setup_context(
-        ctx: Context, inputs: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Pair], output: Tensor
+        ctx: Context, inputs: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Pair, int], output: Tensor
     ) -> None:
-        x, weight, half, unit, ctx.padding = inputs
+        x, weight, half, unit, ctx.padding, ctx.stride = inputs
         ctx.save_for_backward(weight, *_known(x, half, unit))
 
     @staticmethod
     @torch.no_grad()  # first derivatives only
-    def backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
+    def backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, Tensor, None, None, None, None]:
         weight, *known = ctx.saved_tensors
-        gradients, filters = rounded(_last(dy)), rounded(_last(weight))
-        dx = _to_images(gradients, filters, ctx.padding) if ctx.needs_input_grad[0] else None
-        return dx, _to_filters(_recalled(*known), gradients, None, weight, ctx.padding), None, None, None
+        images, gradients, dx = _recalled(*known), rounded(_last(dy)), None
+        if ctx.needs_input_grad[0]:
+            full = _unstrided(images, weight, ctx.padding)
+            apart = gradients._replace(values=_apart(gradients.values, full, ctx.stride))
+            dx = _to_images(apart, rounded(_last(weight)), ctx.padding)
+        return dx, _to_filters(images, gradients, None, weight, ctx.padding, ctx.stride), None, None, None, None
 
 
 class _Pooled(torch.autograd.Function):
@@ -152,14 +164,13 @@ class _Pooled(torch.autograd.Function):
         which: Tensor | None = chosen
         bias, gradients = torch.where(chosen == _DEAD, 0, _last(dy)).sum((0, 1, 2)), rounded(_last(dy))
         if ctx.needs_input_grad[0]:  # then the gradients are unpooled anyway, and a kernel reads them faster that way
-            sizes = zip(images.values.shape[1:3], ctx.padding, weight.shape[2:], strict=True)
-            full = [size + 2 * p - k + 1 for size, p, k in sizes]
+            full = _unstrided(images, weight, ctx.padding)
             gradients, which = gradients._replace(values=_unpool(gradients.values, chosen, full)), None
             dx = _to_images(gradients, rounded(_last(weight)), ctx.padding)
-        return dx, _to_filters(images, gradients, which, weight, ctx.padding), bias, None, None, None
+        return dx, _to_filters(images, gradients, which, weight, ctx.padding, 1), bias, None, None, None
 
 
-convolution: Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Pair], Tensor] = _Convolution.apply
+convolution: Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Pair, int], Tensor] = _Convolution.apply
 pooled: Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Pair], tuple[Tensor, ...]] = _Pooled.apply
 
 
@@ -177,25 +188,46 @@ def _recalled(x: Tensor, unit: Tensor | None = None) -> Rounded:
 
 
 def _to_images(dy: Rounded, filters: Rounded, padding: Pair) -> Tensor:
-    """Returns the gradient of the images: the output gradients, padded, convolved with the flipped filters."""
-    turned = filters._replace(values=filters.values.transpose(0, 3).flip(1, 2))
-    around = (turned.values.shape[1] - 1 - padding[0], turned.values.shape[2] - 1 - padding[1])
-    return _first(convolve(_rows(dy), _rows(turned), scale_of(dy, filters), *around)[0])
+    """Returns the gradient of the images: the output gradients, padded, convolved with the filters backwards."""
+    missing = -len(filters.values) % 4  # as the output gradients have more channels
+    turned = F.pad(filters.values, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else filters.values
+    around = (turned.shape[1] - 1 - padding[0], turned.shape[2] - 1 - padding[1])
+    return _first(convolve(_rows(dy), turned[None], scale_of(dy, filters), *around, 1, True)[0])
 
 
-def _to_filters(images: Rounded, dy: Rounded, which: Tensor | None, weight: Tensor, padding: Pair) -> Tensor:
+def _to_filters(
+    images: Rounded, dy: Rounded, which: Tensor | None, weight: Tensor, padding: Pair, stride: int
+) -> Tensor:
     chosen = None if which is None else which[None]
     scale = scale_of(images, dy)
-    gradients: Tensor = correlate(_rows(images, padding), dy.values[None], chosen, scale, *weight.shape[2:])
+    gradients: Tensor = correlate(_rows(images, padding), dy.values[None], chosen, scale, *weight.shape[2:], stride)
     return gradients[0, :, :, : weight.shape[1]].permute(3, 2, 0, 1)
+
+
+def _unstrided(images: Rounded, weight: Tensor, padding: Pair) -> list[int]:
+    """Returns the height and width of a convolution's result without stride or pooling."""
+    sizes = zip(images.values.shape[1:3], padding, weight.shape[2:], strict=True)
+    return [size + 2 * p - k + 1 for size, p, k in sizes]
+
+
+def _apart(dy: Tensor, full: Sequence[int], stride: int) -> Tensor:
+    """Moves pixels (B, H, W, O) apart, to where a stride took them from images of ``full`` height and width."""
+    if stride == 1:
+        return dy
+    windows = F.pad(dy[:, :, None, :, None], (0, 0, 0, stride - 1, 0, 0, 0, stride - 1))
+    return _sized(windows.flatten(3, 4).flatten(1, 2), full)
 
 
 def _unpool(dy: Tensor, which: Tensor, full: Sequence[int]) -> Tensor:
     """Scatters gradients of pooled pixels, (B, H, W, O), to their argmax in images of ``full`` height and width."""
     place = torch.arange(4, device=dy.device).view(2, 1, 2, 1)
     windows = torch.where(which[:, :, None, :, None] == place, dy[:, :, None, :, None], 0)
-    dense = windows.flatten(3, 4).flatten(1, 2)
-    return F.pad(dense, (0, 0, 0, full[1] - dense.shape[2], 0, full[0] - dense.shape[1]))
+    return _sized(windows.flatten(3, 4).flatten(1, 2), full)
+
+
+def _sized(images: Tensor, full: Sequence[int]) -> Tensor:
+    """Cuts images (B, H, W, O) to a height and width, or fills them up with zeros."""
+    return F.pad(images, (0, 0, 0, full[1] - images.shape[2], 0, full[0] - images.shape[1]))
 
 
 def _even(size: int) -> int:
@@ -220,10 +252,10 @@ def _first(x: Tensor) -> Tensor:
 
 
 @convolve.register_fake
-def _(x: Tensor, filters: Tensor, scale: Tensor | None, above: int, left: int) -> Tensor:
+def _(x: Tensor, filters: Tensor, scale: Tensor | None, above: int, left: int, stride: int, turned: bool) -> Tensor:
     tall, wide = filters.shape[2:4]
-    rows, columns = x.shape[2] + 2 * above - tall + 1, x.shape[3] + 2 * left - wide + 1
-    return x.new_empty(*x.shape[:2], rows, columns, filters.shape[1], dtype=_kind(x, scale))
+    rows, columns = (x.shape[2] + 2 * above - tall) // stride + 1, (x.shape[3] + 2 * left - wide) // stride + 1
+    return x.new_empty(*x.shape[:2], rows, columns, filters.shape[4 if turned else 1], dtype=_kind(x, scale))
 
 
 @convolve_pool.register_fake
@@ -237,7 +269,7 @@ def _(
 
 
 @correlate.register_fake
-def _(x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, tall: int, wide: int) -> Tensor:
+def _(x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, tall: int, wide: int, stride: int) -> Tensor:
     return x.new_empty(len(x), tall, wide, x.shape[-1], dy.shape[-1], dtype=_kind(x, scale))
 
 

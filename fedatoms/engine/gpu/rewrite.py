@@ -55,15 +55,17 @@ class BatchedKernels(TorchFunctionMode):
         return result
 
     def _convolve(self, call: "_Conv2d") -> Tensor:
-        padding = _padding_if_covered(call)
-        if padding is None:
+        covered = _covered(call)
+        if covered is None:
             return _conv2d(*call)
+        padding, stride = covered
         filters = self._filters.get(id(call.weight))
-        x, weight = _cast(call.input), _cast(composed(*filters[1:]) if filters else call.weight)
+        x, weight = _cast(call.input), composed(*filters[1:], _kind(call.weight)) if filters else _cast(call.weight)
         bias = weight.new_zeros(len(weight)) if call.bias is None else _cast(call.bias)
         half = self._halves.get(id(x), _Half(x))
-        y = convolution(x, weight, half.values, half.unit, padding) + bias[:, None, None]
-        self._made[id(y)] = _Made(y, half, weight, bias, padding, relu=False)
+        y = convolution(x, weight, half.values, half.unit, padding, stride) + bias[:, None, None]
+        if stride == 1:  # else no operator pools it
+            self._made[id(y)] = _Made(y, half, weight, bias, padding, relu=False)
         return y
 
     def _pool(self, made: "_Made") -> Tensor:
@@ -137,14 +139,15 @@ _POOLS = (F.max_pool2d, torch.max_pool2d)
 _RELUS = (F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_)
 
 
-def _padding_if_covered(call: _Conv2d) -> Pair | None:
-    """Returns the padding of a convolution that the operators cover and are faster at, else None."""
-    if call.groups != 1 or call.input.dim() != 4 or len(call.weight) < 16:
+def _covered(call: _Conv2d) -> tuple[Pair, int] | None:
+    """Returns padding and stride of a convolution that the operators cover and are faster at, else None."""
+    if call.groups != 1 or call.input.dim() != 4 or len(call.weight) < 16 or {*_pair(call.dilation)} != {1}:
         return None  # fewer filters leave most of a tile empty
-    steps, padding = {*_pair(call.stride), *_pair(call.dilation)}, _sides(call.padding, call.weight.shape[2:])
-    inside = padding is not None and all(p < k for p, k in zip(padding, call.weight.shape[2:], strict=True))
+    (stride, other), padding = _pair(call.stride), _sides(call.padding, call.weight.shape[2:])
+    if padding is None or stride != other or any(p >= k for p, k in zip(padding, call.weight.shape[2:], strict=True)):
+        return None
     known = not (call.input.is_cuda and call.input.dtype == torch.float64)
-    return padding if steps == {1} and inside and known and not _shares_filters(call) else None
+    return (padding, stride) if known and not _shares_filters(call) else None
 
 
 def _shares_filters(call: _Conv2d) -> bool:
@@ -203,8 +206,12 @@ def _may_change_its_input(function: Callable[..., Tensor], kwargs: dict[str, Ten
 
 def _cast(x: Tensor) -> Tensor:
     """Casts an argument of a convolution as autocast does."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+    return x.to(_kind(x))
+
+
+def _kind(x: Tensor) -> torch.dtype:
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def _pair(size: int | Sequence[int]) -> Pair:

@@ -16,19 +16,21 @@ _PROGRAMS = 264  # twice the multiprocessors of a large GPU: fewer leave it idle
 DEAD = tl.constexpr(4)  # argmax code of a window with no positive value
 
 
-def convolve(x: Tensor, filters: Tensor, scale: Tensor | None, padding: tuple[int, int]) -> Tensor:
-    """Convolves images (C, B, H, W, I) with filters (C, O, K, K, I), with zeros around the images."""
+def convolve(
+    x: Tensor, filters: Tensor, scale: Tensor | None, padding: tuple[int, int], stride: int, turned: bool
+) -> Tensor:
+    """Convolves images (C, B, H, W, I) with filters (C, O, K, K, I), or backwards with (C, I, K, K, O)."""
     x, filters = x.contiguous(), filters.contiguous()
     clients, batch, height, width, channels = x.shape
-    out, tall, wide = filters.shape[1:4]
-    rows, columns = height + 2 * padding[0] - tall + 1, width + 2 * padding[1] - wide + 1
+    out, (tall, wide) = filters.shape[4 if turned else 1], filters.shape[2:4]
+    rows, columns = (height + 2 * padding[0] - tall) // stride + 1, (width + 2 * padding[1] - wide) // stride + 1
     y = x.new_empty(clients, batch, rows, columns, out, dtype=x.dtype if scale is None else torch.float32)
     pixels = y[0, ..., 0].numel()
     tile_p, tile_o, tile_k, warps, stages = _convolve_tiles(x, pixels, out)
-    sizes = (batch, pixels, x[0].numel(), rows, columns, height, width, channels, out, tall, wide, *padding)
+    sizes = (batch, pixels, x[0].numel(), rows, columns, height, width, out, stride, channels, tall, wide, *padding)
     with torch.cuda.device_of(x):  # Triton launches on the current device
         _convolve[(triton.cdiv(pixels, tile_p), triton.cdiv(out, tile_o), clients)](
-            x, filters, scale, y, *sizes, tile_p, tile_o, tile_k, num_warps=warps, num_stages=stages
+            x, filters, scale, y, *sizes, turned, tile_p, tile_o, tile_k, num_warps=warps, num_stages=stages
         )
     return y
 
@@ -60,25 +62,29 @@ def convolve_pool(
     return y, which, half
 
 
-def correlate(x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, tall: int, wide: int) -> Tensor:
+def correlate(
+    x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, kernel: tuple[int, int], stride: int
+) -> Tensor:
     """Returns the gradient of the filters, (C, K, K, I, O), given the result's; with ``which``, the pooled result's."""
     x, dy, which = x.contiguous(), dy.contiguous(), None if which is None else which.contiguous()
     clients, _, height, width, channels = x.shape
-    rows, columns, out = dy.shape[2:]
+    (rows, columns, out), (tall, wide) = dy.shape[2:], kernel
     pool = which is not None
     pixels, patch = dy[0, ..., 0].numel(), tall * wide * channels
     tile_k, tile_o, tile_p, warps, stages = _correlate_tiles(x, out, pool)
     tiles = triton.cdiv(patch, tile_k) * triton.cdiv(out, tile_o)
     parts = max(min(triton.cdiv(_sums(x) * _PROGRAMS, tiles * clients), triton.cdiv(pixels, 32 if pool else 128)), 1)
     share = triton.cdiv(triton.cdiv(pixels, parts), tile_p) * tile_p
-    sums = x.new_empty(parts, clients, patch, out, dtype=torch.float32)
+    kind = x.dtype if scale is None else torch.float32
+    sums = x.new_empty(parts, clients, patch, out, dtype=kind if parts == 1 else torch.float32)
     sizes = (share, pixels, x[0].numel(), rows, columns, height * width * channels, width * channels, channels)
     with torch.cuda.device_of(x):
         _correlate[(tiles, parts, clients)](
-            x, dy, which, scale, sums, *sizes, out, patch, wide * channels, pool, tile_k, tile_o, tile_p,
+            x, dy, which, scale, sums, *sizes, out, patch, wide * channels, stride, pool, tile_k, tile_o, tile_p,
             num_warps=warps, num_stages=stages,
         )  # fmt: skip
-    return sums.sum(0).to(x.dtype if scale is None else torch.float32).view(clients, tall, wide, channels, out)
+    total = sums[0] if parts == 1 else sums.sum(0, dtype=torch.float32).to(kind)
+    return total.view(clients, tall, wide, channels, out)
 
 
 def _convolve_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, int, int]:
@@ -133,21 +139,26 @@ def _convolve(
     batch,
     pixels,
     images,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    height: tl.constexpr,
-    width: tl.constexpr,
+    rows,
+    columns,
+    height,
+    width,
+    out,
+    stride,
     channels: tl.constexpr,
-    out: tl.constexpr,
     tall: tl.constexpr,
     wide: tl.constexpr,
     above: tl.constexpr,
     left: tl.constexpr,
+    turned: tl.constexpr,
     tile_p: tl.constexpr,
     tile_o: tl.constexpr,
     tile_k: tl.constexpr,
 ):
-    """Takes pixels in the order row, image, column: rows of a patch that are padding for a whole tile are left out."""
+    """Takes pixels in the order row, image, column: rows of a patch that are padding for a whole tile are left out.
+
+    What differs between the layers of a network is no constant where that costs nothing: they share a compiled kernel.
+    """
     patch: tl.constexpr = tall * wide * channels
     run: tl.constexpr = wide * channels
     client, begin = tl.program_id(2).to(tl.int64), tl.program_id(0) * tile_p
@@ -156,19 +167,24 @@ def _convolve(
     filters += client * out * patch
     row, image, column = p // (batch * columns), p // columns % batch, p % columns
     lowest = tl.minimum((begin + tile_p - 1) // (batch * columns), rows - 1)
-    first_row = tl.maximum(above - lowest, 0)
-    last_row = tl.minimum(height + above - begin // (batch * columns), tall)
-    corner = ((image * height + row - above) * width + column - left) * channels
+    first_row = tl.maximum(above - lowest * stride, 0)
+    last_row = tl.minimum(height + above - begin // (batch * columns) * stride, tall)
+    row_in, column_in = row * stride - above, column * stride - left
+    corner = ((image * height + row_in) * width + column_in) * channels
     total = tl.zeros((tile_p, tile_o), tl.float32)
     for first in range(first_row * run // tile_k * tile_k, last_row * run, tile_k):
         k = first + tl.arange(0, tile_k)
         place = _place(k, width * channels, run, channels)
         inside = (p < pixels)[:, None] & (k < patch)[None, :]
         if above + left > 0:
-            i, j = row[:, None] + (k // run)[None, :], column[:, None] + (k % run // channels)[None, :]
-            inside &= (i >= above) & (i < height + above) & (j >= left) & (j < width + left)
+            i, j = row_in[:, None] + (k // run)[None, :], column_in[:, None] + (k % run // channels)[None, :]
+            inside &= (i >= 0) & (i < height) & (j >= 0) & (j < width)
         patches = tl.load(x + corner[:, None] + place[None, :], inside, 0.0)
-        weights = tl.load(filters + o[None, :] * patch + k[:, None], (k < patch)[:, None] & (o < out)[None, :], 0.0)
+        if turned:
+            number = (k % channels * (tall * wide) + tall * wide - 1 - k // channels)[:, None] * out + o[None, :]
+        else:
+            number = o[None, :] * patch + k[:, None]
+        weights = tl.load(filters + number, (k < patch)[:, None] & (o < out)[None, :], 0.0)
         total = tl.dot(patches, weights, total, input_precision="tf32")
     if scale is not None:
         total *= tl.load(scale + client)
@@ -252,6 +268,7 @@ def _correlate(
     out: tl.constexpr,
     patch: tl.constexpr,
     run: tl.constexpr,
+    stride: tl.constexpr,
     pool: tl.constexpr,
     tile_k: tl.constexpr,
     tile_o: tl.constexpr,
@@ -277,12 +294,13 @@ def _correlate(
                 patches = tl.load(at + (n // 2 * line + n % 2 * channels), inside, 0.0)
                 total = tl.dot(patches, tl.where(chosen == n, gradients, 0.0), total, input_precision="tf32")
         else:
-            corner = p // (rows * columns) * image + p // columns % rows * line + p % columns * channels
+            row, column = p // columns % rows * stride, p % columns * stride
+            corner = p // (rows * columns) * image + row * line + column * channels
             total = tl.dot(tl.load(runs + corner[None, :], inside, 0.0), gradients, total, input_precision="tf32")
     if scale is not None:
         total *= tl.load(scale + client)
     sums += ((part * tl.num_programs(2) + client) * patch + k)[:, None] * out + o[None, :]
-    tl.store(sums, total, (k < patch)[:, None] & (o < out)[None, :])
+    tl.store(sums, total.to(sums.dtype.element_ty), (k < patch)[:, None] & (o < out)[None, :])
 
 
 @triton.jit
@@ -294,7 +312,7 @@ def _window(
 
 
 @triton.jit
-def _place(k, line: tl.constexpr, run: tl.constexpr, channels: tl.constexpr):
+def _place(k, line, run: tl.constexpr, channels: tl.constexpr):
     """Where number ``k`` of a patch lies, counted from its corner."""
     place = k // run * line + k % run
     if channels % 16 == 0:  # sixteen consecutive numbers are then contiguous: allow wide loads
