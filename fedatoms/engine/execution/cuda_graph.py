@@ -21,6 +21,11 @@ from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, w
 from fedatoms.engine.gpu.rewrite import BatchedKernels, kernel_is_missing, traced
 
 T = TypeVar("T")
+_OPTIONS: dict[str, bool | int] = {
+    "shape_padding": False,  # trying it takes time and gains none
+    "combo_kernels": True,  # a step has many small tensors: one kernel for several of them, whatever their sizes
+    "combo_kernel_allow_mixed_sizes": 2,
+}
 
 
 class Buffers(NamedTuple):
@@ -162,7 +167,7 @@ def _inductor(graph: GraphModule, example: list[Buffers]) -> Callable[[Buffers],
     import torch._inductor  # without Dynamo: the step is traced already
 
     compile_graph = cast(Callable[..., Callable[[Buffers], object]], torch._inductor.compile)
-    return compile_graph(graph, example, options={"shape_padding": False})  # trying it takes time and gains none
+    return compile_graph(graph, example, options=_OPTIONS)
 
 
 def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:

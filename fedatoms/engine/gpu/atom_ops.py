@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedatoms.engine.gpu.conv_ops import Context, over_clients
 
-PARTS = 32  # of a client's filters, at least: the gradient of the atoms is summed over each part separately
-LONGEST = 512  # filters of a part, where there are many
+PARTS = (32, 512)  # of a client's filters, at least and at most: the gradient of the atoms is summed over each part
+LONG = 64  # filters of a part, where neither is reached
 LARGEST = 64  # atoms, and entries of an atom: more do not fit into the shared memory of every GPU
 
 
@@ -29,14 +29,14 @@ def compose(coefficients: Tensor, atoms: Tensor, kind: torch.dtype) -> Tensor:
 
 @torch.library.custom_op("fedatoms::share", mutates_args=())
 def share(coefficients: Tensor, atoms: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradients of coefficients and, as partial sums, of atoms, given the filters' (C, K, K, I, O)."""
+    """Returns the gradients of coefficients and, as partial sums, of atoms, given the filters' (C, O, K, K, I)."""
     if atoms.is_cuda:
         from fedatoms.engine.gpu import triton_atoms
 
         return triton_atoms.share(coefficients, atoms, gradients, _parts(coefficients))
     gradients = gradients.to(atoms.dtype)
-    to_coefficients = torch.einsum("chwio,cmhw->coim", gradients, atoms)
-    return to_coefficients.contiguous(), torch.einsum("chwio,coim->cmhw", gradients, coefficients)[:, None].contiguous()
+    to_coefficients = torch.einsum("cohwi,cmhw->coim", gradients, atoms)
+    return to_coefficients.contiguous(), torch.einsum("cohwi,coim->cmhw", gradients, coefficients)[:, None].contiguous()
 
 
 class _Composed(torch.autograd.Function):
@@ -57,7 +57,7 @@ class _Composed(torch.autograd.Function):
     @torch.no_grad()  # first derivatives only; where one is not wanted, it costs no more to have both
     def backward(ctx: Context, gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         coefficients, atoms = ctx.saved_tensors
-        to_coefficients, parts = share(coefficients[None], atoms[None], gradients.permute(2, 3, 1, 0)[None])
+        to_coefficients, parts = share(coefficients[None], atoms[None], gradients.permute(0, 2, 3, 1)[None])
         return to_coefficients[0], parts[0].sum(0), None
 
 
@@ -65,7 +65,7 @@ composed: Callable[[Tensor, Tensor, torch.dtype], Tensor] = _Composed.apply
 
 
 def _parts(coefficients: Tensor) -> int:
-    return max(coefficients[0, ..., 0].numel() // LONGEST, PARTS)
+    return min(max(coefficients[0, ..., 0].numel() // LONG, PARTS[0]), PARTS[1])
 
 
 @compose.register_fake

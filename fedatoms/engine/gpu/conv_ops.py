@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from fedatoms.engine.gpu.rounding import Rounded, exact, rounded, scale_of, unit_of_products
+from fedatoms.engine.gpu.tiles import parts_of
 
 Pair = tuple[int, int]
 _DEAD = 4  # argmax code of a 2 x 2 window with no positive value
@@ -64,7 +65,10 @@ def convolve_pool(
 def correlate(
     x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, tall: int, wide: int, stride: int
 ) -> Tensor:
-    """Returns the gradient of the filters, (C, K, K, I, O), given the result's; with ``which``, the pooled result's."""
+    """Returns the gradient of the filters, (C, P, O, K, K, I), given the result's; with ``which``, the pooled result's.
+
+    There are P sums, each over a part of the result's pixels.
+    """
     if x.is_cuda:
         from fedatoms.engine.gpu import triton_conv
 
@@ -76,7 +80,7 @@ def correlate(
         dy = torch.stack([_unpool(a, b, full) for a, b in zip(dy, which, strict=True)])
     shape = (dy.shape[-1], x.shape[-1], tall, wide)
     each = [conv2d_weight(_first(a), shape, _first(b), stride) for a, b in zip(x, dy, strict=True)]
-    return torch.stack(each).permute(0, 3, 4, 2, 1).contiguous()
+    return torch.stack(each).permute(0, 1, 3, 4, 2)[:, None].contiguous()
 
 
 class Context(Protocol):
@@ -200,8 +204,9 @@ def _to_filters(
 ) -> Tensor:
     chosen = None if which is None else which[None]
     scale = scale_of(images, dy)
-    gradients: Tensor = correlate(_rows(images, padding), dy.values[None], chosen, scale, *weight.shape[2:], stride)
-    return gradients[0, :, :, : weight.shape[1]].permute(3, 2, 0, 1)
+    sums: Tensor = correlate(_rows(images, padding), dy.values[None], chosen, scale, *weight.shape[2:], stride)
+    total = sums[0, 0] if sums.shape[1] == 1 else sums[0].sum(0)
+    return _first(total[..., : weight.shape[1]].to(weight.dtype))
 
 
 def _unstrided(images: Rounded, weight: Tensor, padding: Pair) -> list[int]:
@@ -270,7 +275,9 @@ def _(
 
 @correlate.register_fake
 def _(x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, tall: int, wide: int, stride: int) -> Tensor:
-    return x.new_empty(len(x), tall, wide, x.shape[-1], dy.shape[-1], dtype=_kind(x, scale))
+    parts = parts_of(x, dy, tall * wide * x.shape[-1], pool=which is not None) if x.is_cuda else 1
+    kind = _kind(x, scale) if parts == 1 else torch.float32
+    return x.new_empty(len(x), parts, dy.shape[-1], tall, wide, x.shape[-1], dtype=kind)
 
 
 def _kind(x: Tensor, scale: Tensor | None) -> torch.dtype:

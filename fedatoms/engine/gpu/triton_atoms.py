@@ -9,12 +9,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedatoms.engine.gpu.triton_conv import tile
+from fedatoms.engine.gpu.tiles import tile
 
-_FILTERS = 64  # composed at once
-_OUT, _IN = 16, 8  # filters whose gradients are taken at once: runs of memory that are wide enough in both orders
+_MOST = 64  # filters at once
 # Three tf32 products are as exact as one in float32, for which NVIDIA has no matrix units; AMD has.
-_PRECISE = tl.constexpr("ieee" if torch.version.hip else "tf32x3")
+_PRECISE = "ieee" if torch.version.hip else "tf32x3"
 
 
 def compose(coefficients: Tensor, atoms: Tensor, kind: torch.dtype) -> Tensor:
@@ -24,29 +23,36 @@ def compose(coefficients: Tensor, atoms: Tensor, kind: torch.dtype) -> Tensor:
     filters = coefficients.new_empty(clients, out, *atoms.shape[2:], channels, dtype=kind)
     sizes, tiles = _composition(coefficients, atoms)
     with torch.cuda.device_of(atoms):
-        _compose[(triton.cdiv(out * channels, _FILTERS), clients)](
-            coefficients, atoms, filters, *sizes, _FILTERS, *tiles
+        _compose[(triton.cdiv(channels, tiles[0]), out, clients)](
+            coefficients, atoms, filters, *sizes, *tiles, _precision(kind), num_warps=2
         )
     return filters
 
 
 def share(coefficients: Tensor, atoms: Tensor, gradients: Tensor, parts: int) -> tuple[Tensor, Tensor]:
-    """Returns the gradients of coefficients and, as partial sums, of atoms, given the filters' (C, K, K, I, O)."""
+    """Returns the gradients of coefficients and, as partial sums, of atoms, given the filters' (C, O, K, K, I)."""
     coefficients, atoms, gradients = coefficients.contiguous(), atoms.contiguous(), gradients.contiguous()
     to_coefficients = torch.empty_like(coefficients)
     to_atoms = atoms.new_empty(len(atoms), parts, *atoms.shape[1:])
     sizes, tiles = _composition(coefficients, atoms)
+    # loads of the next filters in advance would take registers, and so programs that wait in turns
     with torch.cuda.device_of(atoms):
         _share[(parts, len(atoms))](
-            coefficients, atoms, gradients, to_coefficients, to_atoms, *sizes, _OUT, _IN, *tiles
-        )
+            coefficients, atoms, gradients, to_coefficients, to_atoms, *sizes, *tiles, _precision(gradients.dtype),
+            num_warps=2, num_stages=1,
+        )  # fmt: skip
     return to_coefficients, to_atoms
 
 
 def _composition(coefficients: Tensor, atoms: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     _, out, channels, number = coefficients.shape
     entries = atoms[0, 0].numel()
-    return (out, channels, number, entries), (tile(number), tile(entries))
+    return (out, channels, number, entries), (min(tile(channels), _MOST), tile(number), tile(entries))
+
+
+def _precision(kind: torch.dtype) -> str:
+    """Returns how exact products must be that are rounded to, or made of, numbers of a type."""
+    return "tf32" if kind == torch.bfloat16 else _PRECISE
 
 
 @triton.jit
@@ -58,21 +64,22 @@ def _compose(
     channels,
     number: tl.constexpr,
     entries: tl.constexpr,
-    tile_f: tl.constexpr,
+    tile_i: tl.constexpr,
     tile_m: tl.constexpr,
     tile_n: tl.constexpr,
+    precision: tl.constexpr,
 ):
-    client = tl.program_id(1).to(tl.int64)
-    f = tl.program_id(0) * tile_f + tl.arange(0, tile_f)  # filter i of output o is number o * I + i
-    m, n = tl.arange(0, tile_m), tl.arange(0, tile_n)
-    coefficients += client * out * channels * number
+    o, client = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    i, m, n = tl.program_id(0) * tile_i + tl.arange(0, tile_i), tl.arange(0, tile_m), tl.arange(0, tile_n)
+    coefficients += (client * out + o) * channels * number
     atoms += client * number * entries
-    inside = f < out * channels
-    left = tl.load(coefficients + f[:, None] * number + m[None, :], inside[:, None] & (m < number)[None, :], 0.0)
+    filters += (client * out + o) * entries * channels
+    left = tl.load(
+        coefficients + i[:, None] * number + m[None, :], (i < channels)[:, None] & (m < number)[None, :], 0.0
+    )
     right = tl.load(atoms + m[:, None] * entries + n[None, :], (m < number)[:, None] & (n < entries)[None, :], 0.0)
-    filters += client * out * channels * entries + (f // channels * entries * channels + f % channels)[:, None]
-    product = tl.dot(left, right, input_precision=_PRECISE).to(filters.dtype.element_ty)
-    tl.store(filters + n[None, :] * channels, product, inside[:, None] & (n < entries)[None, :])
+    product = tl.dot(left, right, input_precision=precision).to(filters.dtype.element_ty)
+    tl.store(filters + n[None, :] * channels + i[:, None], product, (i < channels)[:, None] & (n < entries)[None, :])
 
 
 @triton.jit
@@ -86,10 +93,10 @@ def _share(
     channels,
     number: tl.constexpr,
     entries: tl.constexpr,
-    tile_o: tl.constexpr,
     tile_i: tl.constexpr,
     tile_m: tl.constexpr,
     tile_n: tl.constexpr,
+    precision: tl.constexpr,
 ):
     part, parts, client = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     m, n = tl.arange(0, tile_m), tl.arange(0, tile_n)
@@ -103,19 +110,13 @@ def _share(
     )
     total = tl.zeros((tile_m, tile_n), tl.float32)
     across = tl.cdiv(channels, tile_i)
-    each = tl.arange(0, tile_o * tile_i)
-    for place in range(part, tl.cdiv(out, tile_o) * across, parts):
-        o = place // across * tile_o + each % tile_o
-        i = place % across * tile_i + each // tile_o
-        inside = (o < out) & (i < channels)
-        down = tl.load(
-            gradients + (n[None, :] * channels + i[:, None]) * out + o[:, None],
-            inside[:, None] & (n < entries)[None, :],
-            0.0,
-        ).to(tl.float32)
-        at = (o * channels + i)[:, None] * number + m[None, :]
-        among = inside[:, None] & (m < number)[None, :]
-        tl.store(to_coefficients + at, tl.dot(down, turned, input_precision=_PRECISE), among)
-        total = tl.dot(tl.trans(tl.load(coefficients + at, among, 0.0)), down, total, input_precision=_PRECISE)
+    for place in range(part, out * across, parts):
+        o, i = place // across, place % across * tile_i + tl.arange(0, tile_i)
+        inside = (i < channels)[:, None]
+        at = gradients + (o * entries + n[None, :]) * channels + i[:, None]
+        down = tl.load(at, inside & (n < entries)[None, :], 0.0).to(tl.float32)
+        among, at = inside & (m < number)[None, :], (o * channels + i[:, None]) * number + m[None, :]
+        tl.store(to_coefficients + at, tl.dot(down, turned, input_precision=precision), among)
+        total = tl.dot(tl.trans(tl.load(coefficients + at, among, 0.0)), down, total, input_precision=precision)
     to_atoms += ((client * parts + part) * number + m)[:, None] * entries + n[None, :]
     tl.store(to_atoms, total, (m < number)[:, None] & (n < entries)[None, :])

@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_PROGRAMS = 264  # twice the multiprocessors of a large GPU: fewer leave it idle
+from fedatoms.engine.gpu.tiles import PATCH, PROGRAMS, out_tile, parts_of, tile
+
 DEAD = tl.constexpr(4)  # argmax code of a window with no positive value
 
 
@@ -27,7 +28,7 @@ def convolve(
     y = x.new_empty(clients, batch, rows, columns, out, dtype=x.dtype if scale is None else torch.float32)
     pixels = y[0, ..., 0].numel()
     tile_p, tile_o, tile_k, warps, stages = _convolve_tiles(x, pixels, out)
-    sizes = (batch, pixels, x[0].numel(), rows, columns, height, width, out, stride, channels, tall, wide, *padding)
+    sizes = (batch, pixels, x[0].numel(), rows, columns, height, width, channels, out, tall, wide, *padding, stride)
     with torch.cuda.device_of(x):  # Triton launches on the current device
         _convolve[(triton.cdiv(pixels, tile_p), triton.cdiv(out, tile_o), clients)](
             x, filters, scale, y, *sizes, turned, tile_p, tile_o, tile_k, num_warps=warps, num_stages=stages
@@ -65,31 +66,30 @@ def convolve_pool(
 def correlate(
     x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, kernel: tuple[int, int], stride: int
 ) -> Tensor:
-    """Returns the gradient of the filters, (C, K, K, I, O), given the result's; with ``which``, the pooled result's."""
+    """Returns the gradient of the filters, (C, P, O, K, K, I), as sums over P parts of the result's pixels."""
     x, dy, which = x.contiguous(), dy.contiguous(), None if which is None else which.contiguous()
     clients, _, height, width, channels = x.shape
     (rows, columns, out), (tall, wide) = dy.shape[2:], kernel
     pool = which is not None
     pixels, patch = dy[0, ..., 0].numel(), tall * wide * channels
     tile_k, tile_o, tile_p, warps, stages = _correlate_tiles(x, out, pool)
-    tiles = triton.cdiv(patch, tile_k) * triton.cdiv(out, tile_o)
-    parts = max(min(triton.cdiv(_sums(x) * _PROGRAMS, tiles * clients), triton.cdiv(pixels, 32 if pool else 128)), 1)
+    parts = parts_of(x, dy, patch, pool=pool)
     share = triton.cdiv(triton.cdiv(pixels, parts), tile_p) * tile_p
-    kind = x.dtype if scale is None else torch.float32
-    sums = x.new_empty(parts, clients, patch, out, dtype=kind if parts == 1 else torch.float32)
+    tiles = triton.cdiv(patch, tile_k) * triton.cdiv(out, tile_o)
+    whole = parts == 1 and scale is None  # then it is rounded here
+    sums = x.new_empty(clients, parts, out, tall, wide, channels, dtype=x.dtype if whole else torch.float32)
     sizes = (share, pixels, x[0].numel(), rows, columns, height * width * channels, width * channels, channels)
     with torch.cuda.device_of(x):
         _correlate[(tiles, parts, clients)](
             x, dy, which, scale, sums, *sizes, out, patch, wide * channels, stride, pool, tile_k, tile_o, tile_p,
             num_warps=warps, num_stages=stages,
         )  # fmt: skip
-    total = sums[0] if parts == 1 else sums.sum(0, dtype=torch.float32).to(kind)
-    return total.view(clients, tall, wide, channels, out)
+    return sums
 
 
 def _convolve_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, int, int]:
     tile_o = tile(out)
-    tile_p = 128 if len(x) * triton.cdiv(pixels, 128) * triton.cdiv(out, tile_o) >= _PROGRAMS else 64
+    tile_p = 128 if len(x) * triton.cdiv(pixels, 128) * triton.cdiv(out, tile_o) >= PROGRAMS else 64
     few = x.shape[-1] % 16 != 0  # then a patch is short, and a long tile would be half empty
     tile_k = 16 if few else 128 // x.element_size()
     return tile_p, tile_o, tile_k, 4, _stages(x, tile_k * (tile_p + tile_o), 3 if few else 4)
@@ -98,7 +98,7 @@ def _convolve_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, in
 def _pool_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, int, int]:
     tile_o = min(tile(out), 64)  # there are four sums of a tile
     programs = len(x) * triton.cdiv(out, tile_o)
-    tile_q = next((q for q in (64, 32) if programs * triton.cdiv(pixels, q) >= _PROGRAMS), 16)
+    tile_q = next((q for q in (64, 32) if programs * triton.cdiv(pixels, q) >= PROGRAMS), 16)
     few, small = x.shape[-1] % 16 != 0, x.element_size() == 2
     tile_k = 16 if few == small else 32
     return tile_q, tile_o, tile_k, 4, _stages(x, tile_k * (4 * tile_q + tile_o), 4 if small or not few else 2)
@@ -106,14 +106,9 @@ def _pool_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, int, i
 
 def _correlate_tiles(x: Tensor, out: int, pool: bool) -> tuple[int, int, int, int, int]:
     if x.dtype == torch.float32:  # two warps choose the older matrix units, which read float32 in either order
-        return 128, min(tile(out), 64), 16, 2, 3
-    tile_o, tile_p = tile(out), 16 if pool else 64 if x.shape[-1] % 16 == 0 else 32
-    return 128, tile_o, tile_p, 4, _stages(x, tile_p * ((4 if pool else 1) * 128 + tile_o), 3)
-
-
-def _sums(x: Tensor) -> int:
-    """Returns into how many parts the pixels are split, in programs for each multiprocessor; small ones cost little."""
-    return 2 if x.element_size() == 4 or x.shape[-1] % 16 else 1
+        return PATCH, out_tile(x, out), 16, 2, 3
+    tile_o, tile_p = out_tile(x, out), 16 if pool else 64 if x.shape[-1] % 16 == 0 else 32
+    return PATCH, tile_o, tile_p, 4, _stages(x, tile_p * ((4 if pool else 1) * PATCH + tile_o), 3)
 
 
 def _stages(x: Tensor, numbers: int, most: int) -> int:
@@ -125,11 +120,6 @@ def _stages(x: Tensor, numbers: int, most: int) -> int:
     return max(min(room // (numbers * x.element_size()), most), 1)
 
 
-def tile(size: int) -> int:
-    """Returns the smallest power of two that holds ``size``, from 16 to 128."""
-    return next((power for power in (16, 32, 64) if power >= size), 128)
-
-
 @triton.jit
 def _convolve(
     x,
@@ -139,26 +129,23 @@ def _convolve(
     batch,
     pixels,
     images,
-    rows,
-    columns,
-    height,
-    width,
-    out,
-    stride,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+    height: tl.constexpr,
+    width: tl.constexpr,
     channels: tl.constexpr,
+    out: tl.constexpr,
     tall: tl.constexpr,
     wide: tl.constexpr,
     above: tl.constexpr,
     left: tl.constexpr,
+    stride: tl.constexpr,
     turned: tl.constexpr,
     tile_p: tl.constexpr,
     tile_o: tl.constexpr,
     tile_k: tl.constexpr,
 ):
-    """Takes pixels in the order row, image, column: rows of a patch that are padding for a whole tile are left out.
-
-    What differs between the layers of a network is no constant where that costs nothing: they share a compiled kernel.
-    """
+    """Takes pixels in the order row, image, column: rows of a patch that are padding for a whole tile are left out."""
     patch: tl.constexpr = tall * wide * channels
     run: tl.constexpr = wide * channels
     client, begin = tl.program_id(2).to(tl.int64), tl.program_id(0) * tile_p
@@ -299,7 +286,7 @@ def _correlate(
             total = tl.dot(tl.load(runs + corner[None, :], inside, 0.0), gradients, total, input_precision="tf32")
     if scale is not None:
         total *= tl.load(scale + client)
-    sums += ((part * tl.num_programs(2) + client) * patch + k)[:, None] * out + o[None, :]
+    sums += (client * tl.num_programs(1) + part) * out * patch + o[None, :] * patch + k[:, None]
     tl.store(sums, total.to(sums.dtype.element_ty), (k < patch)[:, None] & (o < out)[None, :])
 
 
@@ -312,7 +299,7 @@ def _window(
 
 
 @triton.jit
-def _place(k, line, run: tl.constexpr, channels: tl.constexpr):
+def _place(k, line: tl.constexpr, run: tl.constexpr, channels: tl.constexpr):
     """Where number ``k`` of a patch lies, counted from its corner."""
     place = k // run * line + k % run
     if channels % 16 == 0:  # sixteen consecutive numbers are then contiguous: allow wide loads
