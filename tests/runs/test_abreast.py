@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.cases import some_now, some_of
+from support.signals import interruptible
 from support.small import all_scores, clients_of, difference, small_net
 from torch import nn
 
@@ -403,7 +404,7 @@ def test_an_interruption_reaches_a_run_that_goes_on_alone() -> None:
             if len(done) == 3:
                 os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
+    with interruptible(), pytest.raises(KeyboardInterrupt):
         group.run([work])
     assert 3 <= len(done) < 10
 

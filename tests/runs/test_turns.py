@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from support.signals import interruptible
 
 from fedatoms.runs.turns import Turns
 
@@ -72,12 +73,8 @@ def test_an_interruption_waits_until_the_turn_is_back() -> None:
     assert threading.current_thread() is threading.main_thread()
     seen: list[str] = []
     each = Turns(work)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may hear none
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            each.go()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        each.go()
     assert seen == ["back"]
     each.stop()
     assert each.over
