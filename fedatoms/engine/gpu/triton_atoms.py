@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedatoms.engine.gpu.tiles import tile
 
-_MOST = 64  # filters at once
+_FILTERS = 64  # at once
 # Three tf32 products are as exact as one in float32, for which NVIDIA has no matrix units; AMD has.
 _PRECISE = "ieee" if torch.version.hip else "tf32x3"
 
@@ -23,8 +23,8 @@ def compose(coefficients: Tensor, atoms: Tensor, kind: torch.dtype) -> Tensor:
     filters = coefficients.new_empty(clients, out, *atoms.shape[2:], channels, dtype=kind)
     sizes, tiles = _composition(coefficients, atoms)
     with torch.cuda.device_of(atoms):
-        _compose[(triton.cdiv(channels, tiles[0]), out, clients)](
-            coefficients, atoms, filters, *sizes, *tiles, _precision(kind), num_warps=2
+        _compose[(triton.cdiv(out * channels, _FILTERS), clients)](
+            coefficients, atoms, filters, *sizes, _FILTERS, *tiles[1:], _precision(kind)
         )
     return filters
 
@@ -47,7 +47,7 @@ def share(coefficients: Tensor, atoms: Tensor, gradients: Tensor, parts: int) ->
 def _composition(coefficients: Tensor, atoms: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     _, out, channels, number = coefficients.shape
     entries = atoms[0, 0].numel()
-    return (out, channels, number, entries), (min(tile(channels), _MOST), tile(number), tile(entries))
+    return (out, channels, number, entries), (min(tile(channels), _FILTERS), tile(number), tile(entries))
 
 
 def _precision(kind: torch.dtype) -> str:
@@ -64,22 +64,22 @@ def _compose(
     channels,
     number: tl.constexpr,
     entries: tl.constexpr,
-    tile_i: tl.constexpr,
+    tile_f: tl.constexpr,
     tile_m: tl.constexpr,
     tile_n: tl.constexpr,
     precision: tl.constexpr,
 ):
-    o, client = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    i, m, n = tl.program_id(0) * tile_i + tl.arange(0, tile_i), tl.arange(0, tile_m), tl.arange(0, tile_n)
-    coefficients += (client * out + o) * channels * number
+    client = tl.program_id(1).to(tl.int64)
+    f = tl.program_id(0) * tile_f + tl.arange(0, tile_f)  # filter i of output o is number o * I + i
+    m, n = tl.arange(0, tile_m), tl.arange(0, tile_n)
+    coefficients += client * out * channels * number
     atoms += client * number * entries
-    filters += (client * out + o) * entries * channels
-    left = tl.load(
-        coefficients + i[:, None] * number + m[None, :], (i < channels)[:, None] & (m < number)[None, :], 0.0
-    )
+    inside = (f < out * channels)[:, None]
+    left = tl.load(coefficients + f[:, None] * number + m[None, :], inside & (m < number)[None, :], 0.0)
     right = tl.load(atoms + m[:, None] * entries + n[None, :], (m < number)[:, None] & (n < entries)[None, :], 0.0)
+    filters += client * out * channels * entries + (f // channels * entries * channels + f % channels)[:, None]
     product = tl.dot(left, right, input_precision=precision).to(filters.dtype.element_ty)
-    tl.store(filters + n[None, :] * channels + i[:, None], product, (i < channels)[:, None] & (n < entries)[None, :])
+    tl.store(filters + n[None, :] * channels, product, inside & (n < entries)[None, :])
 
 
 @triton.jit
