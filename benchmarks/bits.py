@@ -8,7 +8,7 @@ import argparse
 import json
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
@@ -49,6 +49,7 @@ class File(TypedDict):
 
     dataset: str
     rounds: int
+    epochs: int  # 0: those of the presets
     presets: dict[str, str]
     runs: list[Run]
     provenance: dict[str, object]
@@ -56,23 +57,29 @@ class File(TypedDict):
 
 def main() -> None:
     """Makes the runs that a file lacks, or writes the page."""
-    asked = _asked()
-    if asked.page:
+    wanted = asked()
+    if wanted.page:
         text = PAGE.read_text(encoding="utf-8")
         replace_file(PAGE, with_tables(text).encode())
         return
-    path = RESULTS / f"bits-{asked.dataset}.json"
-    found = _found(path, asked.dataset, asked.rounds)
-    for run in _runs(asked, {(run["network"], run["uploads"], run["seed"]) for run in found["runs"]}):
+    path = RESULTS / f"bits-{wanted.dataset}.json"
+    found = _found(path, wanted)
+    for run in _runs(wanted, {(run["network"], run["uploads"], run["seed"]) for run in found["runs"]}):
         found["runs"].append(run)
-        found["provenance"] = provenance_of(asked.device)
+        found["provenance"] = provenance_of(wanted.device)
         replace_file(path, (json.dumps(found, indent=2) + "\n").encode())
         print(json.dumps(run), flush=True)
 
 
+def read(path: Path) -> File:
+    """Reads the runs of a file."""
+    found: File = json.loads(path.read_text())
+    return found
+
+
 def with_tables(page: str) -> str:
     """Puts the tables of all files between the page's marks."""
-    tables = [table(json.loads(path.read_text())) for path in sorted(RESULTS.glob("bits-*.json"))]
+    tables = [table(read(path)) for path in sorted(RESULTS.glob("bits-*.json"))]
     between = re.compile(re.escape(MARKS[0]) + ".*" + re.escape(MARKS[1]), re.DOTALL)
     return between.sub(lambda _: f"{MARKS[0]}\n" + "\n".join(tables) + f"\n{MARKS[1]}", page)
 
@@ -80,10 +87,11 @@ def with_tables(page: str) -> str:
 def table(found: File) -> str:
     """Writes the means over seeds, and each difference to exact uploads with its paired interval of 95 %."""
     made = found["provenance"]
+    epochs = f" of {found['epochs']} local epoch{'s' * (found['epochs'] > 1)}" if found["epochs"] else ""
     seeds = sorted({run["seed"] for run in found["runs"]})
     lines = [
-        f"{found['dataset']}, {found['rounds']} rounds, seeds {', '.join(map(str, seeds))} ({made['device']}, torch "
-        f"{made['torch']}, fedatoms {made['fedatoms']}, commit {made['commit']}):\n",
+        f"{found['dataset']}, {found['rounds']} rounds{epochs}, seeds {', '.join(map(str, seeds))} ({made['device']}, "
+        f"torch {made['torch']}, fedatoms {made['fedatoms']}, commit {made['commit']}):\n",
         "| network | uploads | accuracy | to exact | uploaded MB | share | ms per round |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
@@ -106,24 +114,25 @@ def _of(found: File, network: str, uploads: str) -> list[Run]:
     return [run for run in found["runs"] if (run["network"], run["uploads"]) == (network, uploads)]
 
 
-def _runs(asked: argparse.Namespace, done: set[tuple[str, str, int]]) -> Iterator[Run]:
-    for seed in range(asked.seeds):
-        for network, name in NETWORKS[asked.dataset].items():
+def _runs(wanted: argparse.Namespace, done: set[tuple[str, str, int]]) -> Iterator[Run]:
+    for seed in range(wanted.seeds):
+        for network, name in NETWORKS[wanted.dataset].items():
             missing = [each for each in UPLOADS if (network, each, seed) not in done]
             if not missing:
                 continue
-            experiment = replace(_preset(asked, name), seed=seed)
+            experiment = replace(_preset(wanted, name), seed=seed)
             configure(experiment)
             runtime = prepare(simulation(experiment))
             for uploads in missing:  # one after the other: what is compiled for the first serves all
                 runtime = prepare(replace(runtime.sim, uploads=uploads), like=runtime)
-                accuracy, size, ms = _measured(runtime, asked.rounds)
+                accuracy, size, ms = _measured(runtime, wanted.rounds)
                 yield Run(network=network, uploads=uploads, seed=seed, accuracy=accuracy, bytes=size, ms=ms)
 
 
-def _preset(asked: argparse.Namespace, name: str) -> Experiment:
-    where = {"device": asked.device, "data_dir": asked.data_dir, "score": "server"}
-    return replace(preset(name), rounds=asked.rounds, **where)
+def _preset(wanted: argparse.Namespace, name: str) -> Experiment:
+    where = {"device": wanted.device, "data_dir": wanted.data_dir, "score": "server"}
+    usual = preset(name)
+    return replace(usual, rounds=wanted.rounds, epochs=wanted.epochs or usual.epochs, **where)
 
 
 def _measured(runtime: Runtime, until: int) -> tuple[float, int, float]:
@@ -138,24 +147,32 @@ def _measured(runtime: Runtime, until: int) -> tuple[float, int, float]:
     return statistics.fmean(scores), sum(total(record.up) for record in records), round(ms, 2)
 
 
-def _found(path: Path, dataset: str, count: int) -> File:
-    if path.exists():
-        found: File = json.loads(path.read_text())
-        if found["rounds"] != count:
-            raise SystemExit(f"{path} is of {found['rounds']} rounds. Use --rounds {found['rounds']}, or move it away.")
-        return found
-    return File(dataset=dataset, rounds=count, presets=NETWORKS[dataset], runs=[], provenance={})
+def _found(path: Path, wanted: argparse.Namespace) -> File:
+    empty = File(
+        dataset=wanted.dataset,
+        rounds=wanted.rounds,
+        epochs=wanted.epochs,
+        presets=NETWORKS[wanted.dataset],
+        runs=[],
+        provenance={},
+    )
+    found = read(path) if path.exists() else empty
+    if (found["rounds"], found["epochs"]) != (wanted.rounds, wanted.epochs):
+        raise SystemExit(f"{path} has {found['rounds']} rounds, epochs={found['epochs']}. Use these, or move it away.")
+    return found
 
 
-def _asked() -> argparse.Namespace:
+def asked(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dataset", choices=NETWORKS, default="digits")
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=0, help="local epochs; 0: those of the presets")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data-dir", default="data")
     parser.add_argument("--page", action="store_true", help="write the tables into docs/messages.md, and run nothing")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ def rounded(runtime: Runtime, state: State, block: list[int], reply: Reply) -> R
     """Returns a block's reply with its uploads as the server reads them, and as they are sent in few bits."""
     bits, start = BITS[runtime.sim.uploads], state.server.params
     draws = [address(runtime.sim.seed, "rounding", client, state.round) for client in block]
-    sent = sent_of(reply.upload, start, bits, torch.tensor(draws))
+    keys = trees.move(torch.tensor(draws), torch.device(runtime.sim.device))
+    sent = sent_of(reply.upload, start, bits, keys)
     return reply._replace(upload=received(sent, _one_of(reply.upload), start, bits), sent=sent)
 
 
@@ -49,7 +50,7 @@ def sent_of(uploads: Memory, start: Params, bits: int, keys: Tensor) -> Memory:
         if (kind, name) not in places:
             return leaf
         update = leaf - start[name] if kind == "params" else leaf
-        return encode(update, bits, trees.move(keys, leaf.device) + places[kind, name])
+        return encode(update, bits, keys + places[kind, name])
 
     return {kind: {name: sent(kind, name, leaf) for name, leaf in tree.items()} for kind, tree in uploads.items()}
 
