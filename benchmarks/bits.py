@@ -92,8 +92,8 @@ def table(found: File) -> str:
     lines = [
         f"{found['dataset']}, {found['rounds']} rounds{epochs}, seeds {', '.join(map(str, seeds))} ({made['device']}, "
         f"torch {made['torch']}, fedatoms {made['fedatoms']}, commit {made['commit']}):\n",
-        "| network | uploads | accuracy | to exact | uploaded MB | share | ms per round |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| network | uploads | accuracy | to exact | uploaded MB | share |",
+        "|---|---|---:|---:|---:|---:|",
     ]
     lines += [_line(found, network, uploads) for network in found["presets"] for uploads in UPLOADS]
     return "\n".join(lines) + "\n"
@@ -104,10 +104,9 @@ def _line(found: File, network: str, uploads: str) -> str:
     scores, exact = ({seed: run["accuracy"] for seed, run in each.items()} for each in (mine, base))
     change = gain(scores, exact)
     sent, all_of = (statistics.fmean(run["bytes"] for run in each.values()) for each in (mine, base))
-    ms = statistics.median(run["ms"] for run in mine.values())
     to_exact = "" if uploads == "exact" or change is None else short(change)
     cells = (f"{statistics.fmean(scores.values()):.2f}", to_exact, f"{sent / 1e6:.2f}", f"{sent / all_of:.3f}")
-    return f"| {network} | {uploads} | {' | '.join(cells)} | {ms:.0f} |"
+    return f"| {network} | {uploads} | {' | '.join(cells)} |"
 
 
 def _of(found: File, network: str, uploads: str) -> list[Run]:
