@@ -5,13 +5,13 @@ from typing import TypeVar
 
 from fedatoms.core import trees
 from fedatoms.core.options import Group
-from fedatoms.core.trees import Memory
+from fedatoms.core.trees import Params
 
 Bytes = dict[Group, int]
 Entry = TypeVar("Entry", bound=str)
 
 
-def bytes_of(message: Memory, labels: Mapping[str, Group]) -> Bytes:
+def bytes_of(message: Mapping[str, Params], labels: Mapping[str, Group]) -> Bytes:
     """Counts the bytes of a message by group; numbers, which belong to no group, with its first tensor.
 
     >>> from torch import zeros

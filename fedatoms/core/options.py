@@ -29,6 +29,7 @@ Pruning = Literal["median", "none"]  # when a search stops a trial early
 Scored = Literal["server", "selected", "all", "local", "personal"]
 Shape = Literal["constant", "cosine"]  # of a schedule of the learning rate
 SlowLocal = Literal["discard", "freeze", "keep"]
+Uploads = Literal["exact", "8-bit", "4-bit"]
 View = Literal["personal", "global"]
 Weighting = Literal["samples", "uniform"]
 
@@ -44,6 +45,7 @@ PLACES: tuple[Place, ...] = get_args(Place)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 SHAPES: tuple[Shape, ...] = get_args(Shape)
 SLOW_LOCALS: tuple[SlowLocal, ...] = get_args(SlowLocal)
+UPLOADS: tuple[Uploads, ...] = get_args(Uploads)
 VIEWS: tuple[View, ...] = get_args(View)
 WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 TRAINED_GROUPS: tuple[Group, ...] = tuple(group for group in GROUPS if group != "statistics")
@@ -57,6 +59,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "augment": get_args(Augment),
     "partition": get_args(Partition),
     "slow_local": SLOW_LOCALS,
+    "uploads": UPLOADS,
     "controls": CONTROLS,
     "own_test": get_args(OwnTest),
     "schedule": SHAPES,

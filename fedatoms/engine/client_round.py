@@ -68,6 +68,7 @@ class Reply(NamedTuple):
     memory: Memory
     losses: Tensor  # (S,) mean loss of each step, 0 where the step is padding
     steps: Tensor  # real steps
+    sent: Mapping[str, Params] = {}  # the upload as it crosses, if in few bits
 
 
 class Traces(NamedTuple):

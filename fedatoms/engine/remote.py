@@ -15,7 +15,7 @@ from fedatoms.engine.state import State
 class Contribution(NamedTuple):
     """What one client contributes to a round and keeps of it; no tensor has a client axis."""
 
-    upload: Memory  # empty if nothing travels
+    upload: Memory  # as it is sent; empty if nothing travels
     row: Client
     loss: float  # mean over its steps
 
@@ -29,7 +29,7 @@ def take_part(runtime: Runtime, state: State, client: int) -> Contribution:
     """Does one client's part of a round; ``state`` is what this client knows of the server's."""
 
     def collect(_: _Uploaded, now: State, block: list[int], reply: Reply, view: View) -> tuple[_Uploaded, Rows]:
-        upload = {kind: trees.unstack(tree, 0) for kind, tree in reply.upload.items()}
+        upload = {kind: trees.unstack(tree, 0) for kind, tree in (reply.sent or reply.upload).items()}
         row = kept_of(runtime, now, row_of(runtime, now, client), reply, 0, view)
         return _Uploaded(upload, [traces_of(reply, block)]), {client: now.clients.keep(client, row, now.round + 1)}
 

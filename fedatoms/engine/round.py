@@ -16,7 +16,7 @@ from fedatoms.core.ledger import Bytes
 from fedatoms.core.options import Group, View
 from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Memory, Params
-from fedatoms.engine import feature_exchange, server
+from fedatoms.engine import codes, feature_exchange, server
 from fedatoms.engine.client_round import Alignment, Job, Learner, Reply, Traces, finite_loss, rate_of, traces_of
 from fedatoms.engine.client_states import Client
 from fedatoms.engine.collected import Collected, joined
@@ -124,7 +124,8 @@ def train_shared(
         jobs = (job._replace(memory={**job.memory, **those}) for job, those in zip(jobs, targets, strict=True))
     waiting = iter(present)
     for reply in runtime.map_clients(learner, broadcast, jobs):
-        yield [next(waiting) for _ in reply.steps], reply
+        block = [next(waiting) for _ in reply.steps]
+        yield block, reply if runtime.sim.uploads == "exact" else codes.rounded(runtime, state, block, reply)
 
 
 def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
@@ -260,7 +261,7 @@ def _collect(
     got = got._replace(
         total=server.gather(got.total, reply.upload, weights_of(runtime.sim, block)),
         last_sum=_moved(runtime, got.last_sum, before, after),
-        up=ledger.add(got.up, ledger.bytes_of(reply.upload, runtime.layout.labels)),
+        up=ledger.add(got.up, ledger.bytes_of(reply.sent or reply.upload, runtime.layout.labels)),
         shared=[*got.shared, traces_of(reply, block)],
     )
     if runtime.sim.personal.collaboration is not None:

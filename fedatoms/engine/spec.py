@@ -21,6 +21,7 @@ from fedatoms.core.options import (
     Place,
     Precision,
     Scored,
+    Uploads,
     check_numbers,
     check_range,
     one_of,
@@ -55,6 +56,7 @@ class Simulation:
     objective: Objective = CLASSES
     fraction: float = 1.0
     failures: float = 0.0  # probability that a sampled client does not report
+    uploads: Uploads = "exact"  # or their updates rounded to few bits
     score: tuple[Scored, ...] | None = None  # None: the server's, and the mean of uploads where they are models
     seed: int = 0
     device: str = "cpu"
@@ -67,7 +69,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         _check_parts(self)
-        for name in ("map", "client_state", "precision"):
+        for name in ("map", "client_state", "precision", "uploads"):
             one_of(CHOICES[name], getattr(self, name), name)
         one_of(WEIGHTINGS, self.algorithm.weighting, "weighting")
         one_of(SLOW_LOCALS, self.exchange.slow_local, "slow_local")

@@ -17,6 +17,7 @@ from fedatoms.core.options import (
     PLACES,
     PRECISIONS,
     SLOW_LOCALS,
+    UPLOADS,
     check_range,
     one_of,
 )
@@ -101,6 +102,7 @@ def assemble(
         objective=objective_of(experiment) if objective is None else objective,
         fraction=experiment.fraction,
         failures=experiment.failures,
+        uploads=one_of(UPLOADS, experiment.uploads, "uploads"),
         score=scored_models(experiment, means=method.uploads_models),
         seed=experiment.seed,
         device=device_of(experiment),

@@ -106,6 +106,8 @@ class Experiment:
     slow_local: str = "discard"
     """The slow part on a client in a fast round: discard what was trained, freeze it, or keep it."""
     fixed: str = dataclasses.field(default="", metadata={"help": _FIXED})
+    uploads: str = "exact"
+    """Numbers of clients' uploads: exact, or updates rounded at random to 8 or 4 bits."""
     epochs: int = 5
     """Local epochs per round."""
     batch_size: int = 10

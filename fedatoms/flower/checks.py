@@ -9,6 +9,7 @@ from torch import nn
 from fedatoms.algorithms.base import Work
 from fedatoms.core import trees
 from fedatoms.core.trees import NUMBERS, Memory, Params
+from fedatoms.engine import codes
 from fedatoms.engine import server as server_side
 from fedatoms.engine.evaluation import from_numbers, score_of
 from fedatoms.engine.round import travelling
@@ -37,11 +38,12 @@ def check_answer(runtime: Runtime, state: State, answer: Answer | Missing, *, mo
     _check_samples(answer.samples, least=1, most=most)
     if not abs(answer.loss) <= LARGEST:
         raise Refused(f"its loss is {answer.loss}")
-    upload = _ordered(_expected(runtime, state), answer.upload)
+    expected = _expected(runtime, state)
+    upload = _ordered(expected, _decoded(runtime, state, expected, answer.upload))
     for name in sorted(variances(runtime.sim.model) & upload["statistics"].keys()):
         if (upload["statistics"][name] < 0).any():
             raise Refused(f"'statistics/{name}' is a variance and less than 0")
-    return answer._replace(upload=upload)
+    return answer._replace(upload=upload, sent=None if runtime.sim.uploads == "exact" else answer.upload)
 
 
 def check_score(objective: Objective, tested: Tested | Missing, *, most: int) -> Tested:
@@ -116,6 +118,19 @@ def _expected(runtime: Runtime, state: State) -> Memory:
     still = Work(params, torch.ones(()), trees.apply(lambda leaf: leaf.new_ones(()), params), one)
     upload, _ = algorithm.report(params, broadcast, algorithm.client_memory(params), still)
     return {**upload, "statistics": trees.restrict(runtime.network.statistics, sent)}
+
+
+def _decoded(runtime: Runtime, state: State, expected: Memory, sent: Memory) -> Memory:
+    """Reads an upload that was sent in few bits, or refuses what are no codes."""
+    if (uploads := runtime.sim.uploads) == "exact":
+        return sent
+    try:
+        codes.refuse_malformed(sent, expected, codes.BITS[uploads])
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    block = {kind: trees.lead(tree) for kind, tree in sent.items()}
+    found = codes.received(block, expected, state.server.params, codes.BITS[uploads])
+    return {kind: trees.unstack(tree, 0) for kind, tree in found.items()}
 
 
 def _ordered(expected: Memory, upload: Memory) -> Memory:

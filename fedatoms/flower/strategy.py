@@ -214,7 +214,7 @@ class FedAtoms(Strategy):
 
     def _recorded(self, number: int, answers: dict[int, Answer], chosen: int) -> Record:
         loss = sum(answer.loss for answer in answers.values()) / len(answers)
-        up = bytes_in(self.runtime, [each.upload for each in answers.values()])
+        up = bytes_in(self.runtime, [each.sent or each.upload for each in answers.values()])
         down = bytes_in(self.runtime, [order.down for order, _ in self._sent])
         refused = sum(size.arrays for size in self._received) - sum(up.values())
         extra: dict[str, dict[str, object]] = {

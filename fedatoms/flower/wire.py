@@ -43,6 +43,7 @@ class Answer(NamedTuple):
     samples: int
     loss: float
     upload: Memory
+    sent: Memory | None = None  # the upload as it came, if it was in few bits
 
 
 class Tested(NamedTuple):
@@ -181,7 +182,7 @@ def read_answer(content: RecordDict) -> Answer | Missing:
     """Inverts ``write_answer`` and ``write_missing``.
 
     >>> read_answer(write_answer(Answer(3, 50, 0.5, {"params": {"w": torch.ones(1)}})))
-    Answer(round=3, samples=50, loss=0.5, upload={'params': {'w': tensor([1.])}})
+    Answer(round=3, samples=50, loss=0.5, upload={'params': {'w': tensor([1.])}}, sent=None)
     >>> read_answer(write_missing(Missing(3, ["atoms"], lost=False)))
     Missing(round=3, groups=['atoms'], lost=False)
     """

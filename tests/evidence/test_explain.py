@@ -491,3 +491,11 @@ def test_the_layers_of_a_network_are_named_once_where_they_are_tied() -> None:
     model.conv1.atoms = model.conv2.atoms
     assert [layer.atoms for layer in layers_of(model)] == ["conv1.atoms", "conv1.atoms"]
     assert len(layers_of(simulation(TINY).model)) == 2
+
+
+def test_a_replay_has_the_uploads_as_the_server_reads_them() -> None:
+    sim = Simulation(small_net(atoms=4), clients_of(), uploads="4-bit")
+    done = replay(prepare(sim), play(sim, 1))
+    for name, leaf in done.after.server.params.items():
+        mean = sum(weight * model[name] for weight, model in zip(done.weights, done.models, strict=True))
+        assert torch.allclose(mean, leaf, rtol=0, atol=1e-12), name

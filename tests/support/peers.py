@@ -85,6 +85,8 @@ def everything(*, slow: bool) -> dict[str, Simulation]:
     sims["most fail"] = simulation(algorithm=algorithm("scaffold"), failures=0.7, score=("server", "all"))
     sims["local"] = simulation(exchange=EXCHANGES["every round"], score=("server", "local"))
     sims["local, most fail"] = simulation(failures=0.7, score=("server", "all", "local"))
+    sims["8-bit"] = simulation(algorithm=algorithm("scaffold"), uploads="8-bit", score=("server", "all"))
+    sims["4-bit"] = simulation(algorithm=algorithm("fednova"), exchange=EXCHANGES["keep"], uploads="4-bit")
     sims["read late"] = simulation(data=read_late())
     return sims
 

@@ -12,6 +12,7 @@ from fedatoms.core import trees
 from fedatoms.core.run_files import CHECKPOINT, EXPERIMENT, RESULT, checkpoints
 from fedatoms.core.trees import Params
 from fedatoms.engine.client_round import Job, Learner, Reply
+from fedatoms.engine.codes import rounded
 from fedatoms.engine.round import advance, select, weights_of
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.state import Record, State
@@ -64,15 +65,18 @@ def open_run(run: Path, changes: Mapping[str, object], scratch: Path) -> Opened:
 def replay(runtime: Runtime, state: State) -> Replay:
     """Runs the next round as the run itself would, bit for bit, and keeps the clients' uploads."""
     sim, uploads = runtime.sim, list[Params]()
+    clients = select(sim, state.round)[1]
+    waiting = iter(clients)
 
     def listening(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
         for reply in runtime.map_clients(learner, broadcast, jobs):
             if learner.algorithm is sim.algorithm:  # not a phase that trains what stays on the client
-                uploads.extend(_uploads(reply))
+                block = [next(waiting) for _ in reply.steps]
+                exact = sim.uploads == "exact"
+                uploads.extend(_uploads(reply if exact else rounded(runtime, state, block, reply)))
             yield reply
 
     after, record = advance(runtime._replace(map_clients=listening), state)
-    clients = select(sim, state.round)[1]
     weights = weights_of(sim, clients).double()
     models = [{**state.server.params, **upload} for upload in uploads]
     return Replay(state, after, record, clients, weights / weights.sum(), models)
