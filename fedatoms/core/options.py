@@ -30,6 +30,7 @@ Scored = Literal["server", "selected", "all", "local", "personal"]
 Shape = Literal["constant", "cosine"]  # of a schedule of the learning rate
 SlowLocal = Literal["discard", "freeze", "keep"]
 View = Literal["personal", "global"]
+Watcher = Literal["tensorboard", "mlflow", "wandb"]
 Weighting = Literal["samples", "uniform"]
 
 CONTROLS: tuple[Controls, ...] = get_args(Controls)
@@ -45,6 +46,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 SHAPES: tuple[Shape, ...] = get_args(Shape)
 SLOW_LOCALS: tuple[SlowLocal, ...] = get_args(SlowLocal)
 VIEWS: tuple[View, ...] = get_args(View)
+WATCHERS: tuple[Watcher, ...] = get_args(Watcher)
 WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 TRAINED_GROUPS: tuple[Group, ...] = tuple(group for group in GROUPS if group != "statistics")
 MEANS_SCORED: tuple[Scored, ...] = ("selected", "all")  # means of uploads
