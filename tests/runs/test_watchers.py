@@ -116,8 +116,10 @@ def test_a_store_has_the_numbers_of_every_round_also_of_a_run_that_was_resumed(n
     assert close(in_folder(folder), theirs) and sorted(theirs["loss/train"]) == [1, 2, 3, 4, 5]
 
 
-def test_there_is_a_way_to_open_every_watcher_and_an_extra_of_its_name() -> None:
+def test_every_watcher_is_tested_and_has_at_most_40_lines() -> None:
     assert tuple(watchers.WATCHERS) == WATCHERS and list(READERS) == list(WATCHERS)
+    for path in Path(watchers.__file__).parent.glob("_[a-z]*.py"):
+        assert len(path.read_text().splitlines()) <= 40, path
 
 
 @pytest.mark.parametrize("name", WATCHERS)
