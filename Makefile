@@ -13,7 +13,7 @@ CHROMIUM := timeout 300 sh -c "apt-get update && DEBIAN_FRONTEND=noninteractive 
 # Modules are compiled once, whatever the shell says: tests start a hundred interpreters.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow federation hostile lint format types bench clean
+.PHONY: demo test test-slow federation hostile lint format types bench docs dist clean
 
 demo: .venv/installed
 	$(BIN)/fedatoms demo
@@ -45,14 +45,21 @@ types: .venv/installed-for-tests
 bench: .venv/installed
 	$(BIN)/fedatoms bench
 
+docs: .venv/installed-for-tests # the site, in site/; any broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+dist: .venv/installed-for-tests # sources and wheel, in dist/
+	rm -rf dist build
+	$(BIN)/python -m build --no-isolation
+
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 .venv/installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) $(EDITABLE) .
+	$(INSTALL) $(EDITABLE) ".[plot]"
 	touch $@
 
 .venv/installed-for-tests: pyproject.toml constraints.txt | $(BIN)/python

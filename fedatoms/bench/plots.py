@@ -6,11 +6,13 @@ from pathlib import Path
 
 from fedatoms.bench.results import LENET, Row
 from fedatoms.bench.standings import factor, family
+from fedatoms.core.extras import need
 from fedatoms.runs.plots import COLOURS, GREYS
 
 
 def contest_plot(rows: Sequence[Row], path: Path, title: str) -> None:
     """Draws client-steps per second of every contestant in every cell, as bars on a logarithmic axis, with factors."""
+    need("a chart", "plot", "matplotlib")
     import matplotlib
 
     matplotlib.use("Agg")

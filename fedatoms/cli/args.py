@@ -38,7 +38,7 @@ GROUPS = {  # of the flags of an experiment, in the order of their help
     ),
     "scoring": ("score", "eval_every", "own_test"),
     "machine": ("seed", "device", "precision", "deterministic", "threads", "map", "block", "client_state"),
-    "output": ("name", "out", "checkpoint_every", "tensorboard"),
+    "output": ("name", "out", "checkpoint_every", "tensorboard", "watch"),
 }
 MOST = 10  # values of a range that a message spells out
 WHOLE = {*LIST_FIELDS, *PATH_FIELDS, "where"}  # a comma in these belongs to the value

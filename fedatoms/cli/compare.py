@@ -10,6 +10,7 @@ from tyro.conf import arg
 from fedatoms.cli.args import axes, before_flags, grid, typed
 from fedatoms.cli.console import line, repeatable, say, suggest, terminal, watching_many
 from fedatoms.cli.parsing import Job, Options, as_typed
+from fedatoms.core.extras import need
 from fedatoms.core.options import TOGETHER, check_range
 from fedatoms.core.outputs import check_output
 from fedatoms.core.run_files import CLIENTS
@@ -127,6 +128,7 @@ def _check(experiments: list[Experiment], plot: Path | None) -> None:
     if plot is not None and plot.suffix not in FORMATS:
         raise ValueError(f"--plot {plot} does not end in {', '.join(FORMATS)}. Use for example --plot plot.png.")
     if plot is not None:
+        need(f"--plot {plot}", "plot", "matplotlib")
         check_output(plot)
     if any(experiment.name for experiment in experiments):
         raise ValueError("--name cannot name the runs of a comparison: each has its own folder in --out. Leave it out.")

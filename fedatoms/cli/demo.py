@@ -8,6 +8,7 @@ from fedatoms.cli.args import axes, grid
 from fedatoms.cli.compare import compared
 from fedatoms.cli.console import suggest, terminal
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.core.extras import has, how_to_add
 from fedatoms.core.lookup import counted
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import DEMO
@@ -19,7 +20,7 @@ def options(words: Sequence[str]) -> Options:
     """Returns the options: the axes of a comparison, with the demonstration as defaults."""
 
     def demo(*, given: Annotated[object, axes(DEMO, AXES)]) -> Job:
-        """Trains FedAvg with and without atoms on built-in data, then shows a table and a plot.
+        """Trains FedAvg with and without atoms on built-in data, then shows a table and, with Matplotlib, a plot.
 
         It takes about a minute. Flags are those of `fedatoms run`, with commas between values.
         """
@@ -35,9 +36,12 @@ def _demo(experiments: list[Experiment]) -> int:
         f"{first.algorithm} on {first.dataset}: {first.clients} clients with {first.classes_per_client} classes each, "
         f"{first.fraction:.0%} of them sampled per round, {counted(first.rounds, 'round')}."
     )
-    compared(experiments, f"{first.algorithm} with and without atoms", Path(first.out) / "demo.png", verdict=True)
+    draws, console = has("matplotlib"), terminal()
+    plot = Path(first.out) / "demo.png" if draws else None
+    compared(experiments, f"{first.algorithm} with and without atoms", plot, verdict=True)
     suggest(
-        terminal(),
+        console,
+        *([] if draws else [(how_to_add("plot"), "and the same command again: a plot too")]),
         (f"fedatoms report {first.out}", "curves and tables of these runs on one page"),
         ("fedatoms run fedavg-atoms", "one experiment; `fedatoms presets` lists more"),
     )

@@ -8,6 +8,7 @@ from tyro.conf import arg
 
 from fedatoms.cli.console import line, suggest, terminal, working
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.core.extras import how_to_add
 from fedatoms.core.options import Export
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _network(run: Path, client: int | None) -> "nn.Module":
 
 def _checked(done: "Exported") -> str:
     if done.difference is None:
-        return 'none, as onnxruntime is not here. In a clone, type pip install ".[export]"'
+        return f"none, as onnxruntime is not here. Type: {how_to_add('export')}"
     return f"outputs lie {done.difference:.1e} from the network's at most"
 
 

@@ -1,6 +1,5 @@
 """fedatoms flower new | keys | demo: a real federation."""
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from tyro.conf import FlagCreatePairsOff, arg
 
 from fedatoms.cli.console import counting, line, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.core.extras import need
 from fedatoms.core.lookup import counted
 from fedatoms.core.options import check_range
 
@@ -119,5 +119,4 @@ def _demo(nodes: int, rounds: int, *, tls: bool) -> int:
 
 
 def _check_flower() -> None:
-    if importlib.util.find_spec("flwr") is None:
-        raise ValueError('Flower is not installed. In a clone, type pip install ".[flower]".')
+    need("a federation", "flower", "flwr")

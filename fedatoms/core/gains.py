@@ -1,8 +1,11 @@
 """Gains with their uncertainty: paired by seed, a 95 % interval, and which side of a bar it lies on. No torch."""
 
+import itertools
 import math
+import operator
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Literal, NamedTuple
 
 LEVEL = 0.95
@@ -99,15 +102,26 @@ def pool(cells: Iterable[Sequence[float]]) -> Pooled | None:
     return Pooled(math.sqrt(squares / degrees), degrees) if degrees else None
 
 
+@cache
 def student(degrees: int) -> float:
     """Returns the quantile of Student's t that a two-sided interval of 95 % needs.
 
     >>> round(student(2), 3), round(student(16), 3)
     (4.303, 2.12)
     """
-    from scipy.special import stdtrit  # not at the top: it takes a while, and only intervals need it
+    low, high = 0.0, math.pi / 2  # the angle whose tangent is t / √degrees
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if _within(middle, degrees) < LEVEL else (low, middle)
+    return math.tan(high) * math.sqrt(degrees)
 
-    return float(stdtrit(degrees, (1 + LEVEL) / 2))
+
+def _within(angle: float, degrees: int) -> float:
+    """Returns the probability that t lies within ± √degrees · tan(angle) (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    odd, cosine = degrees % 2, math.cos(angle)
+    steps = ((k - 1) / k * cosine**2 for k in range(2 + odd, degrees - 1, 2))
+    terms = itertools.accumulate(steps, operator.mul, initial=cosine**odd)
+    total = math.sin(angle) * math.fsum(itertools.islice(terms, degrees // 2))  # one degree has no terms
+    return (angle + total) * 2 / math.pi if odd else total
 
 
 def beyond(one: Gain, bar: float = 0.0, *, below: bool = False) -> State:

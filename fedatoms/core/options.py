@@ -31,6 +31,7 @@ Shape = Literal["constant", "cosine"]  # of a schedule of the learning rate
 SlowLocal = Literal["discard", "freeze", "keep"]
 Uploads = Literal["exact", "8-bit", "4-bit"]
 View = Literal["personal", "global"]
+Watcher = Literal["tensorboard", "mlflow", "wandb"]
 Weighting = Literal["samples", "uniform"]
 
 CONTROLS: tuple[Controls, ...] = get_args(Controls)
@@ -47,6 +48,7 @@ SHAPES: tuple[Shape, ...] = get_args(Shape)
 SLOW_LOCALS: tuple[SlowLocal, ...] = get_args(SlowLocal)
 UPLOADS: tuple[Uploads, ...] = get_args(Uploads)
 VIEWS: tuple[View, ...] = get_args(View)
+WATCHERS: tuple[Watcher, ...] = get_args(Watcher)
 WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 TRAINED_GROUPS: tuple[Group, ...] = tuple(group for group in GROUPS if group != "statistics")
 MEANS_SCORED: tuple[Scored, ...] = ("selected", "all")  # means of uploads

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from fedatoms.core.border import as_path, read_bytes
+from fedatoms.core.extras import how_to_add
 from fedatoms.core.lookup import find, one_line, some
 from fedatoms.data.idx import read_idx
+from fedatoms.data.npz import open_npz
 from fedatoms.data.pictures import OtherSize, Unreadable, read_picture
 from fedatoms.data.safe_pickle import AGAIN, read_pickle
 
@@ -105,10 +107,8 @@ def _find(path: Path) -> Path | None:
 
 
 def _digits(_: Path) -> tuple[_Part, _Part, int]:
-    from sklearn.datasets import load_digits  # slow to import
-
-    digits = load_digits()
-    x, y = digits.images[:, None].astype(np.uint8), digits.target.astype(np.int64)
+    with open_npz(Path(__file__).with_name("digits.npz"), "x", "y") as digits:
+        x, y = digits.read("x")[:, None].astype(np.uint8), digits.read("y").astype(np.int64)
     test = np.zeros(len(y), dtype=bool)
     test[np.argsort(y, kind="stable")[::5]] = True  # every fifth image of each class
     return (x[~test], y[~test]), (x[test], y[test]), 10
@@ -204,7 +204,7 @@ def _jpeg(path: Path) -> _Pixels:
         return read_picture(path, ("JPEG",), "RGB", (64, 64)).transpose(2, 0, 1)
     except ImportError:
         raise ValueError(
-            'Tiny-ImageNet is made of JPEG files, which Pillow reads. In a clone, type pip install ".[images]".'
+            f"Tiny-ImageNet is made of JPEG files, which Pillow reads. Type: {how_to_add('images')}"
         ) from None
     except (Unreadable, OSError) as error:
         raise ValueError(f"{path} is not a readable JPEG file ({one_line(error)}). {AGAIN}") from None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedatoms.core.border import as_path
+from fedatoms.core.extras import how_to_add
 from fedatoms.core.lookup import one_line
 from fedatoms.data.npz import Header, open_npz
 from fedatoms.data.pictures import OtherSize, Unreadable, read_picture
@@ -162,9 +163,7 @@ def _decode(path: Path, wanted: Wanted) -> _Pixels:
     try:
         pixels = read_picture(path, FORMATS, "L" if channels == 1 else "RGB", (width, height))
     except ImportError:
-        raise ValueError(
-            'Pillow reads image files, and is not here. In a clone, type pip install ".[images]".'
-        ) from None
+        raise ValueError(f"Pillow reads image files, and is not here. Type: {how_to_add('images')}") from None
     except (Unreadable, OSError) as error:
         raise ValueError(
             f"{path} is not a readable image: {one_line(error)}. Convert it to PNG, or take it out of the folder."

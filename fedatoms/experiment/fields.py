@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
-from fedatoms.core.options import MODELS_SCORED, TRAINED_GROUPS
+from fedatoms.core.options import MODELS_SCORED, TRAINED_GROUPS, WATCHERS
 from fedatoms.objectives import TABLE as OBJECTIVES
 from fedatoms.optimisers import TABLE as OPTIMISERS
 from fedatoms.personal import TABLE as PERSONAL
@@ -12,14 +12,14 @@ from fedatoms.personal import TABLE as PERSONAL
 ATOM_FIELDS = ("parametrisation", "atoms", "init", "where", "atoms_lr", "atoms_decay")  # how a network is decomposed
 EXECUTION_FIELDS = frozenset(  # how and where to compute: no part of what is computed
     {"data_dir", "weights", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard"}
-    | {"name", "out"}
+    | {"watch", "name", "out"}
 )
 LENGTH_FIELDS = ("rounds", "eval_every")  # a resumed run may change these, and EXECUTION_FIELDS
 TOLD_FIELDS = frozenset(  # may differ among runs whose clients are trained in one block
     {"seed", "lr", "lr_decay", "atoms_lr", "partition", "clients", "classes_per_client", "distinct", "dirichlet"}
     | {"unbalanced", "fraction", "failures"}
 )
-LIST_FIELDS = frozenset({"fast", "fixed", "score"})  # names with commas between them
+LIST_FIELDS = frozenset({"fast", "fixed", "score", "watch"})  # names with commas between them
 PATH_FIELDS = ("data_dir", "weights", "out")  # folders and files of this machine: no part of a result
 OWN = "own"  # the data set of an experiment whose data and network only the caller's code can make
 
@@ -29,6 +29,7 @@ _CONTROLS = (
 )
 _FIXED = f"Groups that are never trained and never sent, of {','.join(TRAINED_GROUPS)}; empty: none."
 _SCORE = f"Models to score, of {','.join(MODELS_SCORED)}; auto takes what fits the method and the number of clients."
+_WATCH = f"Where to show every round too, of {','.join(WATCHERS)}; each is an extra, such as fedatoms[mlflow]."
 
 
 class Implied(str):
@@ -155,7 +156,8 @@ class Experiment:
     checkpoint_every: int = 10
     """Save a checkpoint every so many rounds, and at the end or Ctrl-C."""
     tensorboard: bool = False
-    """Write TensorBoard events too (needs fedatoms[tensorboard])."""
+    """Write TensorBoard events too, as --watch tensorboard does."""
+    watch: str = dataclasses.field(default="", metadata={"help": _WATCH})
     name: str = ""
     """Name of the run's folder; empty makes one from the experiment."""
     out: str = "runs"

@@ -17,7 +17,7 @@ ADDED_LATER = frozenset(  # no part of an identity at their defaults: results fr
 )
 ABSENT_IN_OLDER_FILES = ADDED_LATER | {  # such a file means the default
     *("holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"),
-    *("own_test", "precision"),
+    *("own_test", "precision", "watch"),
 }
 OPTIONAL = ABSENT_IN_OLDER_FILES.union(PATH_FIELDS)
 FIELDS = tuple(field.name for field in dataclasses.fields(Experiment))

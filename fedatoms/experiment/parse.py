@@ -3,7 +3,17 @@
 import re
 from fractions import Fraction
 
-from fedatoms.core.options import GLOBAL_MODELS, GROUPS, MODELS_SCORED, TRAINED_GROUPS, Group, Scored, listed
+from fedatoms.core.options import (
+    GLOBAL_MODELS,
+    GROUPS,
+    MODELS_SCORED,
+    TRAINED_GROUPS,
+    WATCHERS,
+    Group,
+    Scored,
+    Watcher,
+    listed,
+)
 from fedatoms.experiment.fields import OWN, Experiment
 
 MANY_CLIENTS = 1000  # beyond these, the last model of every client is not kept unless it is asked for
@@ -67,6 +77,16 @@ def fixed_groups(experiment: Experiment) -> tuple[Group, ...]:
     ((), ('atoms', 'head'))
     """
     return listed(TRAINED_GROUPS, experiment.fixed, "fixed", "group") if experiment.fixed else ()
+
+
+def watchers_of(experiment: Experiment) -> tuple[Watcher, ...]:
+    """Returns the watchers of a run, each once.
+
+    >>> watchers_of(Experiment(watch="mlflow, wandb")), watchers_of(Experiment(tensorboard=True))
+    (('mlflow', 'wandb'), ('tensorboard',))
+    """
+    wanted = listed(WATCHERS, experiment.watch, "watch", "watcher") if experiment.watch else ()
+    return tuple(name for name in WATCHERS if name in wanted or (name == "tensorboard" and experiment.tensorboard))
 
 
 def made_by_caller(experiment: Experiment) -> bool:

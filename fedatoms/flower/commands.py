@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import fedatoms
+from fedatoms.core.extras import how_to_add
 from fedatoms.flower.keys import Certificates, NodeKey
 
 Value = str | int | float | bool
@@ -100,7 +101,7 @@ def program(name: str, env: Mapping[str, str]) -> str:
     """Finds a program of Flower, next to this Python first."""
     found = shutil.which(name, path=env["PATH"])
     if found is None:
-        raise FileNotFoundError(f"{name} is not installed. Type in a clone: pip install '.[flower]'")
+        raise FileNotFoundError(f"{name} is not installed. Type: {how_to_add('flower')}")
     return found
 
 

@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatoms.core.border import as_path
+from fedatoms.core.extras import has, need
 from fedatoms.core.files import write_named
 from fedatoms.core.inputs import Inputs, leaves, output_of
 from fedatoms.core.lookup import first_line
@@ -97,10 +97,7 @@ def _written(plain: nn.Module, batches: Batches | None, to: Export) -> tuple[byt
 
 
 def _as_onnx(model: nn.Module, example: Inputs) -> tuple[bytes, Run | None]:
-    if missing := [name for name in ("onnx", "onnxscript") if find_spec(name) is None]:
-        raise ValueError(
-            f'to=onnx needs {" and ".join(missing)}. In a clone, type pip install ".[export]", or use to=torch-export.'
-        )
+    need("to=onnx", "export", "onnx", "onnxscript", otherwise=", or use to=torch-export")
     given, named = arguments(example)
     with _exporting("onnx"):
         program = torch.onnx.export(
@@ -115,7 +112,7 @@ def _as_onnx(model: nn.Module, example: Inputs) -> tuple[bytes, Run | None]:
         )
         assert program is not None
         data: bytes = program.model_proto.SerializeToString()
-        return data, _onnx_runner(data) if find_spec("onnxruntime") else None
+        return data, _onnx_runner(data) if has("onnxruntime") else None
 
 
 def _onnx_runner(data: bytes) -> Run:

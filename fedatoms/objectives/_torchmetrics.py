@@ -3,12 +3,12 @@
 import copy
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from fedatoms.core.extras import need
 from fedatoms.core.lookup import shown
 from fedatoms.objectives.base import Metric, no_rows
 
@@ -85,8 +85,7 @@ class Gathered:
 
 
 def _check(metric: object) -> None:
-    if find_spec("torchmetrics") is None:
-        raise ValueError('torchmetrics is not installed. In a clone, type pip install ".[metrics]".')
+    need("this metric", "metrics", "torchmetrics")
     import torchmetrics
 
     if not isinstance(metric, torchmetrics.Metric):

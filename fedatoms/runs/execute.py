@@ -41,8 +41,8 @@ from fedatoms.runs.rounds import (
     row_of,
 )
 from fedatoms.runs.states import has_begun, noting_failure
-from fedatoms.runs.tensorboard_log import check_tensorboard, tensorboard
 from fedatoms.runs.together import is_due, lead
+from fedatoms.runs.watchers import check_watchers, watching
 
 Say = Callable[[str], None]
 Known = Callable[[], Result | None]
@@ -77,7 +77,7 @@ def run(
     _check_experiment(experiment)
     experiment = pinned(experiment)
     folder, engine = run_folder(experiment), engine or Engine()
-    check_tensorboard(experiment)
+    check_watchers(experiment)
     sim = engine.simulation(experiment, folder / CLIENTS)  # bad input fails here: nothing is written
     with locked(folder, engine.if_locked):
         if (found := known()) is not None:
@@ -110,6 +110,7 @@ def resume(
     if engine.rounds is rounds and is_remote(folder):
         raise ValueError(f"{folder} is a run on nodes, which hold its clients' states. Continue it with {RESUME}.")
     new = _changed(folder, changes)
+    check_watchers(new)
     sim = engine.simulation(new, folder / CLIENTS)
     with locked(folder, engine.if_locked):
         if (found := known()) is not None:
@@ -211,13 +212,12 @@ def _train(run: _Run, loaded: Loaded, began: float, seal: int) -> State:
     """Runs the rounds that are left, with a line for each; saves checkpoints, also at the end and on Ctrl-C."""
     (experiment, runtime, folder, engine, watch), state = run, loaded.state
     checkpoints = Checkpoints(folder / CHECKPOINT, trajectory(experiment), loaded, engine.peers)
-    watchers = [each for each in (watch, tensorboard(experiment, folder, state.round)) if each is not None]
 
     def save_state() -> None:
         lines.save(state.round)
         checkpoints.save(state, time.perf_counter() - began)
 
-    with Writer(folder, state.round, seal) as lines:
+    with Writer(folder, state.round, seal) as lines, watching(experiment, folder, state.round) as show:
         try:
             for progress in engine.rounds(runtime, state, experiment.rounds, experiment.eval_every):
                 lines.append(row_of(progress))
@@ -225,8 +225,9 @@ def _train(run: _Run, loaded: Loaded, began: float, seal: int) -> State:
                 checkpoints.note(state.clients)
                 if is_due(experiment, state.round):
                     save_state()
-                for each in watchers:
-                    each(progress)
+                for each in (watch, show):
+                    if each is not None:
+                        each(progress)
         except KeyboardInterrupt:
             save_state()
             raise

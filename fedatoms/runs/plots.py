@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedatoms.core.extras import need
 from fedatoms.core.files import write_named
 from fedatoms.runs.comparison import Line, compared_model, curve, scored_on
 
@@ -21,6 +22,7 @@ GREYS = ("#555555", "#999999", "#bbbbbb")
 
 def score_plot(lines: Sequence[Line], path: Path, title: str) -> None:
     """Draws scores over rounds, one line per experiment: the mean over seeds, and their range as a band."""
+    need("a plot", "plot", "matplotlib")
     import matplotlib
 
     matplotlib.use("Agg")

@@ -31,7 +31,7 @@ from fedatoms.runs.lock import FILE
 from fedatoms.runs.personal_models import train_personal
 
 Build = Callable[[Experiment, Path], Simulation]
-OF_A_MACHINE = frozenset({"data_dir", "weights", "out", "device", "map", "block", "threads", "tensorboard"})
+OF_A_MACHINE = frozenset({"data_dir", "weights", "out", "device", "map", "block", "threads", "tensorboard", "watch"})
 PATIENCE = 30.0  # seconds until another machine must see the folder: some file systems remember what was not there
 NOTHING = -1  # what process 0 says in the place of a round if there is nothing to do
 

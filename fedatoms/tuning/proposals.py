@@ -5,11 +5,11 @@ of the trial. So nothing but the study's own file is needed to go on, and what a
 would have proposed.
 """
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from fedatoms.core.extras import need
 from fedatoms.core.randomness import address
 from fedatoms.tuning.space import Axis, Between, Settings, points, size_of
 from fedatoms.tuning.studies import Plan, Study, Trial
@@ -32,9 +32,9 @@ class Proposal(NamedTuple):
 
 def check_optuna(plan: Plan) -> None:
     """Refuses a search that needs Optuna where it is not installed; a grid without pruning needs none."""
-    if _needs_optuna(plan) and importlib.util.find_spec("optuna") is None:
+    if _needs_optuna(plan):
         others = ", or use --prune none: a grid of lists can do without" if plan.is_grid else ""
-        raise ValueError(f"this search needs the package optuna. Type: pip install optuna{others}")
+        need("this search", "tune", "optuna", otherwise=others)
 
 
 def propose(study: Study) -> Proposal:

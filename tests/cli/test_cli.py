@@ -1,6 +1,6 @@
 """The command line: what a user types and sees, and what a mistake costs: one line, exit status 2, nothing written."""
 
-import importlib
+import importlib.util
 import io
 import json
 import os
@@ -694,6 +694,20 @@ def test_the_demo_measures_and_says_so_plainly(capsys: pytest.CaptureFixture[str
     assert "more because" not in capsys.readouterr().out
 
 
+def test_without_matplotlib_the_demo_has_its_table_and_says_how_to_get_the_plot(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "matplotlib" else find(name))
+    assert main(["demo", "--rounds", "1", "--seeds", "0", "--epochs", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "Measured, atoms against plain" in said and 'pip install "fedatoms[plot]"' in said
+    assert not Path("runs/demo/demo.png").exists()
+    said = mistake(["compare", *QUICK, "--rounds", "1", "--plot", "plot.png", "--out", "other"], capsys)
+    assert said.startswith('fedatoms: --plot plot.png needs matplotlib. Type: pip install "fedatoms[plot]"')
+    assert not Path("other").exists()
+
+
 def test_a_signal_that_is_ignored_stays_so() -> None:
     code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from fedatoms.cli import main;"
     code += "main(['flower', '--help']); assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN"
@@ -760,7 +774,7 @@ def test_a_mistake_with_flower_costs_one_line(
 
 def test_flower_says_how_to_install_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert 'pip install ".[flower]"' in mistake(["flower", "demo"], capsys)
+    assert 'pip install "fedatoms[flower]"' in mistake(["flower", "demo"], capsys)
     assert main(["flower"]) == 0 and "docs/federation.md" in capsys.readouterr().out
 
 

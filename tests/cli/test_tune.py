@@ -109,7 +109,7 @@ def test_without_optuna_a_line_says_what_to_type(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     said = mistake(["tune", *SMALL, "--over", "lr=0.1..1"], capsys)
-    assert "Type: pip install optuna" in said
+    assert 'Type: pip install "fedatoms[tune]"' in said
 
 
 def test_a_search_in_which_nothing_finishes_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,13 @@ def test_quantiles_are_those_of_the_printed_tables(degrees: int, printed: float)
     assert student(degrees) == pytest.approx(printed, abs=5e-4)
 
 
+@pytest.mark.parametrize("degrees", [*range(1, 40), 1000, 1001])
+def test_quantiles_are_those_of_scipy(degrees: int) -> None:
+    from scipy.special import stdtrit
+
+    assert student(degrees) == pytest.approx(stdtrit(degrees, 0.975), rel=1e-11)
+
+
 @pytest.mark.parametrize("values", [[1.0, 2.0], [0.5, 0.25, -1.0], [1.0, 2.0, 4.0, 8.0, 16.0]])
 def test_it_is_the_interval_that_scipy_gives(values: list[float]) -> None:
     from scipy import stats

@@ -315,6 +315,18 @@ def test_digits_are_stratified_and_their_constants_are_true() -> None:
     assert recipe.std[0] == pytest.approx(x.std(correction=0).item(), abs=1e-5)
 
 
+def test_digits_are_bit_for_bit_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    theirs, ours = load_digits(), load("digits")
+    rows = np.concatenate([ours.x.numpy(), ours.test_x.numpy()])[:, 0]
+    labels = np.concatenate([ours.y.numpy(), ours.test_y.numpy()])
+    test = np.zeros(len(labels), dtype=bool)
+    test[np.argsort(theirs.target, kind="stable")[::5]] = True
+    assert np.array_equal(rows, np.concatenate([theirs.images[~test], theirs.images[test]]))
+    assert np.array_equal(labels, np.concatenate([theirs.target[~test], theirs.target[test]]))
+
+
 def idx(array: np.ndarray) -> bytes:
     return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}i", *array.shape) + array.tobytes()
 
@@ -422,5 +434,5 @@ def test_wrong_tiny_imagenet_files_are_named(tmp_path: Path) -> None:
 def test_without_pillow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tiny(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ValueError, match=r'pip install "\.\[images\]"'):
+    with pytest.raises(ValueError, match=r'pip install "fedatoms\[images\]"'):
         load("tiny-imagenet", tmp_path)

@@ -431,7 +431,7 @@ def test_without_ray_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["reproduce", "iid", *TINY, "--on", "ray"]) == 2
-    assert 'pip install ".[ray]"' in capsys.readouterr().err
+    assert 'pip install "fedatoms[ray]"' in capsys.readouterr().err
 
 
 # ---- figures made of runs

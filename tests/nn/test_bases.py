@@ -9,12 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.fft import dctn, idctn
+from scipy.special import jn_zeros, jv
 from torch import nn
 from torch.nn.functional import normalize
 
 from fedatoms.core.randomness import generator
 from fedatoms.nn.atoms import decompose
-from fedatoms.nn.bases import dct, fourier_bessel
+from fedatoms.nn.bases import _bessel, _modes, dct, fourier_bessel
 from fedatoms.nn.layers import Conv
 
 
@@ -54,6 +55,19 @@ def test_fourier_bessel_atoms_vanish_outside_of_their_disc_and_are_nearly_orthog
     cosines = normalize(atoms, dim=1) @ normalize(atoms, dim=1).T
     assert (cosines - torch.eye(9)).abs().max() < 0.1
     assert torch.equal(fourier_bessel((3, 3), 11)[9:], fourier_bessel((3, 3), 11)[:2])  # more than entries: again
+
+
+@pytest.mark.parametrize("entries", [1, 9, 25, 49, 961])
+def test_fourier_bessel_functions_are_those_of_the_lowest_zeros_that_scipy_finds(entries: int) -> None:
+    found = sorted((zero, n) for n in range(70) for zero in jn_zeros(n, 40) for _ in range(1 + (n > 0)))[:entries]
+    assert [order for order, _, _ in _modes(entries)] == [n for _, n in found]
+    torch.testing.assert_close(torch.stack([zero for _, zero, _ in _modes(entries)]).tolist(), [z for z, _ in found])
+
+
+@pytest.mark.parametrize("order", [0, 1, 5, 40])
+def test_bessel_functions_are_scipys(order: int) -> None:
+    x = torch.linspace(0, 90, 400, dtype=torch.float64)
+    torch.testing.assert_close(_bessel(order, x), torch.from_numpy(jv(order, x.numpy())), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("conv", [nn.Conv1d(2, 2, 3), nn.Conv3d(2, 2, 3)])

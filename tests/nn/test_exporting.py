@@ -133,9 +133,9 @@ def test_a_file_with_other_outputs_is_not_written(tmp_path: Path, monkeypatch: p
 
 def test_what_is_missing_is_named_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(exports, "find_spec", lambda name: None if name.startswith("onnx") else find(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name.startswith("onnx") else find(name))
     with pytest.raises(
-        ValueError, match=r'to=onnx needs onnx and onnxscript. In a clone, type pip install ".\[export\]"'
+        ValueError, match=r'to=onnx needs onnx and onnxscript. Type: pip install "fedatoms\[export\]", or'
     ):
         export(small_net(), tmp_path / "net.onnx", shape=SHAPE)
 
@@ -143,7 +143,7 @@ def test_what_is_missing_is_named_with_what_to_install(tmp_path: Path, monkeypat
 def test_without_a_runtime_onnx_is_written_and_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxscript")
     find = importlib.util.find_spec
-    monkeypatch.setattr(exports, "find_spec", lambda name: None if name == "onnxruntime" else find(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name))
     done = export(small_net().float(), tmp_path / "net.onnx", shape=SHAPE)
     assert done.difference is None and done.path.exists()
 

@@ -1,7 +1,6 @@
 """Runs jobs: one after the other in this process, on several devices at once, or on a Ray cluster."""
 
 import gc
-import importlib.util
 import logging
 import math
 import os
@@ -14,6 +13,7 @@ from typing import NamedTuple, cast
 
 import torch
 
+from fedatoms.core.extras import need
 from fedatoms.core.lookup import one_line
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.files import write_measure
@@ -101,8 +101,7 @@ def on_devices(jobs: Sequence[Job], tell: Tell, limit: Limit, devices: Sequence[
 
 def on_ray(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
     """Runs jobs on a Ray cluster and yields them as they end; all nodes must see the same folders."""
-    if importlib.util.find_spec("ray") is None:
-        raise ValueError('Ray is not installed. In a clone, type pip install ".[ray]", or leave --on ray out.')
+    need("--on ray", "ray", "ray", otherwise=", or leave --on ray out")
     import ray
 
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default, without its warning

@@ -1,0 +1,88 @@
+"""Watchers: what sees the numbers of every round of a run, where people already look; one file each."""
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from fedatoms.core.extras import need
+from fedatoms.core.lookup import one_line
+from fedatoms.core.options import Watcher
+from fedatoms.engine.loop import Progress, Watch
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.parse import watchers_of
+from fedatoms.runs.watchers.base import Ended, Open, Watching, numbers_of
+
+
+class Way(NamedTuple):
+    """How to open a watcher: module:function in this folder, and the packages of the extra that has its name."""
+
+    opens: str
+    packages: tuple[str, ...]
+
+
+WATCHERS: dict[Watcher, Way] = {
+    "tensorboard": Way("_tensorboard:tensorboard", ("tensorboard",)),
+    "mlflow": Way("_mlflow:mlflow", ("mlflow", "sqlalchemy", "alembic")),
+    "wandb": Way("_wandb:wandb", ("wandb",)),
+}
+
+
+def check_watchers(experiment: Experiment) -> None:
+    """Refuses an experiment whose watchers are not installed.
+
+    >>> check_watchers(Experiment())
+    """
+    for name in watchers_of(experiment):
+        need(f"watch={name}", name, *WATCHERS[name].packages)
+
+
+@contextmanager
+def watching(experiment: Experiment, folder: Path, first: int) -> Iterator[Watch]:
+    """Opens the watchers of a run after its round ``first``, and closes them, also when the run fails or is stopped.
+
+    One that fails on the way is left out with a warning: the run goes on, and its folder has every number.
+    """
+    with ExitStack() as ways:
+        opened = dict[Watcher, Watching]()
+        for name in watchers_of(experiment):
+            opened[name] = ways.enter_context(_closing(_open(name, experiment, folder, first)))
+
+        def watch(progress: Progress) -> None:
+            numbers = numbers_of(progress)
+            for name in list(opened):
+                try:
+                    opened[name].see(progress.state.round, numbers)
+                except Exception as error:  # whatever a store may raise
+                    del opened[name]
+                    warnings.warn(
+                        f"watch={name} fails, and the run goes on without it: {one_line(error)}", stacklevel=2
+                    )
+
+        yield watch
+
+
+def _open(name: Watcher, experiment: Experiment, folder: Path, first: int) -> Watching:
+    module, _, function = WATCHERS[name].opens.partition(":")
+    opens = cast(Open, getattr(importlib.import_module(f"{__name__}.{module}"), function))
+    try:
+        return opens(experiment, folder, first)
+    except Exception as error:
+        raise ValueError(f"watch={name} cannot begin: {one_line(error)}. Leave it out, or mend its store.") from error
+
+
+@contextmanager
+def _closing(watcher: Watching) -> Iterator[Watching]:
+    """Closes a watcher with how the run ended."""
+    ended: Ended = "failed"
+    try:
+        yield watcher
+        ended = "finished"
+    except KeyboardInterrupt:
+        ended = "stopped"
+        raise
+    finally:
+        with suppress(Exception):  # the run's own end, or error, is what counts
+            watcher.close(ended)
