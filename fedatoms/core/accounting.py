@@ -27,13 +27,16 @@ def check_accounting() -> None:
         raise ValueError("differential privacy needs the package dp-accounting. Type: pip install dp-accounting")
 
 
+@lru_cache(4096)  # a run asks in each round, and its result again
 def epsilon_of(probability: float, noise: float, rounds: int, delta: float) -> float:
     """Returns the epsilon of some rounds: each samples every client with a probability, and ``noise`` is in clip norms.
 
     >>> round(epsilon_of(0.5, noise=4.0, rounds=40, delta=1e-5), 2), epsilon_of(0.5, 4.0, 0, 1e-5)
     (3.5, 0.0)
     """
-    return float(_composed(probability, noise, rounds).get_epsilon_for_delta(delta)) if rounds else 0.0
+    if not rounds:
+        return 0.0
+    return float(_of_a_round(probability, noise).self_compose(rounds).get_epsilon_for_delta(delta))
 
 
 def noise_for(epsilon: float, probability: float, rounds: int, delta: float) -> float:
@@ -71,8 +74,3 @@ def _of_a_round(probability: float, noise: float) -> "PrivacyLossDistribution":
 
     step = min(max(probability / noise / 20, GRID[0]), GRID[1])  # finer where a round loses little
     return from_gaussian_mechanism(noise, sampling_prob=probability, value_discretization_interval=step)
-
-
-@lru_cache(64)
-def _composed(probability: float, noise: float, rounds: int) -> "PrivacyLossDistribution":
-    return _of_a_round(probability, noise).self_compose(rounds)

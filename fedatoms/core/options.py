@@ -139,7 +139,7 @@ RANGES: dict[str, Range] = {
     "clip": NOT_NEGATIVE._replace(high=ANY),
     "dirichlet": Range(0, LAST, "(]", "for example 0.3 or 0.6", "it is the concentration of a Dirichlet law"),
     "dp_clip": POSITIVE._replace(use="for example 1"),
-    "dp_delta": Range(0, 1, "()", "for example 1e-5", "it must be far below one in the number of clients"),
+    "dp_delta": Range(1e-12, 0.1, "[]", "for example 1e-5", "it must be far below one in the number of clients"),
     "dp_epsilon": Range(0, 1000, "(]", "for example 8"),
     "dp_noise": Range(0.1, 1e6, "[]", "for example 1"),
     "epochs": COUNT._replace(use="epochs=5", why="a client that is chosen must train"),

@@ -21,7 +21,6 @@ from fedatoms.engine.client_states import Client
 from fedatoms.engine.collected import Collected, joined
 from fedatoms.engine.limits import AHEAD
 from fedatoms.engine.runtime import Layout, Runtime, share_of
-from fedatoms.engine.sampling import drawn
 from fedatoms.engine.spec import Simulation, head_of, shared_phase
 from fedatoms.engine.state import Record, State
 from fedatoms.personal.base import Phase
@@ -56,7 +55,7 @@ def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
     """Samples the clients of round ``t``, and those of them that report; both in order."""
     if sim.privacy is not None:
         raise ValueError(f"round {t + 1} of a private run: no seed says who takes part. Use a run without privacy.")
-    chosen, present = drawn(len(sim.data.parts), sim.fraction, sim.failures, sim.seed, t, sim.sampling)
+    chosen, present = server.drawn(len(sim.data.parts), sim.fraction, sim.failures, sim.seed, t, sim.sampling)
     return list(chosen), list(present)
 
 

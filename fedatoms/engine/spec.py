@@ -7,6 +7,7 @@ from torch import nn
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.algorithms.base import Algorithm, nothing, upload_params
+from fedatoms.core.accounting import check_accounting
 from fedatoms.core.lookup import article, shown
 from fedatoms.core.options import (
     CHOICES,
@@ -223,6 +224,7 @@ def _check_personal(personal: Personal, exchange: Exchange) -> None:
 
 def _check_private(sim: Simulation, privacy: Privacy) -> None:
     """Refuses what would let something of a client leave but through the noised sum, or change who is sampled."""
+    check_accounting()
     check_range("dp_noise", privacy.noise, "noise")
     check_range("dp_delta", privacy.delta, "delta")
     check_range("dp_clip", privacy.clip, "clip")

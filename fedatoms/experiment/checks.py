@@ -74,9 +74,9 @@ def _check_privacy(experiment: Experiment) -> None:
     if experiment.dp_epsilon is not None and experiment.dp_noise is not None:
         both = f"dp_epsilon={experiment.dp_epsilon} and dp_noise={experiment.dp_noise}"
         raise ValueError(f"{both}: the one gives the other. Leave one out.")
-    for name, value in (("dp_clip", clip_text(experiment.dp_clip)), ("dp_delta", experiment.dp_delta)):
-        if value != getattr(Experiment, name) and not is_private(experiment):
-            raise ValueError(f"{name}={value} without noise protects nobody. Add dp_epsilon=8 or dp_noise=1.")
+    if clip_text(experiment.dp_clip) != Experiment.dp_clip and not is_private(experiment):
+        clip = experiment.dp_clip
+        raise ValueError(f"dp_clip={clip} without noise protects nobody. Add dp_epsilon=8 or dp_noise=1.")
 
 
 def _check_types(experiment: Experiment) -> None:

@@ -1,6 +1,6 @@
 """From an experiment's fields to its differential privacy: the noise is given, or found for a target epsilon."""
 
-from fedatoms.core.accounting import check_accounting, noise_for
+from fedatoms.core.accounting import noise_for
 from fedatoms.engine.privacy import FIRST_CLIP, Privacy
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.parse import ADAPTIVE, clip_text, is_private
@@ -14,7 +14,6 @@ def privacy_of(experiment: Experiment) -> Privacy | None:
     """
     if not is_private(experiment):
         return None
-    check_accounting()
     clip, delta = clip_text(experiment.dp_clip), experiment.dp_delta
     adaptive = clip == ADAPTIVE
     return Privacy(_noise_of(experiment), FIRST_CLIP if adaptive else float(clip), adaptive, delta)

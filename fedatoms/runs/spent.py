@@ -14,6 +14,7 @@ from fedatoms.engine.loop import Progress
 from fedatoms.engine.private_round import CLIP, PRIVACY, cost_of, told
 from fedatoms.engine.spec import Simulation
 from fedatoms.runs.results import Result, write_json
+from fedatoms.runs.rounds import read_lines
 
 
 class _Spent(TypedDict):
@@ -62,7 +63,8 @@ def privacy_of_run(folder: Path, sim: Simulation, done: int) -> dict[str, object
 
 def lost(folder: Path, sim: Simulation, done: int) -> str:
     """Says that private rounds began and were lost, if so: they have cost what others cost."""
-    more = 0 if sim.privacy is None else spent_rounds(folder, done) - done
+    shown = max(done, len(read_lines(folder).rows))  # lines after the last checkpoint were seen, too
+    more = 0 if sim.privacy is None else spent_rounds(folder, shown) - done
     return f"epsilon also counts {counted(more, 'private round')} lost by a stop" if more else ""
 
 

@@ -124,12 +124,14 @@ def test_a_resumed_run_counts_the_rounds_that_a_kill_lost(tmp_path: Path) -> Non
             raise Killed
 
     with pytest.raises(Killed):
-        run(replace(PRIVATE, out=str(tmp_path)), watch=stop)
+        run(replace(PRIVATE, out=str(tmp_path), dp_clip="adaptive"), watch=stop)
     said: list[str] = []
     result = resume(tmp_path / "private", {}, say=said.append)  # from the checkpoint after round 2
     assert [_spent(row) for row in read_rounds(tmp_path / "private")] == [1, 2, 4, 5, 6]
     assert said == ["epsilon also counts 1 private round lost by a stop"]
     assert result.extra["privacy"]["rounds"] == 6  # type: ignore[index]
+    clips = [row["privacy"]["clip"] for row in read_rounds(tmp_path / "private")]  # type: ignore[typeddict-item]
+    assert clips[0] == 0.1 and len({*clips}) == 5  # which goes on from the checkpoint
 
 
 def test_what_is_written_holds_nothing_of_a_client(tmp_path: Path) -> None:
@@ -153,6 +155,14 @@ def test_a_run_whose_count_is_lost_or_too_small_is_refused(rounds_said: int | No
     assert (tmp_path / "private" / ROUNDS).read_bytes() == lines
 
 
+def test_a_count_that_is_lost_is_missed_before_the_first_checkpoint_too(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        run(replace(PRIVATE, out=str(tmp_path)), watch=killing(lambda progress: None, 1))
+    (tmp_path / "private" / SPENT).unlink()
+    with pytest.raises(ValueError, match="Its privacy is unknown"):
+        resume(tmp_path / "private", {})
+
+
 def test_more_rounds_cost_more_or_are_refused(tmp_path: Path) -> None:
     first = run(replace(PRIVATE, out=str(tmp_path), rounds=2))
     more = resume(tmp_path / "private", {"rounds": 3})
@@ -169,7 +179,6 @@ def test_more_rounds_cost_more_or_are_refused(tmp_path: Path) -> None:
     [
         ({"dp_epsilon": 8.0}, "the one gives the other. Leave one out"),
         ({"dp_noise": None, "dp_clip": 0.5}, r"dp_clip=0.5 without noise protects nobody. Add dp_epsilon=8"),
-        ({"dp_noise": None, "dp_delta": 1e-6}, "dp_delta=1e-06 without noise protects nobody"),
         ({"dp_clip": "adaptiv"}, "dp_clip=adaptiv is neither a positive number nor adaptive. Use for example 1"),
         ({"dp_clip": -1.0}, "dp_clip=-1.0 is neither"),
         ({"dp_noise": 0.0}, "dp_noise=0.0 is less than 0.1. Use for example 1"),
