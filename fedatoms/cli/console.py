@@ -228,7 +228,7 @@ def _bar(console: "Console", *columns: str) -> "Progress":
 
 
 def _summary() -> Callable[["RoundDone"], str]:
-    """Returns a function that sums a round up: its loss, the last score, and clients per second so far."""
+    """Returns a function that sums a round up: its loss or privacy, the last score, and clients per second so far."""
     trained, seconds, scored = 0, 0.0, "score -"
 
     def summary(progress: "RoundDone") -> str:
@@ -238,7 +238,9 @@ def _summary() -> Callable[["RoundDone"], str]:
             name, score = list(progress.scores.items())[-1]
             which = "" if score.scale.is_accuracy else f"{score.scale.name} "
             scored = f"{name} {which}{score.scale.write(score.value)}"
-        return f"loss {progress.record.loss:.3f}  {scored}  {trained / seconds:.1f} clients/s"
+        privacy = progress.record.extra.get("privacy")
+        first = f"epsilon {privacy['epsilon']:.3f}" if privacy else f"loss {progress.record.loss:.3f}"
+        return f"{first}  {scored}  {trained / seconds:.1f} clients/s"
 
     return summary
 

@@ -110,10 +110,13 @@ def _show(result: "Result", home: Path) -> int:
     from fedatoms.cli.result_tables import tables
     from fedatoms.experiment.identities import resumable as may_change
     from fedatoms.runs.comparison import compare
+    from fedatoms.runs.spent import privacy_line
 
     console, rounds = terminal(), result.experiment.rounds
     for table in tables(compare([result]), f"{home.name}: {counted(rounds, 'round')}"):
         console.print(table)
+    if private := privacy_line(result):
+        line(console, private)
     line(console, f"files: {home}")
     more = [(f"fedatoms run --resume {home} --rounds {2 * rounds}", "more rounds")]
     grows = "rounds" in may_change(result.experiment)

@@ -26,6 +26,7 @@ Partition = Literal["iid", "shards", "dirichlet"]
 Place = Literal["device", "host", "disk"]
 Precision = Literal["float32", "tf32", "bf16"]
 Pruning = Literal["median", "none"]  # when a search stops a trial early
+Sampling = Literal["fixed", "poisson"]  # so many clients in each round, or every client by itself
 Scored = Literal["server", "selected", "all", "local", "personal"]
 Shape = Literal["constant", "cosine"]  # of a schedule of the learning rate
 SlowLocal = Literal["discard", "freeze", "keep"]
@@ -44,6 +45,7 @@ MOVES: tuple[Moves, ...] = get_args(Moves)
 MODELS_SCORED: tuple[Scored, ...] = get_args(Scored)
 PLACES: tuple[Place, ...] = get_args(Place)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
 SHAPES: tuple[Shape, ...] = get_args(Shape)
 SLOW_LOCALS: tuple[SlowLocal, ...] = get_args(SlowLocal)
 UPLOADS: tuple[Uploads, ...] = get_args(Uploads)
@@ -62,6 +64,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "partition": get_args(Partition),
     "slow_local": SLOW_LOCALS,
     "uploads": UPLOADS,
+    "sampling": SAMPLINGS,
     "controls": CONTROLS,
     "own_test": get_args(OwnTest),
     "schedule": SHAPES,
@@ -140,6 +143,10 @@ RANGES: dict[str, Range] = {
     "clients": COUNT._replace(use="clients=100 (the paper's choice)", why="someone must hold the data"),
     "clip": NOT_NEGATIVE._replace(high=ANY),
     "dirichlet": Range(0, LAST, "(]", "for example 0.3 or 0.6", "it is the concentration of a Dirichlet law"),
+    "dp_clip": POSITIVE._replace(use="for example 1"),
+    "dp_delta": Range(1e-12, 0.1, "[]", "for example 1e-5", "it must be far below one in the number of clients"),
+    "dp_epsilon": Range(0, 1000, "(]", "for example 8"),
+    "dp_noise": Range(0.1, 1e6, "[]", "for example 1"),
     "epochs": COUNT._replace(use="epochs=5", why="a client that is chosen must train"),
     "eval_every": COUNT._replace(high=HUGE),
     "failures": SHARE,  # without 1: nobody would ever report

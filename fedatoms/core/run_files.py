@@ -6,9 +6,10 @@ EXPERIMENT, ROUNDS, RESULT = "experiment.json", "rounds.jsonl", "result.json"
 PACKED = "rounds.jsonl.gz"  # the rounds of a finished run that is kept as evidence
 MODEL, FAILURE = "model.safetensors", "failure.json"
 CHECKPOINT, PERSONAL = "checkpoint", "personal"  # folders
+SPENT = "spent.json"  # private rounds that have begun
 LOCK, EXPLANATION = "lock", "explain.json"
 STUDY = "study.json"  # of a search, whose trials are runs below its folder
-OWN = frozenset({EXPERIMENT, ROUNDS, PACKED, RESULT, MODEL, FAILURE, CHECKPOINT, PERSONAL, LOCK, EXPLANATION})
+OWN = frozenset({EXPERIMENT, ROUNDS, PACKED, RESULT, MODEL, FAILURE, CHECKPOINT, PERSONAL, LOCK, EXPLANATION, SPENT})
 CLIENTS = Path(CHECKPOINT, "clients")  # states of clients that are kept on disk
 SEGMENTS = Path(CHECKPOINT, "rounds")  # a file for each checkpoint, with the lines since the one before it
 

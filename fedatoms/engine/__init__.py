@@ -11,7 +11,8 @@ from fedatoms.core.lazy import lazily
 if TYPE_CHECKING:
     from fedatoms.engine.exchange import Exchange, every_round, fast_slow
     from fedatoms.engine.loop import Trained
+    from fedatoms.engine.privacy import Privacy
 
-__all__ = ["Exchange", "Trained", "every_round", "fast_slow"]
+__all__ = ["Exchange", "Privacy", "Trained", "every_round", "fast_slow"]
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, {**dict.fromkeys(__all__, "exchange"), "Trained": "loop"})
+    __getattr__ = lazily(__name__, {**dict.fromkeys(__all__, "exchange"), "Privacy": "privacy", "Trained": "loop"})

@@ -20,6 +20,7 @@ from fedatoms.engine.client_states import Clients, Held
 from fedatoms.engine.evaluation import Score, evaluate
 from fedatoms.engine.limits import check_machine
 from fedatoms.engine.peers import will_stop
+from fedatoms.engine.private_round import advance_privately, memory_of
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation, check_simulation
@@ -78,14 +79,15 @@ def begin(runtime: Runtime) -> State:
     if "all" in sim.scored:
         last_sum = trees.apply(lambda leaf: leaf.double() * len(sim.data.parts), trees.restrict(params, layout.labels))
     versions = dict.fromkeys(layout.labels.values(), 0)
-    common = {} if sim.personal.collaboration is None else feature_exchange.common_of(runtime, params)
+    common = memory_of(sim) if sim.personal.collaboration is None else feature_exchange.common_of(runtime, params)
     return State(0, server.start(params, sim.algorithm, net.parameters), clients, versions, Held(), last_sum, common)
 
 
 def rounds(runtime: Runtime, state: State, until: int, eval_every: int = 1) -> Iterator[Progress]:
     """Runs rounds up to number ``until`` and scores the models every ``eval_every`` of them, and after the last."""
+    one_round = advance if runtime.sim.privacy is None else advance_privately
     while state.round < until:
-        state, record = advance(runtime, state)
+        state, record = one_round(runtime, state)
         due = state.round % eval_every == 0 or state.round == until
         scores = evaluate(runtime, state) if due else {}
         if what := diverged(runtime, scores):

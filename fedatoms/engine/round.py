@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import TypeVar
 
 import torch
@@ -14,7 +14,6 @@ from fedatoms.core import ledger, trees
 from fedatoms.core.files import Stored
 from fedatoms.core.ledger import Bytes
 from fedatoms.core.options import Group, View
-from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Memory, Params
 from fedatoms.engine import codes, feature_exchange, server
 from fedatoms.engine.client_round import Alignment, Job, Learner, Reply, Traces, finite_loss, rate_of, traces_of
@@ -53,9 +52,10 @@ def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
 
 
 def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
-    """Samples the clients of round ``t`` without replacement, and those of them that report; both in order."""
-    count = len(sim.data.parts)
-    chosen, present = _drawn(count, server.sample_size(count, sim.fraction), sim.failures, sim.seed, t)
+    """Samples the clients of round ``t``, and those of them that report; both in order."""
+    if sim.privacy is not None:
+        raise ValueError(f"round {t + 1} of a private run: no seed says who takes part. Use a run without privacy.")
+    chosen, present = server.drawn(len(sim.data.parts), sim.fraction, sim.failures, sim.seed, t, sim.sampling)
     return list(chosen), list(present)
 
 
@@ -317,13 +317,6 @@ def _job(runtime: Runtime, state: State, client: int, phase: Phase, place: int) 
     own = trees.restrict(row.own, layout.own) if phase.view == "personal" else {}
     batches = runtime.batches(client, t, phase.epochs or sim.training.epochs, place)
     return Job({**runtime.network.split(state.server.params)[0], **slow, **own}, memory, batches)
-
-
-@lru_cache(16)  # of 8 runs, this round and the next, which is looked ahead to: of 100,000 clients a draw takes 8 ms
-def _drawn(count: int, wanted: int, failures: float, seed: int, t: int) -> tuple[list[int], list[int]]:
-    chosen = torch.randperm(count, generator=generator(seed, "clients", t))[:wanted].sort().values
-    reports = torch.rand(wanted, generator=generator(seed, "failures", t)) >= failures
-    return chosen.tolist(), chosen[reports].tolist()
 
 
 def _learner(runtime: Runtime, state: State, phase: Phase) -> Learner:

@@ -63,6 +63,11 @@ def prepare(sim: Simulation, like: Runtime | None = None, peers: Peers = ALONE) 
     """
     if like is None:
         check_machine(sim)
+    if sim.privacy is not None and peers.size > 1:
+        raise ValueError(
+            f"differential privacy in {peers.size} processes: each would draw a cohort and noise of its own. Use one "
+            f"process."
+        )
     same = _same_fields(sim, like.sim) if like else set()
     net = like.network if like and {"model", "device"} <= same else network(copied(sim.model).to(sim.device))
     kept = {"data", "device"} | ({"model", "objective"} if sim.data.lazy else set())  # by which lazy data are checked

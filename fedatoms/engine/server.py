@@ -1,6 +1,7 @@
-"""The server's side of a round: messages to clients, the mean of their uploads, and the next model."""
+"""The server's side of a round: who takes part, messages to clients, the mean of their uploads, the next model."""
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -8,7 +9,8 @@ from torch import Tensor
 
 from fedatoms.algorithms.base import Algorithm, Server
 from fedatoms.core import trees
-from fedatoms.core.options import Group
+from fedatoms.core.options import Group, Sampling
+from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Memory, Params
 
 
@@ -29,6 +31,31 @@ def sample_size(clients: int, fraction: float) -> int:
     (10, 1)
     """
     return max(round(fraction * clients), 1)
+
+
+@lru_cache(16)  # of 8 runs, this round and the next, which is looked ahead to: of 100,000 clients a draw takes 8 ms
+def drawn(
+    clients: int, fraction: float, failures: float, seed: int, t: int, sampling: Sampling = "fixed"
+) -> tuple[list[int], list[int]]:
+    """Returns the clients that are sampled in round ``t``, and those of them that report; both in order.
+
+    >>> len(drawn(6, fraction=0.5, failures=0.0, seed=0, t=0)[0])
+    3
+    >>> [len(drawn(6, 0.5, 0.0, 0, t, "poisson")[0]) for t in range(4, 7)]
+    [2, 4, 5]
+    """
+    draws = generator(seed, "clients", t)
+    chosen = _some(clients, fraction, draws) if sampling == "fixed" else _by_themselves(clients, fraction, draws)
+    reports = torch.rand(len(chosen), generator=generator(seed, "failures", t)) >= failures
+    return chosen.tolist(), chosen[reports].tolist()
+
+
+def _some(clients: int, fraction: float, draws: torch.Generator) -> Tensor:
+    return torch.randperm(clients, generator=draws)[: sample_size(clients, fraction)].sort().values
+
+
+def _by_themselves(clients: int, fraction: float, draws: torch.Generator) -> Tensor:
+    return (torch.rand(clients, generator=draws, dtype=torch.float64) < fraction).nonzero()[:, 0]
 
 
 def start(params: Params, algorithm: Algorithm, parameters: Collection[str]) -> Server:

@@ -6,7 +6,8 @@ from pathlib import Path
 from torch import nn
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
-from fedatoms.algorithms.base import Algorithm, nothing
+from fedatoms.algorithms.base import Algorithm, nothing, upload_params
+from fedatoms.core.accounting import check_accounting
 from fedatoms.core.lookup import article, shown
 from fedatoms.core.options import (
     CHOICES,
@@ -20,6 +21,7 @@ from fedatoms.core.options import (
     Map,
     Place,
     Precision,
+    Sampling,
     Scored,
     Uploads,
     check_numbers,
@@ -29,9 +31,11 @@ from fedatoms.core.options import (
 from fedatoms.data.batches import Plan, planner
 from fedatoms.data.federations import Federation, check_rows
 from fedatoms.engine.exchange import Exchange, every_round
+from fedatoms.engine.privacy import Privacy
 from fedatoms.engine.training import Training
 from fedatoms.nn.layers import require_unwrapped
 from fedatoms.nn.parameter_groups import heads
+from fedatoms.nn.pure import tensor_names
 from fedatoms.objectives import TABLE as OBJECTIVES
 from fedatoms.objectives import classification
 from fedatoms.objectives.base import Objective
@@ -66,10 +70,12 @@ class Simulation:
     client_state: Place = "device"
     folder: Path | None = None  # of client states on disk
     head: str | None = None
+    sampling: Sampling = "fixed"  # so many clients in each round, or every client by itself (poisson)
+    privacy: Privacy | None = None  # clipped updates and noise on their sum
 
     def __post_init__(self) -> None:
         _check_parts(self)
-        for name in ("map", "client_state", "precision", "uploads"):
+        for name in ("map", "client_state", "precision", "sampling", "uploads"):
             one_of(CHOICES[name], getattr(self, name), name)
         one_of(WEIGHTINGS, self.algorithm.weighting, "weighting")
         one_of(SLOW_LOCALS, self.exchange.slow_local, "slow_local")
@@ -92,12 +98,15 @@ class Simulation:
         for phase in self.personal.phases:
             _check_phase(phase)
         _check_steps(self)
+        if self.privacy is not None:
+            _check_private(self, self.privacy)
 
     @property
     def scored(self) -> tuple[Scored, ...]:
         """The models to score."""
         if self.score is None:
-            return ("server", "selected") if self.algorithm.uploads_models else ("server",)
+            means = self.algorithm.uploads_models and self.privacy is None
+            return ("server", "selected") if means else ("server",)
         return self.score
 
 
@@ -213,3 +222,56 @@ def _check_personal(personal: Personal, exchange: Exchange) -> None:
         raise ValueError("a second version of a part, and personal groups in the exchange. Use one of the two.")
     if personal.beside and any(phase.view == "personal" for phase in shared):
         raise ValueError('beside=True: the server\'s version is trained in the global view. Use Phase(view="global").')
+
+
+def _check_private(sim: Simulation, privacy: Privacy) -> None:
+    """Refuses what would let something of a client leave but through the noised sum, or change who is sampled."""
+    check_accounting()
+    check_range("dp_noise", privacy.noise, "noise")
+    check_range("dp_delta", privacy.delta, "delta")
+    check_range("dp_clip", privacy.clip, "clip")
+    for broken, what in _leaks(sim):
+        if broken:
+            raise ValueError(f"differential privacy with {what}")
+
+
+def _leaks(sim: Simulation) -> list[tuple[bool, str]]:
+    """Returns what a private run cannot have: whether a simulation has it, the reason, and the way out."""
+    allowed = "Use fedavg, fedprox, fedavgm or fedadam."
+    unnoised, buffers = sorted({*sim.scored} - {"server"}), sorted(tensor_names(sim.model)[1])
+    return [
+        (
+            sim.algorithm.client_memory is not nothing,
+            f"an algorithm that keeps a memory on clients: it is not accounted for. {allowed}",
+        ),
+        (
+            sim.algorithm.report is not upload_params,
+            f"an algorithm that uploads more than the model: it would leave without noise. {allowed}",
+        ),
+        (
+            sim.personal != Personal() or bool(sim.exchange.personal),
+            "a personalised method: scores of clients' models would leave without noise. Use personal=none.",
+        ),
+        (
+            sim.exchange.slow_local == "keep",
+            "slow_local=keep: clients would keep slow groups of their own. Use slow_local=discard or freeze.",
+        ),
+        (
+            bool(buffers),
+            f"the buffer {', '.join(buffers[:1])}: statistics of clients' data would leave without noise. Use "
+            f"GroupNorm, as in model=resnet18-gn.",
+        ),
+        (
+            sim.sampling != "poisson",
+            f"sampling={sim.sampling}: epsilon is accounted for clients that are sampled by themselves. Use "
+            f"sampling=poisson.",
+        ),
+        (
+            bool(sim.failures),
+            f"failures={sim.failures}: who fails would change who is sampled, unaccounted for. Use failures=0.",
+        ),
+        (
+            bool(unnoised),
+            f"score={','.join(unnoised)}: it is made of uploads without noise. Use score=server.",
+        ),
+    ]

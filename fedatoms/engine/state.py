@@ -27,7 +27,7 @@ class Record(NamedTuple):
     """What happened in a round."""
 
     round: int
-    loss: float  # mean over clients of the mean over their steps; nan if none reported
+    loss: float  # mean over clients of the mean over their steps; nan if none reported, or it is withheld
     clients: int
     failed: int
     up: Bytes

@@ -16,6 +16,7 @@ from fedatoms.core.options import (
     OWN_SCORED,
     PLACES,
     PRECISIONS,
+    SAMPLINGS,
     SLOW_LOCALS,
     UPLOADS,
     check_range,
@@ -35,6 +36,7 @@ from fedatoms.engine.training import Training
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.parse import fast_groups, fixed_groups, pattern_of, period_of, scored_models
+from fedatoms.experiment.privacy import privacy_of
 from fedatoms.nn.atoms import decompose
 from fedatoms.nn.hadamard import factorise
 from fedatoms.nn.models import build, check_input
@@ -101,7 +103,9 @@ def assemble(
         training=training_of(experiment),
         objective=objective_of(experiment) if objective is None else objective,
         fraction=experiment.fraction,
+        sampling=one_of(SAMPLINGS, experiment.sampling, "sampling"),
         failures=experiment.failures,
+        privacy=privacy_of(experiment),
         uploads=one_of(UPLOADS, experiment.uploads, "uploads"),
         score=scored_models(experiment, means=method.uploads_models),
         seed=experiment.seed,

@@ -7,7 +7,16 @@ from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.core.lookup import article
 from fedatoms.core.options import CHOICES, check_numbers, one_of
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.parse import fast_groups, fixed_groups, pattern_of, period_of, scored_models, watchers_of
+from fedatoms.experiment.parse import (
+    clip_text,
+    fast_groups,
+    fixed_groups,
+    is_private,
+    pattern_of,
+    period_of,
+    scored_models,
+    watchers_of,
+)
 from fedatoms.personal import TABLE as PERSONAL
 
 
@@ -26,6 +35,7 @@ def check(experiment: Experiment) -> None:
     _check_folder(experiment)
     _check_methods(experiment)
     _check_weights(experiment)
+    _check_privacy(experiment)
     pattern_of(experiment.where, "where")
     period_of(experiment.beta)
     for parse in (scored_models, fast_groups, fixed_groups, watchers_of):
@@ -58,6 +68,16 @@ def _check_weights(experiment: Experiment) -> None:
             f"parametrisation={experiment.parametrisation} draws its factors afresh, so weights={experiment.weights} "
             f"would be lost. Use parametrisation=atoms."
         )
+
+
+def _check_privacy(experiment: Experiment) -> None:
+    """Refuses privacy that is told twice, or half of it: a clip without noise protects nobody."""
+    if experiment.dp_epsilon is not None and experiment.dp_noise is not None:
+        both = f"dp_epsilon={experiment.dp_epsilon} and dp_noise={experiment.dp_noise}"
+        raise ValueError(f"{both}: the one gives the other. Leave one out.")
+    if clip_text(experiment.dp_clip) != Experiment.dp_clip and not is_private(experiment):
+        clip = experiment.dp_clip
+        raise ValueError(f"dp_clip={clip} without noise protects nobody. Add dp_epsilon=8 or dp_noise=1.")
 
 
 def _check_types(experiment: Experiment) -> None:

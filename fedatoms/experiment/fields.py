@@ -98,8 +98,19 @@ class Experiment:
     """Number of rounds."""
     fraction: float = 0.5
     """Share of the clients that is sampled in a round."""
+    sampling: str = "fixed"
+    """Who takes part in a round: fixed samples that share of the clients, poisson every client by itself with that
+    probability."""
     failures: float = 0.0
     """Probability that a sampled client fails to report."""
+    dp_epsilon: float | None = None
+    """Differential privacy: the epsilon that all rounds may spend, from which the noise is found."""
+    dp_noise: float | None = None
+    """Differential privacy: standard deviation of the noise on the sum of updates, in clip norms, if it is given."""
+    dp_clip: str | float = "1"
+    """Largest norm of a client's update (differential privacy): a number, or adaptive for their median."""
+    dp_delta: float = 1e-5
+    """Probability with which epsilon may not hold (differential privacy)."""
     beta: str | float = "1"
     """Share of rounds in which the slow groups travel: 1, 1/5, 0.2, ...; 1/beta must be whole."""
     fast: str = "atoms,head"

@@ -9,11 +9,11 @@ from fedatoms.core.lookup import one_line, some, unknown
 from fedatoms.core.records import FORMAT, fit, read_record, sealed
 from fedatoms.core.run_files import EXPERIMENT
 from fedatoms.experiment.fields import PATH_FIELDS, Experiment
-from fedatoms.experiment.parse import period_of
+from fedatoms.experiment.parse import clip_text, period_of
 
 ADDED_LATER = frozenset(  # no part of an identity at their defaults: results from before them keep theirs
     {"fixed", "optimiser", "accumulate", "schedule", "warmup", "step_schedule", "warmup_steps", "weights_sha256"}
-    | {"objective", "objective_strength", "uploads"}
+    | {"objective", "objective_strength", "uploads", "sampling", "dp_epsilon", "dp_noise", "dp_clip", "dp_delta"}
 )
 ABSENT_IN_OLDER_FILES = ADDED_LATER | {  # such a file means the default
     *("holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"),
@@ -28,7 +28,7 @@ def to_json(experiment: Experiment) -> dict[str, object]:
     """Returns an experiment as plain values; beta in one form."""
     fields = {name: getattr(experiment, name) for name in FIELDS}  # plain values: there is nothing to copy
     numbers = {name: float(fields[name]) for name in FLOATS}
-    return {**fields, **numbers, "beta": f"1/{period_of(experiment.beta)}"}
+    return {**fields, **numbers, "beta": f"1/{period_of(experiment.beta)}", "dp_clip": clip_text(experiment.dp_clip)}
 
 
 def without_paths(experiment: Experiment) -> dict[str, object]:

@@ -30,12 +30,23 @@ def trajectory(experiment: Experiment) -> str:
 
 
 def resumable(experiment: Experiment) -> frozenset[str]:
-    """Returns the fields that a resumed run may change; a learning rate that falls over all rounds depends on them.
+    """Returns the fields that a resumed run may change: not the rounds, if a rate or noise was chosen for all of them.
 
     >>> resumable(Experiment()) - resumable(Experiment(schedule="cosine"))
     frozenset({'rounds'})
     """
-    return EXECUTION_FIELDS.union(LENGTH_FIELDS) - ({"rounds"} if experiment.schedule == "cosine" else set())
+    return EXECUTION_FIELDS.union(LENGTH_FIELDS) - ({"rounds"} if why_so_long(experiment) else set())
+
+
+def why_so_long(experiment: Experiment) -> str:
+    """Says why an experiment must keep its number of rounds, if so.
+
+    >>> why_so_long(Experiment()), why_so_long(Experiment(dp_epsilon=8.0))
+    ('', 'whose noise was found for that many (dp_epsilon)')
+    """
+    if experiment.dp_epsilon is not None:
+        return "whose noise was found for that many (dp_epsilon)"
+    return "whose learning rate falls over all of them (schedule=cosine)" if experiment.schedule == "cosine" else ""
 
 
 def block_kind(experiment: Experiment) -> tuple[object, ...]:

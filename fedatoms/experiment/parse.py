@@ -13,9 +13,11 @@ from fedatoms.core.options import (
     Scored,
     Watcher,
     listed,
+    range_of,
 )
 from fedatoms.experiment.fields import OWN, Experiment
 
+ADAPTIVE = "adaptive"  # a clip that follows the norms of the updates
 MANY_CLIENTS = 1000  # beyond these, the last model of every client is not kept unless it is asked for
 
 
@@ -33,6 +35,30 @@ def period_of(beta: str | float) -> int:
     if share <= 0 or share.numerator != 1:
         raise ValueError(f"beta={beta}: 1/beta must be a whole number of rounds. Use for example 1, 1/2, 1/5 or 0.1.")
     return share.denominator
+
+
+def clip_text(clip: str | float) -> str:
+    """Writes the largest norm of a client's update in one form, or refuses what is neither a norm nor adaptive.
+
+    >>> clip_text(1), clip_text("0.50"), clip_text("adaptive")
+    ('1', '0.5', 'adaptive')
+    """
+    try:
+        norm = float(clip)
+    except ValueError:
+        norm = 0.0
+    if clip != ADAPTIVE and not range_of("dp_clip").holds(norm):
+        raise ValueError(f"dp_clip={clip} is neither a positive number nor {ADAPTIVE}. Use for example 1.")
+    return ADAPTIVE if clip == ADAPTIVE else repr(norm).removesuffix(".0")
+
+
+def is_private(experiment: Experiment) -> bool:
+    """Says whether an experiment asks for differential privacy.
+
+    >>> is_private(Experiment()), is_private(Experiment(dp_noise=1.0))
+    (False, True)
+    """
+    return experiment.dp_epsilon is not None or experiment.dp_noise is not None
 
 
 def pattern_of(text: str, argument: str) -> re.Pattern[str]:
@@ -56,6 +82,8 @@ def scored_models(experiment: Experiment, *, means: bool = True) -> tuple[Scored
     if experiment.score == "auto":
         if experiment.personal != "none":
             return ("server", "personal")
+        if is_private(experiment):
+            return ("server",)
         return GLOBAL_MODELS[: (3 if experiment.clients <= MANY_CLIENTS else 2) if means else 1]
     wanted = listed(MODELS_SCORED, experiment.score, "score", "model to score")
     return tuple(name for name in MODELS_SCORED if name in wanted)

@@ -20,7 +20,7 @@ from fedatoms.experiment.build import assemble, data_of, objective_of, parametri
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
-from fedatoms.experiment.parse import scored_models
+from fedatoms.experiment.parse import is_private, scored_models
 from fedatoms.experiment.weights import changed, without_weights
 from fedatoms.nn.models import build
 from fedatoms.objectives.base import Objective
@@ -198,6 +198,11 @@ def _fitting(task: Task, experiment: Experiment, samples: tuple[Inputs, Tensor],
 def _simulation(task: Task, experiment: Experiment, data: Federation) -> Simulation:
     if experiment.failures:
         raise ValueError("--failures simulates nodes that fail; here they fail by themselves. Leave it out.")
+    if experiment.sampling != "fixed" or is_private(experiment):
+        raise ValueError(
+            "--sampling poisson and --dp-...: the nodes of a federation drop out, and that changes who is sampled, "
+            "unaccounted for. Leave them out, or use the simulator."
+        )
     if "local" in scored_models(experiment):
         raise ValueError("--score local needs each node's last trained model, which nodes do not keep. Leave it out.")
     with torch.random.fork_rng(devices=[]):  # the same network everywhere, also where its parts never travel

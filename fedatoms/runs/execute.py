@@ -20,7 +20,7 @@ from fedatoms.experiment.build import configure, simulation, yours
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run, sealed_fields
-from fedatoms.experiment.identities import resumable, run_folder, trajectory
+from fedatoms.experiment.identities import resumable, run_folder, trajectory, why_so_long
 from fedatoms.experiment.weights import pinned
 from fedatoms.runs.checkpoints import Checkpoints, Loaded, load_checkpoint
 from fedatoms.runs.loading import write_model
@@ -40,6 +40,7 @@ from fedatoms.runs.rounds import (
     rounds_of_result,
     row_of,
 )
+from fedatoms.runs.spent import lost, privacy_of_run, spending
 from fedatoms.runs.states import has_begun, noting_failure
 from fedatoms.runs.together import is_due, lead
 from fedatoms.runs.watchers import check_watchers, watching
@@ -136,7 +137,7 @@ def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
     check(new)
     if trajectory(new) != trajectory(old):
         fixed = [f"`{name}`" for name in changes if name not in resumable(old) - {"weights"}]
-        why = " whose learning rate falls over all of them (schedule=cosine)" if fixed == ["`rounds`"] else ""
+        why = f" {why_so_long(old)}" if fixed == ["`rounds`"] else ""
         raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run{why}. Leave it out, or start a new run.")
     return new
 
@@ -149,6 +150,8 @@ def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) 
     done, has_result = loaded.state.round, (folder / RESULT).exists()
     _check_rounds(new, folder, done, has_result)
     rows = _rows_until(folder, done, say)
+    if said := lost(folder, runtime.sim, done):
+        say(said)
     if done == new.rounds and has_result:
         say(f"{folder} is complete after {counted(done, 'round')}. Ask for more with rounds=N.")
     if done < rounds_of_result(folder):  # an older checkpoint had to do: the result comes anew
@@ -200,11 +203,12 @@ def _finish(run: _Run, loaded: Loaded, seal: int) -> Result:
         result = result_of(
             experiment,
             folder,
-            seconds=time.perf_counter() - began,
+            seconds=0.0 if runtime.sim.privacy else time.perf_counter() - began,  # it would tell the cohorts' sizes
             parameters=sum(leaf.numel() for leaf in runtime.network.parameters.values()),
             provenance=provenance_of(runtime.sim.device, engine.peers.size, engine.abreast()),
         )
-        extra, checksum = engine.extra(read_rounds(folder)), write_model(folder, runtime.sim, state)
+        extra = {**engine.extra(read_rounds(folder)), **privacy_of_run(folder, runtime.sim, state.round)}
+        checksum = write_model(folder, runtime.sim, state)
         return write_result(replace(result, personal=personal, extra=extra, model_sha256=checksum))
 
 
@@ -219,7 +223,9 @@ def _train(run: _Run, loaded: Loaded, began: float, seal: int) -> State:
 
     with Writer(folder, state.round, seal) as lines, watching(experiment, folder, state.round) as show:
         try:
-            for progress in engine.rounds(runtime, state, experiment.rounds, experiment.eval_every):
+            done, until = state.round, experiment.rounds
+            coming = engine.rounds(runtime, state, until, experiment.eval_every)
+            for progress in spending(folder, runtime.sim, coming, done, until):
                 lines.append(row_of(progress))
                 state = progress.state  # after its line: a checkpoint never knows more rounds than the file
                 checkpoints.note(state.clients)

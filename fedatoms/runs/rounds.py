@@ -48,7 +48,7 @@ class Row(TypedDict):
     """
 
     round: Count
-    loss: float | None  # None: no client reported
+    loss: float | None  # None: no client reported, or it is withheld (differential privacy)
     clients: Count
     failed: Count
     up: dict[str, Count]
@@ -79,10 +79,11 @@ def row_of(progress: Progress) -> Row:
     scores: dict[str, dict[str, float | None]] = {}
     for name, score in progress.scores.items():
         scores[name] = {part: value if math.isfinite(value) else None for part, value in score.parts().items()}
-    loss = progress.record.loss if progress.record.clients else None
+    loss = progress.record.loss if math.isfinite(progress.record.loss) else None
     others = [score.scale.record() for score in progress.scores.values() if not score.scale.is_accuracy]
     metric = {"metric": others[0]} if others else {}
-    return cast(Row, {**record, **extra, "loss": loss, "scores": scores, **metric})
+    withheld = {"seconds": 0.0} if "privacy" in extra else {}  # they tell the size of the cohort
+    return cast(Row, {**record, **extra, **withheld, "loss": loss, "scores": scores, **metric})
 
 
 def read_rounds(folder: Path) -> list[Row]:

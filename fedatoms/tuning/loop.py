@@ -16,6 +16,7 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import run_folder
+from fedatoms.experiment.parse import is_private
 from fedatoms.experiment.weights import changed
 from fedatoms.runs.comparison import Watching, finish
 from fedatoms.runs.lock import locked
@@ -59,6 +60,11 @@ def check_plan(plan: Plan) -> None:
         raise ValueError(
             f"holdout={plan.experiment.holdout:g} would choose settings by their scores on the test images, which then "
             f"tell nothing any more. Use for example holdout=0.1."
+        )
+    if is_private(plan.experiment):
+        raise ValueError(
+            "differential privacy in a search: what its trials and the choice among them cost is not accounted for. "
+            "Search on data that are public, without dp_epsilon and dp_noise."
         )
     if plan.experiment.name:
         raise ValueError("`name` cannot name the runs of a search: each has its own folder in `out`. Leave it out.")

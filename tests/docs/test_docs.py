@@ -339,6 +339,14 @@ def test_the_page_of_the_paper_shows_the_files() -> None:
         assert result.provenance["device"] == "NVIDIA H200" and str(result.provenance["commit"]) in page
 
 
+def test_the_page_on_privacy_shows_what_was_measured() -> None:
+    measured = runpy.run_path(str(ROOT / "benchmarks" / "privacy.py"))
+    runs, page = measured["read"](), (ROOT / "docs" / "privacy.md").read_text()
+    assert measured["table"](runs) in page and {run.seed for run in runs} == {0, 1, 2}
+    assert all(run.epsilon <= run.target for run in runs if run.target)
+    assert str(json.loads(measured["RESULTS"].read_text())["provenance"]["commit"]).rstrip("+") in page
+
+
 def test_the_page_on_the_paper_shows_its_data() -> None:
     page, made = (ROOT / "docs" / "paper.md").read_text(), runpy.run_path(str(RUNS / "readings.py"))
     for name, block in made["BLOCKS"].items():

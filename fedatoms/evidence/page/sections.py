@@ -28,6 +28,7 @@ from fedatoms.evidence.results.finding import Found, Note, Run
 from fedatoms.evidence.results.groups import STAND_IN, Group, by_setting, headline, is_stand_in, stand_in_mark
 from fedatoms.evidence.results.names import labels, setting
 from fedatoms.runs.results import WINDOW
+from fedatoms.runs.spent import epsilon_in
 
 LAST = f"the last {WINDOW} rounds, or all if there are fewer"
 MISSING = "number quiet missing"  # page.css can hide such rows
@@ -254,12 +255,15 @@ def _run(run: Run) -> Cell:
 def origins(runs: Sequence[Run]) -> str:
     """Returns the table of provenance."""
     shown = ("time", "commit", "fedatoms", "device", "cores", "torch", "cuda", "numpy", "python", "system")
-    heads = ("run", "seed", *shown, "seconds", "parameters")
+    spent = [epsilon_in(run.result.extra.get("privacy")) for run in runs]
+    private = any(each is not None for each in spent)
+    heads = ("run", "seed", *shown, "seconds", "parameters", *(["epsilon"] if private else []))
     rows = []
-    for run in runs:
+    for run, epsilon in zip(runs, spent, strict=True):
         source = [text(run.result.provenance.get(name)) for name in shown]
         costs = [number(run.result.own_seconds, ",.1f"), number(run.result.parameters, ",d")]
-        rows.append([_run(run), number(run.result.experiment.seed, "d"), *source, *costs])
+        cost = [text(None) if epsilon is None else number(epsilon, ".3f")] if private else []
+        rows.append([_run(run), number(run.result.experiment.seed, "d"), *source, *costs, *cost])
     return table("origin", "When, where and at which commit each run was made", heads, rows)
 
 
