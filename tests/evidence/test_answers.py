@@ -60,7 +60,7 @@ def test_the_first_sentence_names_the_best_method_with_its_gain_and_cost(runs: P
     assert said.startswith("fedavg + 9 atoms is the best of 2 experiments on digits, 20 clients with 2 classes each: ")
     assert f"Gain over fedavg: {written(one).replace(' (3', ' points (3 shared')}" in said
     assert "the whole 95 % interval is on its side" in said
-    assert "it takes 13 MB and 0.5 s (1 rounds); fedavg itself 39 MB and 1.5 s (3 rounds)" in said
+    assert "it takes 13 MB and 0.5 s (1 round); fedavg itself 39 MB and 1.5 s (3 rounds)" in said
 
 
 def test_one_seed_is_called_inconclusive(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """The page in a real browser: it draws, sorts, fits phones and screens, and asks nobody for anything."""
 
+import json
 import shutil
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +16,10 @@ from support.results import a_measure, a_run, an_explanation
 
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.page.assemble import report
+from fedatoms.evidence.page.serve import server
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import to_json
+from fedatoms.runs.lock import locked
 from fedatoms.runs.results import read_result
 
 pytestmark = pytest.mark.slow
@@ -284,8 +291,12 @@ def test_a_swipe_over_a_figure_scrolls_the_page(opened: Opened) -> None:
     page.evaluate("find('curve-figure').scrollIntoView({block: 'center'})")
     page.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
     before = page.evaluate("scrollY")
-    swipe = {"x": 195, "y": 420, "yDistance": -240, "gestureSourceType": "touch"}
-    context.new_cdp_session(page).send("Input.synthesizeScrollGesture", swipe)
+    finger = context.new_cdp_session(page)
+    finger.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": 195, "y": 500}]})
+    for y in range(490, 250, -20):
+        finger.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [{"x": 195, "y": y}]})
+    finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    page.wait_for_timeout(300)
     assert page.evaluate("scrollY") - before > 150
     context.close()
 
@@ -323,14 +334,6 @@ def test_without_scripts_and_on_paper_every_figure_is_a_still_one(opened: Opened
         context.close()
 
 
-def test_colours_are_clear_on_both_grounds_and_each_method_has_one(opened: Opened) -> None:
-    lines = opened.page.evaluate("data.curves.flatMap(each => each.lines)")
-    for kind, dash in ((" atoms", "solid"), ("", "dash")):
-        some = {line["colour"] for line in lines if line["label"].split(",")[0].split(" + ")[0] == "scaffold"}
-        assert len(some) == 1
-        assert {line["dash"] for line in lines if line["label"].startswith(f"fedavg + 9{kind}") and kind} <= {dash}
-
-
 def test_axe_finds_nothing(opened: Opened) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
     for scheme in ("light", "dark"):
@@ -339,6 +342,30 @@ def test_axe_finds_nothing(opened: Opened) -> None:
         page.goto(opened.page.url.split("#")[0])
         found = axe.Axe().run(page).response["violations"]
         assert [(each["id"], each["nodes"][0]["html"][:200]) for each in found] == []
+        page.close()
+
+
+def test_the_live_page_shows_the_next_round_by_itself(opened: Opened, tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "runs" / NAME.replace("/", "|"), 47.5)
+    (folder / "result.json").unlink()
+    (folder / "experiment.json").write_text(json.dumps(to_json(replace(Experiment(), rounds=9))))
+    browser = opened.page.context.browser
+    assert browser is not None
+    with server([tmp_path / "runs"], 0) as site, locked(folder):
+        thread = threading.Thread(target=site.serve_forever, args=(0.02,))
+        thread.start()
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{site.server_port}/")
+        page.wait_for_selector("text=round 3 of 9")
+        assert page.inner_text("#said") == "1 running." and "47.50 %" in page.inner_text("#cards")
+        rows = (folder / "rounds.jsonl").read_text()
+        line = json.loads(rows.splitlines()[-1]) | {"round": 3, "failed": 2}
+        (folder / "rounds.jsonl").write_text(f"{rows}{json.dumps(line)}\n")
+        page.wait_for_selector("text=round 4 of 9")
+        assert "2 failed clients" in page.inner_text("#cards") and page.title() == "fedatoms live"
+        site.shutdown()
+        page.wait_for_selector("text=The server does not answer", timeout=60_000)
+        thread.join()
         page.close()
 
 

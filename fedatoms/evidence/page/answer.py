@@ -146,7 +146,7 @@ def _cost(base: Entry, found: Versus, place: Standings) -> str:
 
 
 def _spent(one: Reached) -> str:
-    return f"**{amount(one.sent)}** and **{duration(one.seconds)}** ({one.rounds:.0f} rounds)"
+    return f"**{amount(one.sent)}** and **{duration(one.seconds)}** ({counted(round(one.rounds), 'round')})"
 
 
 def _atoms(groups: Sequence[Group]) -> str:

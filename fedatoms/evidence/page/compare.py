@@ -33,7 +33,7 @@ BASELINES = 40  # of a setting, at most: with more experiments, the best of them
 CAPTION = (
     f"Score: mean over the last {WINDOW} rounds, or all if there are fewer, ± standard deviation over seeds. Gain over "
     "the baseline, ± 95 % interval over shared seeds. Traffic (both ways), time and rounds: to reach the baseline's "
-    "own score for the first time"
+    "own score for the first time; time as on the machine of each run"
 )
 
 

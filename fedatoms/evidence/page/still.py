@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 from fedatoms.evidence.page.plotly import Json, Plot
 
 WIDTH, HEIGHT = 620, 280
-LEFT, RIGHT, TOP, BOTTOM = 58, 8, 8, 40
+LEFT, RIGHT, TOP, BOTTOM = 58, 20, 8, 40
 POINTS = 48  # of a line: more are not seen at this size
 CELLS = 24  # along each side of a surface
 STROKES = {"dash": "6 3", "dot": "2 3"}
