@@ -152,6 +152,7 @@ def tidied(text: str) -> str:
     """
     text = re.sub(r"(usage:.*?)\{[a-z,]+\}", r"\1COMMAND ...", text, count=1)
     text = re.sub(r"\[[A-Z]+ OPTIONS\]", "[OPTIONS]", text, count=1)
+    text = re.sub(r"(?m)^(usage:(?=.{75}).*?\[-h\][^\[]*)\[-.*$", r"\1[OPTIONS]", text, count=1)  # of 80 columns
     text = re.sub(r"\n{3,}", "\n\n", text)
     bare = {row: re.sub(COLOUR, "", row).strip("│ ") for row in text.split("\n")}
     return "\n".join(row for row in text.split("\n") if "│" not in row or bare[row] not in ("", "(required)"))

@@ -1,14 +1,16 @@
 """fedatoms report: a page of results."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import arg
+from tyro.conf import FlagCreatePairsOff, arg
 
 from fedatoms.cli.console import line, say, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.lookup import counted
+from fedatoms.core.options import check_range
 
 if TYPE_CHECKING:
     from fedatoms.evidence.results.finding import Run
@@ -20,6 +22,11 @@ DATA_DIR = arg(
     help="Data sets' official files, for figures of how they are spread over clients (digits need none).",
     help_behavior_hint="",
 )
+SERVE = arg(
+    help="Follow running experiments in a browser on this machine, until Ctrl-C; no file is written.",
+    help_behavior_hint="",
+)
+PORT = arg(metavar="INT", help="The port of --serve; 0: any that is free.")
 
 
 def options(words: Sequence[str]) -> Options:
@@ -31,16 +38,38 @@ def options(words: Sequence[str]) -> Options:
         *,
         out: Annotated[Path, PAGE] = Path("report.html"),
         data_dir: Annotated[Path | None, DATA_DIR] = None,
+        serve: Annotated[FlagCreatePairsOff[bool], SERVE] = False,
+        port: Annotated[int, PORT] = 8765,
     ) -> Job:
         """Makes one page, which opens offline, of all runs and measures in some folders."""
-        return lambda: _report(folders, out, data_dir)
+
+        def job() -> int:
+            if not folders:
+                raise ValueError(
+                    "a folder with runs is missing. Use for example `fedatoms report runs -o report.html`."
+                )
+            check_range("port", port, command="report")
+            return _serve(folders, port, data_dir) if serve else _report(folders, out, data_dir)
+
+        return job
 
     return report
 
 
+def _serve(folders: Sequence[Path], port: int, data_dir: Path | None) -> int:
+    from fedatoms.evidence.page.serve import LOOPBACK, server
+
+    with server(folders, port, data_dir) as site:
+        line(terminal(), f"open: http://{LOOPBACK}:{site.server_port}/ (this machine only; Ctrl-C ends it)")
+        sys.stdout.flush()  # whoever reads it through a pipe waits for the address
+        try:
+            site.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
 def _report(folders: Sequence[Path], out: Path, data_dir: Path | None) -> int:
-    if not folders:
-        raise ValueError("a folder with runs is missing. Use for example `fedatoms report runs -o report.html`.")
     from fedatoms.evidence.page.assemble import report
 
     replaces = out.exists()

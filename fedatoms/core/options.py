@@ -211,6 +211,7 @@ RANGES: dict[str, Range] = {
     "explain rounds": COUNT._replace(high=10**6, use="rounds=3"),
     "flower nodes": COUNT._replace(high=10_000, use="nodes=3"),
     "inspect side": COUNT._replace(high=10**5, use="for example 3x32x32"),
+    "report port": COUNT_OR_NONE._replace(high=65_535, use="port=8765, or 0 for any that is free"),
     "tune search_seed": Range(-HUGE, HUGE, "[]", "for example 0", whole=True),
     "tune trials": COUNT._replace(high=10_000, use="trials=20"),
     "reproduce minutes": NOT_NEGATIVE._replace(high=ANY, use="for example 30, or 0 for no limit"),

@@ -271,6 +271,10 @@ def _leaks(sim: Simulation) -> list[tuple[bool, str]]:
             f"failures={sim.failures}: who fails would change who is sampled, unaccounted for. Use failures=0.",
         ),
         (
+            sim.uploads != "exact",
+            f"uploads={sim.uploads}: updates are clipped and noised as numbers, not as codes. Use uploads=exact.",
+        ),
+        (
             bool(unnoised),
             f"score={','.join(unnoised)}: it is made of uploads without noise. Use score=server.",
         ),

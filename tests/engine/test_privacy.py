@@ -189,6 +189,7 @@ def test_only_algorithms_whose_clients_upload_a_model_and_keep_nothing_are_priva
 REFUSED: dict[str, dict[str, object]] = {
     "sampling=fixed: .* Use sampling=poisson": {"sampling": "fixed"},
     "failures=0.1: .* Use failures=0": {"failures": 0.1},
+    "uploads=8-bit: .* Use uploads=exact": {"uploads": "8-bit"},
     "score=all,selected: .* Use score=server": {"score": ("server", "selected", "all")},
     "slow_local=keep: .* Use slow_local=discard": {"exchange": Exchange(fast_slow(), slow_local="keep")},
     "a personalised method": {"exchange": Exchange(every_round(), personal=frozenset({"head"}))},

@@ -76,8 +76,8 @@ def test_quick_stand_ins_are_called_so_wherever_they_are_shown(tmp_path: Path) -
     a_stand_in(tmp_path / "runs" / "quickly", "fedavg-cifar10-2")
     a_run(tmp_path / "runs" / "slowly")
     page = page_of(tmp_path / "runs")
-    rows = re.findall("<tr>.*?</tr>", page)
-    for table in range(3):  # other runs, bytes, provenance
+    rows = re.findall("<tr[^>]*>.*?</tr>", page)
+    for table in range(3):  # compare, bytes, provenance
         assert "quick stand-in" in [row for row in rows if "quickly" in row][table]
         assert "quick stand-in" not in [row for row in rows if "slowly" in row][table]
     assert "2 finished runs of 2 experiments; 1 quick stand-in<" in page
@@ -99,9 +99,9 @@ def test_quick_stand_ins_are_a_setting_of_their_own(tmp_path: Path) -> None:
     assert shared["name"] == f"{two}, seed 0" and alone["name"] == f"{five}, seed 0, quick stand-in"
 
 
-def test_the_heading_of_other_runs_is_true_of_short_ones(tmp_path: Path) -> None:
+def test_the_caption_of_scores_is_true_of_short_runs(tmp_path: Path) -> None:
     a_run(tmp_path / "runs" / "one", rounds=3)
-    assert "mean over the last 100 rounds, or all if there are fewer, ±" in page_of(tmp_path / "runs")
+    assert "Score: mean over the last 100 rounds, or all if there are fewer, ±" in page_of(tmp_path / "runs")
 
 
 def test_seeds_are_one_experiment_with_a_deviation(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_lines_of_the_papers_tables_come_first_and_are_shown_alone(tmp_path: Pat
 def test_no_two_lines_of_a_setting_look_alike() -> None:
     for each in curves(group(kept().runs)):
         lines: list[dict[str, str]] = each["lines"]  # type: ignore[assignment]
-        styles = [(line["colour"], line["dash"]) for line in lines]
+        styles = [(line["colour"], line["dash"], line["mark"]) for line in lines]
         assert len(set(styles)) == len(styles) == len({line["label"] for line in lines}), each["setting"]
 
 
@@ -397,6 +397,6 @@ def test_without_an_explanation_the_page_says_what_to_type(tmp_path: Path) -> No
 
 def test_the_page_of_the_repository_shows_its_results(of_the_repository: Report) -> None:
     shown, now = (page.read_text() for page in (ROOT / "docs" / "report.html", of_the_repository.page))
-    cells = r"<td data-key=.*?</td>"
+    cells = r"<td.*?</td>"
     assert re.findall(cells, shown) == re.findall(cells, now), "run `fedatoms report paper-results -o docs/report.html`"
     assert len(of_the_repository.found.runs) == len((ROOT / "docs" / "report.csv").read_text().splitlines()) - 1

@@ -1,8 +1,11 @@
 """The page in a real browser: it draws, sorts, fits phones and screens, and asks nobody for anything."""
 
+import json
 import shutil
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +16,10 @@ from support.results import a_measure, a_run, an_explanation
 
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.page.assemble import report
+from fedatoms.evidence.page.serve import server
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import to_json
+from fedatoms.runs.lock import locked
 from fedatoms.runs.results import read_result
 
 pytestmark = pytest.mark.slow
@@ -67,7 +74,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
 
 
 def column(page: Page, table: str, number: int) -> list[str]:
-    return page.eval_on_selector_all(f"#{table} tbody tr", f"rows => rows.map(row => row.cells[{number}].dataset.key)")
+    return page.eval_on_selector_all(f"#{table} tbody tr", f"rows => rows.map(row => keyOf(row.cells[{number}]))")
 
 
 def test_the_page_opens_offline_asks_for_nothing_and_is_small(opened: Opened) -> None:
@@ -95,6 +102,7 @@ def test_tables_sort_by_click_and_by_keyboard(opened: Opened) -> None:
 def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     page = opened.page
     assert page.locator(".modebar-btn").count() and not page.locator(".modebar-btn[data-title^=Share]").count()
+    assert page.eval_on_selector_all(".modebar-btn", "all => all.every(one => one.tabIndex < 0)")
     names = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.name ?? null)")
     assert "fedavg + 9 atoms, init fourier-bessel" in names and None in names  # means, and unnamed ranges over seeds
     assert page.locator("#curve-figure path.js-line").count() == len(names)
@@ -102,17 +110,39 @@ def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     assert "fedavg + 25 atoms, atoms-lr 2" in off and not {*off} & {*names}
     assert "not in the paper's tables are switched off at first" in page.inner_text("#curve-note")
     page.select_option("#curve-setting", "digits, 20 clients with 2 classes each")
+    wait_for_traces(page, 2)
     digits = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.y)")
     assert digits == [[51, 51, 51, 50, 50, 50], [50.5, 50.5, 50.5]]  # the range over seeds, and their mean
     assert page.locator("#curve-lines input:not(:checked)").count() == 0  # of digits the paper has no table
     assert "switched off" not in page.inner_text("#curve-note")
     page.locator("#curve-lines input").first.focus()
     page.keyboard.press("Space")
-    assert page.evaluate("document.getElementById('curve-figure').data.length") == 0
+    wait_for_traces(page, 0)
     page.keyboard.press("Space")
+    wait_for_traces(page, 2)
     assert page.evaluate("document.getElementById('bytes-figure').data.length") >= 3
     counts = page.evaluate("document.getElementById('split-figure').data[0].z")
     assert len(counts) == 20 and max(sum(map(bool, client)) for client in counts) == 2
+
+
+def wait_for_traces(page: Page, count: int) -> None:
+    page.wait_for_function(f"document.getElementById('curve-figure').data.length === {count}")
+
+
+def test_curves_go_over_bytes_and_seconds_are_smoothed_and_differ_from_the_baseline(opened: Opened) -> None:
+    page = opened.page
+    page.select_option("#curve-setting", "digits, 20 clients with 2 classes each")
+    wait_for_traces(page, 2)
+    for axis, last in (("bytes", 3 * 13e6 / 1e9), ("seconds", 1.5), ("rounds", 3)):
+        page.select_option("#curve-axis", axis)
+        page.wait_for_function(f"Math.abs(find('curve-figure').data[1].x.at(-1) - {last}) < 1e-4")
+    assert page.evaluate("find('curve-figure').layout.hovermode") == "x unified"
+    page.check("#curve-difference")
+    wait_for_traces(page, 1)  # no ranges
+    assert page.evaluate("find('curve-figure').data[0].y") == [0, 0, 0]  # the only one is the baseline
+    page.uncheck("#curve-difference")
+    wait_for_traces(page, 2)
+    assert page.evaluate("smoothed([1, 2, 6, 2], 3)") == [1, 1.5, 3, 10 / 3]
 
 
 def test_figures_made_of_runs_are_drawn(opened: Opened) -> None:
@@ -214,6 +244,129 @@ def test_the_keyboard_reaches_the_skip_link_first_and_focus_shows(opened: Opened
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_another_baseline_changes_the_gains_and_stands_in_the_address(opened: Opened) -> None:
+    page = opened.page.context.new_page()
+    page.goto(opened.page.url.split("#")[0])
+    first = "#versus tbody tr:not([hidden])"
+    before = page.locator(first).count()
+    page.select_option("#base", "feddc")
+    page.wait_for_selector("html[data-base=feddc]")
+    rows = dict(
+        page.eval_on_selector_all(first, "all => all.map(row => [row.cells[0], row.cells[2]].map(c => c.innerText))")
+    )
+    assert rows["feddc"] == "baseline" and rows["fedavg"].startswith("\u2212")
+    page.fill("#search", "scaffold 25")
+    assert 0 < page.locator(first).count() < before and "base=feddc" in page.url and "search=scaffold" in page.url
+    shown = page.eval_on_selector_all(first, "all => all.map(row => row.innerText)")
+    page.reload()
+    page.wait_for_selector("html[data-base=feddc]")
+    assert page.eval_on_selector_all(first, "all => all.map(row => row.innerText)") == shown
+    copied = page.evaluate("asMarkdown(versus)").splitlines()
+    assert len(copied) == len(shown) + 2 and "\u2212" not in "".join(copied) and any(" -" in line for line in copied)
+    assert page.evaluate("asLatex(versus)").startswith("\\begin{tabular}{lrr")
+    page.close()
+
+
+@pytest.mark.parametrize("place", ["provenance", "why", "measures", "bytes"])
+def test_a_jump_lands_where_it_says_also_when_figures_are_drawn_on_the_way(place: str, opened: Opened) -> None:
+    page = opened.page.context.new_page()
+    page.goto(opened.page.url.split("#")[0])
+    page.click(f"nav a[href='#{place}']")
+    page.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
+    top, end = page.evaluate(
+        f"[find('{place}').getBoundingClientRect().top, scrollY + innerHeight >= document.body.scrollHeight - 1]"
+    )
+    assert abs(top) < 20 or end
+    page.close()
+
+
+def test_a_swipe_over_a_figure_scrolls_the_page(opened: Opened) -> None:
+    browser = opened.page.context.browser
+    assert browser is not None
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(opened.page.url.split("#")[0])
+    page.evaluate("find('curve-figure').scrollIntoView({block: 'center'})")
+    page.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
+    before = page.evaluate("scrollY")
+    finger = context.new_cdp_session(page)
+    finger.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": 195, "y": 500}]})
+    for y in range(490, 250, -20):
+        finger.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [{"x": 195, "y": y}]})
+    finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    page.wait_for_timeout(300)
+    assert page.evaluate("scrollY") - before > 150
+    context.close()
+
+
+def test_a_phone_shows_the_answer_and_numbers_without_scrolling(opened: Opened) -> None:
+    browser = opened.page.context.browser
+    assert browser is not None
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(opened.page.url.split("#")[0])
+    assert page.evaluate("document.querySelector('.lead').getBoundingClientRect().bottom") < 400
+    ends = "all => all.map(one => one.getBoundingClientRect().right)"
+    assert all(
+        right <= 390 for right in page.eval_on_selector_all("#versus tbody tr:first-child td:nth-child(-n+3)", ends)
+    )
+    assert page.evaluate("find('bytes-figure').clientHeight") < 600
+    page.close()
+
+
+def test_without_scripts_and_on_paper_every_figure_is_a_still_one(opened: Opened) -> None:
+    browser = opened.page.context.browser
+    assert browser is not None
+    count = "all => all.filter(one => one.getBoundingClientRect().height > 50).length"
+    boxes = opened.page.locator(".figure").count() - 3  # of curves, bytes and splits: a still one for each setting
+    for scripts in (False, True):
+        context = browser.new_context(java_script_enabled=scripts)
+        page = context.new_page()
+        page.goto(opened.page.url.split("#")[0])
+        if scripts:
+            page.emulate_media(media="print")
+            page.evaluate("dispatchEvent(new Event('beforeprint'))")
+            assert page.locator("details:not([open])").count() == 0
+            assert "Setting: " in page.inner_text("#compare-chosen")
+        assert page.eval_on_selector_all(".still", count) > boxes + 10 and not page.locator(".figure:visible").count()
+        assert not page.locator(".controls:visible").count()
+        context.close()
+
+
+def test_axe_finds_nothing(opened: Opened) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
+    for scheme in ("light", "dark"):
+        page = opened.page.context.new_page()
+        page.emulate_media(color_scheme=scheme)
+        page.goto(opened.page.url.split("#")[0])
+        found = axe.Axe().run(page).response["violations"]
+        assert [(each["id"], each["nodes"][0]["html"][:200]) for each in found] == []
+        page.close()
+
+
+def test_the_live_page_shows_the_next_round_by_itself(opened: Opened, tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "runs" / NAME.replace("/", "|"), 47.5)
+    (folder / "result.json").unlink()
+    (folder / "experiment.json").write_text(json.dumps(to_json(replace(Experiment(), rounds=9))))
+    browser = opened.page.context.browser
+    assert browser is not None
+    with server([tmp_path / "runs"], 0) as site, locked(folder):
+        thread = threading.Thread(target=site.serve_forever, args=(0.02,))
+        thread.start()
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{site.server_port}/")
+        page.wait_for_selector("text=round 3 of 9")
+        assert page.inner_text("#said") == "1 running." and "47.50 %" in page.inner_text("#cards")
+        rows = (folder / "rounds.jsonl").read_text()
+        line = json.loads(rows.splitlines()[-1]) | {"round": 3, "failed": 2}
+        (folder / "rounds.jsonl").write_text(f"{rows}{json.dumps(line)}\n")
+        page.wait_for_selector("text=round 4 of 9")
+        assert "2 failed clients" in page.inner_text("#cards") and page.title() == "fedatoms live"
+        site.shutdown()
+        page.wait_for_selector("text=The server does not answer", timeout=60_000)
+        thread.join()
+        page.close()
 
 
 def test_the_browser_never_complained(opened: Opened) -> None:

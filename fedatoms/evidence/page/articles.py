@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 
 from fedatoms.evidence.page.plotly import Json, Plot
+from fedatoms.evidence.page.still import picture
 
 SIZES = {"full": "", "quick": "quick, smaller than the paper's", "other": "other settings than the paper's"}
 
@@ -14,21 +15,24 @@ def article(
 ) -> str:
     """Returns an article: a heading with a tag, sentences, boxes for figures, and the same as a table.
 
-    >>> article("a", "Loss", "quick", ["It falls."], [], "<table></table>")[:74]
-    '<article class="measure"><h3>Loss <span class="tag">quick</span></h3><p>It'
+    >>> article("a", "Loss", "quick", ["It falls."], [], "<table></table>")[:81]
+    '<article class="measure" id="a"><h3>Loss <span class="tag">quick</span></h3><p>It'
     """
     tagged = f' <span class="tag">{escape(tag)}</span>' if tag else ""
-    boxes = "".join(
-        f'<div class="figure" id="{name}-{k}" role="group" aria-label="{escape(plot.label)}"></div>'
-        for k, plot in enumerate(plots)
-    )
+    boxes = "".join(_box(f"{name}-{k}", plot) for k, plot in enumerate(plots))
     text = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     quiet = f'<p class="quiet">{escape(origin)}</p>' if origin else ""
     return (
-        f'<article class="measure"><h3>{escape(title)}{tagged}</h3>{text}'
+        f'<article class="measure" id="{name}"><h3>{escape(title)}{tagged}</h3>{text}'
         f'<div class="plots">{boxes}</div><details><summary>The same as a table</summary>{shown}</details>'
         f"{quiet}</article>"
     )
+
+
+def _box(name: str, plot: Plot) -> str:
+    """Returns where a figure is drawn, and the still one for those who cannot draw."""
+    place = f'<div class="figure" id="{name}" role="group" aria-label="{escape(plot.label)}"></div>'
+    return f"<div>{place}{picture(plot)}</div>"
 
 
 def boxed(name: str, plots: Sequence[Plot]) -> list[Json]:

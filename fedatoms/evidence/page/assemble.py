@@ -1,6 +1,7 @@
 """Assembles the page, one HTML file that opens offline, and a CSV file beside it."""
 
 import base64
+import gzip
 import json
 from collections.abc import Sequence
 from html import escape
@@ -14,18 +15,22 @@ from fedatoms.core.files import replace_file
 from fedatoms.core.options import GROUPS
 from fedatoms.core.outputs import check_output
 from fedatoms.evidence.claims import claims
-from fedatoms.evidence.page import explanations, figures, measures, run_figures, sections
+from fedatoms.evidence.page import answer, compare, explanations, figures, measures, run_figures, sections
 from fedatoms.evidence.page.export import to_csv
 from fedatoms.evidence.page.plotly import Json
+from fedatoms.evidence.page.verdict_cards import claim_cards, overview
 from fedatoms.evidence.results.cells import match
 from fedatoms.evidence.results.finding import Found, find
 from fedatoms.evidence.results.groups import Group, group
 from fedatoms.evidence.results.pairs import known_spreads
 from fedatoms.evidence.results.run_figures import RunFigure
 from fedatoms.evidence.results.run_figures import figures as from_runs
+from fedatoms.evidence.results.standings import Standings, all_standings
 
 # Plotly: plotly.js-cartesian-dist-min 4.1.1, packed with `gzip -9n`; a third of Plotly, and all that we need.
 PLOTLY = "plotly-cartesian.min.js.gz"
+STYLES = ("page.css", "figures.css", "print.css")
+SCRIPTS = ("tables.js", "state.js", "compare.js", "curves.js", "figures.js")  # in one scope, in this order
 
 
 class Report(NamedTuple):
@@ -46,46 +51,95 @@ def report(folders: Sequence[Path], page: Path, data_dir: Path | None = None) ->
     for path in (page, csv):
         check_output(path)
     found = find(folders)
-    if not (found.runs or found.measures or found.explanations):
-        named = "".join(f" {note.path}: {note.reason}." for note in found.left_out)
-        places = sections.listed(map(str, folders))
-        raise ValueError(f"no finished run below {places}.{named} Make one with `fedatoms run`.")
+    check_something(found, folders)
     page.parent.mkdir(parents=True, exist_ok=True)
     replace_file(csv, to_csv(found.runs).encode())
     replace_file(page, render(found, folders, csv.name, data_dir).encode())
     return Report(page, csv, found)
 
 
+def check_something(found: Found, folders: Sequence[Path]) -> None:
+    """Refuses folders of which a page would say nothing: no result, no measure, and no run that began."""
+    begun = any(each.rows or each.state == "running" for each in found.unfinished)
+    if not (found.runs or found.measures or found.explanations or begun):
+        named = "".join(f" {note.path}: {note.reason}." for note in found.left_out)
+        places = sections.listed(map(str, folders))
+        raise ValueError(f"no finished run below {places}.{named} Make one with `fedatoms run`.")
+
+
 def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | None) -> str:
     """Returns the page as text."""
     groups = group(found.runs)
-    ours, of_runs = match(groups), from_runs(groups)
+    places, of_runs, judged = all_standings(groups), from_runs(groups), claims(found)
     splits, left_out = figures.splits(found.runs, data_dir)
-    return Template(_file("page.html")).substitute(
-        style=_file("page.css"),
-        script=_file("page.js"),
+    accuracies = [each for each in groups if each.metric.is_accuracy]
+    return Template(asset("page.html")).substitute(
+        style="\n".join(map(asset, STYLES)),
+        script="\n".join(map(asset, SCRIPTS)),
         plotly=base64.b64encode((files("fedatoms.evidence.page") / PLOTLY).read_bytes()).decode(),
-        data=_data(found, groups, of_runs, splits),
+        data=as_script(_data(found, groups, places, of_runs, splits)),
+        numbers=packed({"versus": compare.against_all(places), "values": figures.values(groups)}),
         csv=escape(quote(csv)),
-        summary=sections.summary(found, groups, folders),
-        claims=sections.claim_cards(claims(found)),
-        tables="\n".join(sections.paper_table(n, ours, known_spreads(groups).of_table(n)) for n in sections.SCORED),
-        others=sections.other_runs(groups, {id(each) for each in ours.values()}),
+        answer=answer.sentences(found, groups, places),
+        best=answer.by_setting(places),
+        versus=compare.versus_table(places) if places else "",
+        pairs=compare.pairs_table(groups),
+        unfinished=sections.unfinished(found),
+        facts=sections.summary(found, groups, folders),
+        overview=overview(judged),
+        claims=claim_cards(judged),
+        tables=sections.paper_tables(match(accuracies), known_spreads(accuracies)),
         explanations=explanations.section(found.explanations),
         measures=run_figures.section(of_runs) + measures.section(found.measures),
+        curves=figures.stills(groups),
+        bars=figures.sent_stills(groups),
         bytes=sections.sent_bytes(found.runs),
         splits=sections.paragraphs(left_out),
         provenance=sections.origins(found.runs),
     )
 
 
-def _data(found: Found, groups: Sequence[Group], of_runs: Sequence[RunFigure], splits: list[Json]) -> str:
-    """Returns what the page's script draws, safe inside a script."""
-    plots = [*explanations.plots(found.explanations), *run_figures.plots(of_runs), *measures.plots(found.measures)]
-    curves, sent = figures.curves(groups), figures.sent(groups)
-    data = {"curves": curves, "measures": plots, "bytes": sent, "splits": splits, "groups": GROUPS}
+def as_script(data: Json) -> str:
+    """Returns data as JSON that is safe inside a script.
+
+    >>> as_script({"name": "</script>"})
+    '{"name":"\\\\u003c/script>"}'
+    """
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _file(name: str) -> str:
+def packed(data: Json) -> str:
+    """Returns data compressed, in letters: what only figures and other baselines need.
+
+    >>> json.loads(gzip.decompress(base64.b64decode(packed({"a": 1}))))
+    {'a': 1}
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def asset(name: str) -> str:
+    """Returns a file of the page's own, as text."""
     return (files("fedatoms.evidence.page") / name).read_text()
+
+
+def _data(
+    found: Found,
+    groups: Sequence[Group],
+    places: Sequence[Standings],
+    of_runs: Sequence[RunFigure],
+    splits: list[Json],
+) -> Json:
+    """Returns what the page's script needs at once."""
+    plots = [*explanations.plots(found.explanations), *run_figures.plots(of_runs), *measures.plots(found.measures)]
+    return {
+        "curves": figures.curves(groups),
+        "places": compare.baselines(places),
+        "changing": compare.CHANGING,
+        "models": answer.MODELS,
+        "measures": plots,
+        "bytes": figures.sent(groups),
+        "splits": splits,
+        "groups": GROUPS,
+        "colours": figures.GROUP_COLOURS,
+    }

@@ -10,9 +10,9 @@ from fedatoms.evidence.explain.words import findings, title
 from fedatoms.evidence.page.articles import article, boxed, measured_at
 from fedatoms.evidence.page.html_table import Cell, number, table, text
 from fedatoms.evidence.page.plotly import LEGEND, Json, Plot, axes, curves
+from fedatoms.evidence.page.styles import COLOURS
 from fedatoms.evidence.results.finding import FoundExplanation
 from fedatoms.evidence.results.names import method_name, setting
-from fedatoms.runs.plots import COLOURS
 
 NONE = (
     "<p>No <code>explain.json</code> below these folders. <code>fedatoms explain RUN</code> writes one to the folder "
@@ -106,7 +106,7 @@ def _variances(rounds: Sequence[Round]) -> Plot:
 def _accuracies(fork: Forked) -> Plot:
     rounds = _rounds_of(fork)
     on, off = curves(rounds, {"with latent clients": fork.accuracy_on, "without": fork.accuracy_off})
-    off |= {"line": {"color": COLOURS[1], "width": 2, "dash": "dash"}}  # often one lies on the other
+    off |= {"line": {"color": COLOURS[1], "width": 2, "dash": "dot"}}  # often one lies on the other
     plane = _by_round(rounds, "accuracy of the server, %")
     return Plot("Accuracy of the server with and without latent clients", [on, off], plane)
 

@@ -1,40 +1,60 @@
 """The page's own figures as plain data: curves of scores, bytes by group, classes of each client."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
+from typing import cast
 
+from fedatoms.core.ledger import total
 from fedatoms.core.lookup import one_line
+from fedatoms.core.options import GROUPS
 from fedatoms.core.scales import Scale
 from fedatoms.data.datasets import Images, load
 from fedatoms.data.federations import hold_out
-from fedatoms.evidence.page.plotly import Json
+from fedatoms.evidence.page.plotly import Json, Plot, short
+from fedatoms.evidence.page.still import bars, picture
+from fedatoms.evidence.page.styles import line_styles
 from fedatoms.evidence.paper.tables import cells_of
 from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import Group, by_setting, stand_in_mark
 from fedatoms.evidence.results.names import distinct_names, setting
 from fedatoms.experiment.build import split_of
 from fedatoms.experiment.fields import Experiment
-from fedatoms.runs.plots import COLOURS, GREYS
 from fedatoms.runs.results import score_curves
 
-PLAIN_DASHES: tuple[str, ...] = ("dash", "dot")
-OTHER_DASHES: tuple[str, ...] = ("solid", "dashdot", "longdash")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-STYLES = [(colour, dash) for colours in (COLOURS, GREYS) for dash in DASHES for colour in colours]  # greys last
+GROUP_COLOURS = dict(zip(GROUPS, ("#c8590a", "#84781a", "#1a8a5c", "#2378c3", "#b8509c"), strict=True))
 SHOWN = 200  # clients in a picture of a partition: more rows are thinner than a pixel
 
 
 def curves(groups: Sequence[Group]) -> list[Json]:
-    """Returns the scores over rounds in each setting: the mean over seeds and their range.
+    """Returns the lines of each setting, in the order of ``values``: names, looks, and whether they are shown at first.
 
     >>> curves([])
     []
     """
-    whole = [group for group in groups if any(run.rows for run in group.runs)]
-    settings = by_setting(whole).items()
-    return [{"setting": name, **_words(some[0].metric), "lines": _lines(some)} for name, some in settings]
+    return [{"setting": name, **_words(some[0].metric), "lines": _lines(some)} for name, some in _drawn(groups).items()]
+
+
+def values(groups: Sequence[Group]) -> list[list[Json]]:
+    """Returns the numbers of each line: scores of each model, and bytes and seconds until its rounds.
+
+    >>> values([])
+    []
+    """
+    return [[_values(group) for _, _, group in _ordered(some)] for some in _drawn(groups).values()]
+
+
+def stills(groups: Sequence[Group]) -> str:
+    """Returns the curves of each setting as pictures that need no script, of the model that counts."""
+    return "".join(_still(name, some) for name, some in _drawn(groups).items())
+
+
+def sent_stills(groups: Sequence[Group]) -> str:
+    """Returns the bytes of each setting as such pictures: up, by group of parameters."""
+    found = sent(groups)
+    return "".join(_sent_still(str(each["setting"]), cast(list[Json], each["runs"])) for each in found)
 
 
 def sent(groups: Sequence[Group]) -> list[Json]:
@@ -64,71 +84,114 @@ def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list
     return sorted(pictures, key=lambda picture: str(picture["name"])), list(left_out)
 
 
-def _lines(groups: Sequence[Group]) -> list[Json]:
-    """Returns the lines of a setting; those of the paper's tables come first, and are the only ones shown at first."""
-    groups = sorted(groups, key=lambda group: not cells_of(group.experiment))
+def _drawn(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    return by_setting([group for group in groups if any(run.rows for run in group.runs)])
+
+
+def _ordered(groups: Sequence[Group]) -> list[tuple[str, bool, Group]]:
+    """Returns names and groups; those of the paper's tables come first, and are the only ones shown at first."""
     printed = [bool(cells_of(group.experiment)) for group in groups]
     shown = printed if any(printed) else [True] * len(groups)
-    styles = _styles([group.experiment for group in groups])
-    lines: list[Json] = [
-        {"label": name, "shown": on, "seeds": len(group.seeds), **style, "models": _models(group)}
-        for name, on, group, style in zip(_names(groups), shown, groups, styles, strict=True)
+    lines = zip(_names(groups), shown, groups, strict=True)
+    return sorted(lines, key=lambda line: (not line[1], line[0]))
+
+
+def _lines(groups: Sequence[Group]) -> list[Json]:
+    lines = _ordered(groups)
+    looks = line_styles([group.experiment for _, _, group in lines])
+    return [
+        {"label": name, "shown": on, "seeds": len(group.seeds), "models": group.models, **look}
+        for (name, on, group), look in zip(lines, looks, strict=True)
     ]
-    return sorted(lines, key=lambda line: (not line["shown"], str(line["label"])))
 
 
 def _words(metric: Scale) -> dict[str, str]:
     """Returns what stands at the axis of a metric, and how Plotly writes a score."""
     digits = ".2f" if metric.unit == "%" else ".4g"
     unit = f" ({metric.unit})" if metric.unit else ""
-    return {"axis": f"{metric.name}{unit}", "score": f"%{{y:{digits}}} {metric.unit}".rstrip()}
+    return {"axis": f"{metric.name}{unit}", "form": digits, "unit": metric.unit}
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
     return distinct_names([group.experiment for group in groups])[1]
 
 
-def _styles(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
-    """Gives each algorithm a colour and plain networks a dashed line; with one algorithm, each experiment a colour.
-
-    No two experiments share a style while there are enough.
-    """
-    algorithms = sorted({one.algorithm for one in experiments})
-    by_algorithm = len(algorithms) > 1 and all(one.personal == "none" for one in experiments)
-    styles = list[tuple[str, str]]()
-    for one in experiments:
-        colour = COLOURS[algorithms.index(one.algorithm) % len(COLOURS)]
-        dashes = PLAIN_DASHES if one.parametrisation == "plain" else OTHER_DASHES
-        wanted = [(colour, dash) for dash in dashes] if by_algorithm else []
-        styles.append(next((style for style in (*wanted, *STYLES) if style not in styles), STYLES[0]))
-    return [{"colour": colour, "dash": dash} for colour, dash in styles]
+def _values(group: Group) -> Json:
+    """Returns a line's scores by model, and the bytes and seconds until each round, means over seeds."""
+    runs = [run for run in group.runs if run.rows]
+    models = _models(group, runs)
+    rounds = [row["round"] + 1 for row in runs[0].rows if row["scores"]]
+    return {"models": models, "rounds": rounds, "bytes": _until(runs, _sent), "seconds": _until(runs, _seconds)}
 
 
-def _models(group: Group) -> Json:
-    each = [score_curves(run.rows) for run in group.runs if run.rows]
-    percent = group.metric.unit == "%"
-    return {name: _band([curves[name] for curves in each if name in curves], percent=percent) for name in each[0]}
+def _models(group: Group, runs: Sequence[Run]) -> dict[str, Json]:
+    each = [score_curves(run.rows) for run in runs]
+    return {name: _band([some[name] for some in each if name in some], group.metric) for name in each[0]}
 
 
-def _band(seeds: Sequence[list[tuple[int, float]]], *, percent: bool) -> Json:
-    values: dict[int, list[float]] = {}
+def _until(runs: Sequence[Run], spent: Callable[[Run], list[float]]) -> list[float]:
+    """Returns what is spent until the end of each round that is scored, as a mean over seeds."""
+    each = [list(accumulate(spent(run))) for run in runs]
+    scored = [row["round"] for row in runs[0].rows if row["scores"]]
+    return [short(statistics.fmean(line[t] for line in each if t < len(line))) for t in scored]
+
+
+def _sent(run: Run) -> list[float]:
+    return [total(row["up"]) + total(row["down"]) for row in run.rows]
+
+
+def _seconds(run: Run) -> list[float]:
+    share = run.result.own_seconds / run.result.seconds if run.result.seconds else 1.0
+    return [share * row["seconds"] for row in run.rows]
+
+
+def _band(seeds: Sequence[list[tuple[int, float]]], metric: Scale) -> Json:
+    found: dict[int, list[float]] = {}
     for curve in seeds:
         for t, score in curve:
-            values.setdefault(t + 1, []).append(score)
-    means = [statistics.mean(some) for some in values.values()]
-    band: Json = {"x": list(values), "y": [round(mean, 3) if percent else float(f"{mean:.5g}") for mean in means]}
+            found.setdefault(t + 1, []).append(score)
+
+    def kept(values: Iterable[float]) -> list[float]:
+        return [round(value, 2) if metric.unit == "%" else short(value) for value in values]
+
+    band: Json = {"x": list(found), "y": kept(statistics.fmean(some) for some in found.values())}
     if len(seeds) > 1:
-        band |= {"low": [min(some) for some in values.values()], "high": [max(some) for some in values.values()]}
+        band |= {"low": kept(map(min, found.values())), "high": kept(map(max, found.values()))}
     return band
 
 
+def _still(setting: str, groups: Sequence[Group]) -> str:
+    lines = zip(_lines(groups), _ordered(groups), strict=True)
+    traces: list[Json] = []
+    for look, (name, shown, group) in lines:
+        if shown:
+            model, band = list(_models(group, [run for run in group.runs if run.rows]).items())[-1]
+            style: Json = {"color": look["colour"], "dash": look["dash"]}
+            traces.append({"type": "scatter", "name": name, "mode": "lines", **band, "line": style})
+    words = _words(groups[0].metric)
+    plane: Json = {"xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": words["axis"]}}}
+    return picture(Plot(f"{setting}; model: {model}", traces, plane))
+
+
+def _sent_still(setting: str, runs: Sequence[Json]) -> str:
+    ups = [cast(dict[str, int], run["up"]) for run in runs]
+    parts = [(name, colour, [up.get(name, 0) / 1e6 for up in ups]) for name, colour in GROUP_COLOURS.items()]
+    used = [part for part in parts if any(part[2])]
+    return bars(f"Sent up, all clients and rounds; {setting}", [str(run["label"]) for run in runs], used, "MB")
+
+
 def _bars(groups: Sequence[Group]) -> list[Json]:
-    bars: list[Json] = []
-    for name, group in sorted(zip(_names(groups), groups, strict=True), key=lambda both: both[0]):
-        for run in group.runs:
-            seed = f", seed {run.result.experiment.seed}" if len(group.runs) > 1 else ""
-            bars.append({"label": name + seed, "up": run.result.bytes_up, "down": run.result.bytes_down})
-    return bars
+    """Returns a bar for each experiment: seeds differ in the clients they draw, hardly in bytes."""
+    ordered = sorted(zip(_names(groups), groups, strict=True), key=lambda both: both[0])
+    return [
+        {"label": name, "up": _mean(group, "bytes_up"), "down": _mean(group, "bytes_down")} for name, group in ordered
+    ]
+
+
+def _mean(group: Group, way: str) -> dict[str, float]:
+    sizes: list[dict[str, int]] = [getattr(run.result, way) for run in group.runs]
+    names = [name for name in GROUPS if any(name in size for size in sizes)]
+    return {name: statistics.mean(size.get(name, 0) for size in sizes) for name in names}
 
 
 def _split_key(experiment: Experiment) -> Experiment:

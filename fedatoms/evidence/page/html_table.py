@@ -16,17 +16,22 @@ class Cell(NamedTuple):
     kind: str = ""  # a class of page.css: number, good, bad, quiet
 
 
-def table(name: str, caption: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Returns a table whose header buttons sort it, in a box that scrolls.
+def table(
+    name: str, caption: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], marks: Sequence[str] = ()
+) -> str:
+    """Returns a table whose header buttons sort it, in a box that scrolls; ``marks`` are attributes of its rows.
 
-    >>> '<td data-key="&lt;1&gt;">&lt;1&gt;</td>' in table("t", "Two", ["a & b"], [[text("<1>")]])
+    >>> "<td>&lt;1&gt;</td>" in table("t", "Two", ["a & b"], [[text("<1>")]])
     True
     """
     top = "".join(
         f'<th scope="col"{_class(_kind(rows, n))}><button type="button">{escape(head)}<i></i></button></th>'
         for n, head in enumerate(heads)
     )
-    body = "\n".join(f"<tr>{''.join(_td(cell) for cell in row)}</tr>" for row in rows)
+    named = [f" {mark}" for mark in marks] or [""] * len(rows)
+    body = "\n".join(
+        f"<tr{mark}>{''.join(_td(cell) for cell in row)}</tr>" for row, mark in zip(rows, named, strict=True)
+    )
     label = escape(caption)
     return (
         f'<div class="box" id="{escape(name)}" role="region" aria-label="{label}" tabindex="0"><table>'
@@ -77,8 +82,10 @@ def change(value: float | None, beyond: float = 0.0) -> Cell:
     return number(value, "+.2f", kind, none="")
 
 
-def gain_cell(value: Gain | None, form: str = "+.2f", *, coloured: bool = False) -> Cell:
+def gain_cell(value: Gain | None, form: str = "+.2f", *, coloured: bool = False, below: bool = False) -> Cell:
     """Returns a cell of a gain with its interval, coloured if the whole interval is on one side of 0.
+
+    ``below`` is asked for where a lower score is the better one.
 
     >>> one = Gain(3.5, 3.0, 4.0, 3, "seeds")
     >>> gain_cell(one).text, gain_cell(one, coloured=True).kind
@@ -87,12 +94,13 @@ def gain_cell(value: Gain | None, form: str = "+.2f", *, coloured: bool = False)
     if value is None:
         return number(None, none="")
     colours = {"supported": "good", "contradicted": "bad", "inconclusive": ""}
-    cell = number(value.gain, form, colours[beyond(value)] if coloured else "")
+    cell = number(value.gain, form, colours[beyond(value, below=below)] if coloured else "")
     return cell._replace(text=written(value, form).replace("-", "\u2212"))
 
 
 def _td(cell: Cell) -> str:
-    return f'<td data-key="{escape(cell.key)}"{_class(cell.kind)}>{escape(cell.text)}</td>'
+    key = "" if cell.key == cell.text else f' data-key="{escape(cell.key)}"'  # the text is the key of others
+    return f"<td{key}{_class(cell.kind)}>{escape(cell.text)}</td>"
 
 
 def _kind(rows: Sequence[Sequence[Cell]], column: int) -> str:

@@ -17,6 +17,7 @@ from fedatoms.evidence.measures.values import (
 from fedatoms.evidence.page.articles import SIZES, article, boxed, measured_at
 from fedatoms.evidence.page.html_table import number, table
 from fedatoms.evidence.page.plotly import Json, Plot, axes, contour, curves, trace_of
+from fedatoms.evidence.page.styles import COLOURS, looks
 from fedatoms.evidence.results.finding import FoundMeasure
 from fedatoms.evidence.results.measures import (
     AFTER,
@@ -28,7 +29,6 @@ from fedatoms.evidence.results.measures import (
     variances_of_models,
 )
 from fedatoms.evidence.results.names import setting
-from fedatoms.runs.plots import COLOURS
 
 
 def section(found: Sequence[FoundMeasure]) -> str:
@@ -89,10 +89,10 @@ def _models(values: SyntheticValues) -> Plot:
 
 
 def _trajectories(n: int, line: ModelsLine, values: SyntheticValues) -> Plot:
-    traces = [contour(values.landscape)]
+    traces, look = [contour(values.landscape)], looks([each.name for each in values.lines])[n]
     for k, path in enumerate(line.paths):
-        thin = {"showlegend": k == 0, "line": {"color": COLOURS[n % len(COLOURS)], "width": 1.5}}
-        traces.append(trace_of(line.name, n, path) | thin)
+        thin = {"showlegend": k == 0, "line": {"color": look["colour"], "width": 1.5}}
+        traces.append(trace_of(line.name, look, path) | thin)
     star = {"symbol": "star", "size": 13, "color": COLOURS[4]}
     x, y = ([value] for value in values.optimum)
     traces.append({"type": "scatter", "mode": "markers", "name": "optimum", "x": x, "y": y, "marker": star})
@@ -105,8 +105,8 @@ def _training_loss(names: Sequence[str], values: TrainingLossValues) -> Plot:
 
 
 def _landscape(names: Sequence[str], values: LandscapeValues) -> Plot:
-    paths = enumerate(zip(names, values.paths, strict=True))
-    traces = [contour(values.surface), *(trace_of(name, n, path) for n, (name, path) in paths)]
+    paths = zip(names, looks(names), values.paths, strict=True)
+    traces = [contour(values.surface), *(trace_of(*each) for each in paths)]
     one, two = values.shares
     plane = axes(f"first direction ({one:.0%})", f"second direction ({two:.0%})")
     return Plot("Training loss around both trajectories", traces, plane | {"height": 480})

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedatoms.evidence.measures.values import Surface, Trajectory
-from fedatoms.runs.plots import COLOURS
+from fedatoms.evidence.page.styles import looks
 
 Json = dict[str, object]
 LEVELS = 15  # of a contour
@@ -32,39 +32,43 @@ def curves(x: Sequence[float], lines: Mapping[str, Sequence[float]]) -> list[Jso
     >>> [trace["name"] for trace in curves([0, 1], {"a": [1.0, 2.0], "b": [3.0, 4.0]})]
     ['a', 'b']
     """
-    return [curve(name, n, x, line) for n, (name, line) in enumerate(lines.items())]
+    found = zip(looks(list(lines)), lines.items(), strict=True)
+    return [curve(name, look, x, line) for look, (name, line) in found]
 
 
-def curve(name: str, n: int, x: Sequence[float], y: Sequence[float]) -> Json:
-    """Returns line number ``n`` of a figure.
+def curve(name: str, look: Mapping[str, str], x: Sequence[float], y: Sequence[float]) -> Json:
+    """Returns a line of a figure in its look.
 
-    >>> curve("d", 3, [0, 1], [1.0, 2.0])["line"]["dash"]
-    'dot'
+    >>> curve("fedavg", looks(["fedavg"])[0], [0, 1], [1.0, 2.0])["line"]["dash"]
+    'dash'
     """
+    few = len(x) < 20
+    every = {} if few else {"maxdisplayed": 8}
     return {
         "type": "scatter",
-        "mode": "lines+markers" if len(x) < 20 else "lines",
+        "mode": "lines+markers" if few or look["mark"] else "lines",
         "name": name,
         "x": list(x),
         "y": [short(value) for value in y],
-        "line": {"color": COLOURS[n % len(COLOURS)], "width": 2, "dash": ("solid", "dot")[n % 4 == 3]},
+        "line": {"color": look["colour"], "width": 2, "dash": look["dash"]},
+        "marker": {"symbol": look["mark"] or "circle", "size": 7 if look["mark"] else 5, **every},
     }
 
 
-def trace_of(name: str, n: int, path: Trajectory) -> Json:
-    """Returns trajectory number ``n`` of a figure.
+def trace_of(name: str, look: Mapping[str, str], path: Trajectory) -> Json:
+    """Returns a trajectory of a figure in its look.
 
-    >>> trace_of("a", 0, Trajectory([0.0], [1.0]))["mode"]
+    >>> trace_of("a", looks(["a"])[0], Trajectory([0.0], [1.0]))["mode"]
     'lines+markers'
     """
-    colour = COLOURS[n % len(COLOURS)]
+    colour = look["colour"]
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "name": name,
         "x": [short(value) for value in path.x],
         "y": [short(value) for value in path.y],
-        "line": {"color": colour, "width": 2.5},
+        "line": {"color": colour, "width": 2.5, "dash": look["dash"]},
         "marker": {"size": 5, "color": colour},
     }
 

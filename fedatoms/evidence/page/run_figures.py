@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from fedatoms.evidence.page.articles import SIZES, article, boxed
 from fedatoms.evidence.page.html_table import number, table, text
 from fedatoms.evidence.page.plotly import Json, Plot, axes, curve
+from fedatoms.evidence.page.styles import looks
 from fedatoms.evidence.results.run_figures import RunFigure
 
 
@@ -28,7 +29,8 @@ def plots(found: Sequence[RunFigure]) -> list[Json]:
 
 def _draw(figure: RunFigure) -> Plot:
     label, x, y, lines = figure.curves
-    return Plot(label, [curve(line.name, n, line.x, line.y) for n, line in enumerate(lines)], axes(x, y))
+    drawn = zip(lines, looks([line.name for line in lines]), strict=True)
+    return Plot(label, [curve(line.name, look, line.x, line.y) for line, look in drawn], axes(x, y))
 
 
 def _article(n: int, each: RunFigure) -> str:

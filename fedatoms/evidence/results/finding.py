@@ -17,13 +17,13 @@ from fedatoms.evidence.measures import files as measure_files
 from fedatoms.evidence.measures.files import Measure
 from fedatoms.evidence.measures.values import Checked, checked
 from fedatoms.evidence.results.names import natural_order
+from fedatoms.evidence.results.progress import Progress, progress_of
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.identities import identity
 from fedatoms.runs.loading import how_to_resume
 from fedatoms.runs.lock import writer
 from fedatoms.runs.results import Result, Summary, read_result, summarise
 from fedatoms.runs.rounds import Row, read_lines
-from fedatoms.runs.states import state_of
 
 T = TypeVar("T")
 
@@ -64,28 +64,34 @@ class FoundExplanation(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What lies below some folders; ``left_out`` lists unused files, ``notes`` files that were used with a problem."""
+    """What lies below some folders; ``left_out`` lists unused files, ``notes`` files that were used with a problem.
+
+    Runs without a result are ``unfinished``, and in ``left_out`` too, with what to type.
+    """
 
     runs: list[Run]
     left_out: list[Note]
     notes: list[Note]
     measures: list[FoundMeasure]
     explanations: list[FoundExplanation]
+    unfinished: Sequence[Progress] = ()
 
 
 def find(folders: Sequence[Path]) -> Found:
     """Reads all runs, measures and explanations; of duplicates only the newest is kept.
 
     >>> find([])
-    Found(runs=[], left_out=[], notes=[], measures=[], explanations=[])
+    Found(runs=[], left_out=[], notes=[], measures=[], explanations=[], unfinished=[])
     """
     runs, unread, notes = _runs(folders)
     unique, repeated = _newest(runs, _of_run)
     kept, mismatched = _same_models(unique)
     measures, no_measures = _all(folders, measure_files.FILE, _measure, _of_measure)
     explanations, no_explanations = _all(folders, explain_files.FILE, _explanation, _of_explanation)
-    left_out = [*unread, *repeated, *mismatched, *no_measures, *no_explanations, *_unfinished(folders)]
-    return Found(kept, left_out, notes, measures, explanations)
+    unfinished = _unfinished(folders)
+    still = [Note(each.folder / EXPERIMENT, how_far(each)) for each in unfinished]
+    left_out = [*unread, *repeated, *mismatched, *no_measures, *no_explanations, *still]
+    return Found(kept, left_out, notes, measures, explanations, unfinished)
 
 
 def _runs(folders: Sequence[Path]) -> tuple[list[Run], list[Note], list[Note]]:
@@ -229,20 +235,19 @@ def _scored(run: Run) -> tuple[frozenset[str], str]:
     return frozenset(run.result.scores), run.result.metric.axis
 
 
-def _unfinished(folders: Sequence[Path]) -> list[Note]:
+def _unfinished(folders: Sequence[Path]) -> list[Progress]:
     paths = [path for path in _files(folders, EXPERIMENT) if not (path.parent / RESULT).exists()]
-    return [Note(path, _progress(path.parent)) for path in paths]
+    return [progress_of(path.parent) for path in paths]
 
 
-def _progress(folder: Path) -> str:
+def how_far(found: Progress) -> str:
     """Says how far a run without a result is, and how to go on with it."""
-    found = state_of(folder)
     words = f"{found.state} after {found.done} of {found.rounds} rounds"
     if found.state == "running":
         return f"{words} ({found.why})"
     if found.state == "damaged":
-        return f"damaged: {found.why.removeprefix(f'{folder / EXPERIMENT} is ')}"
-    return f"{words}{f' ({found.why})' if found.why else ''}: go on with {how_to_resume(folder)}"
+        return f"damaged: {found.why.removeprefix(f'{found.folder / EXPERIMENT} is ')}"
+    return f"{words}{f' ({found.why})' if found.why else ''}: go on with {how_to_resume(found.folder)}"
 
 
 def _reason(error: Exception, path: Path) -> str:

@@ -64,6 +64,27 @@ def distinct_names(experiments: Sequence[Experiment], among: Sequence[Experiment
     return shared, names if shared else [f"{name}; {where}" for name, where in zip(names, settings, strict=True)]
 
 
+def differences(mine: Experiment, base: Experiment) -> str:
+    """Writes what an experiment has, and in brackets what a baseline has, where they differ and it matters.
+
+    >>> differences(Experiment(parametrisation="atoms", lr=0.3), Experiment())
+    '9 atoms (plain), lr 0.3 (0.1)'
+    >>> differences(Experiment(algorithm="scaffold"), Experiment())
+    'scaffold (fedavg)'
+    """
+    methods = [(one.algorithm, _layers(one), one.personal) for one in (mine, base)]
+    words = [f"{ours} ({theirs})" for ours, theirs in zip(*methods, strict=True) if ours != theirs]
+    fields = [name for name in (*_NAMED, "fixed") if _matters(mine, name) and _matters(base, name)]
+    shown = [(_show(mine, name), _show(base, name)) for name in fields]
+    words += [f"{ours} ({theirs.split(' ', 1)[1]})" for ours, theirs in shown if ours != theirs]
+    return ", ".join(words)
+
+
+def _layers(experiment: Experiment) -> str:
+    kind = experiment.parametrisation
+    return f"{experiment.atoms} atoms" if kind == "atoms" else kind
+
+
 def seeds(numbers: Sequence[int]) -> str:
     """Writes a list of seeds.
 

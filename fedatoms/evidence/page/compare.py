@@ -1,0 +1,172 @@
+"""The compare view: every experiment against a baseline of its setting, and plain filters against atoms."""
+
+from collections.abc import Callable, Sequence
+
+from fedatoms.core.gains import Pooled
+from fedatoms.evidence.page.answer import amount, duration, form_of
+from fedatoms.evidence.page.html_table import Cell, gain_cell, number, spread, table, text
+from fedatoms.evidence.page.plotly import Json
+from fedatoms.evidence.paper.tables import cells_of, contrast
+from fedatoms.evidence.results.commands import command_of
+from fedatoms.evidence.results.groups import Group, headline, stand_in_mark
+from fedatoms.evidence.results.names import differences, distinct_names, setting
+from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, known_spreads
+from fedatoms.evidence.results.standings import Entry, Reached, Standings, Versus, versus
+from fedatoms.runs.comparison import spread_of
+from fedatoms.runs.results import WINDOW
+
+HEADS = (
+    "method",
+    "score",
+    "gain",
+    "traffic",
+    "time",
+    "rounds",
+    "differs in",
+    "seeds",
+    "setting",
+    "run again",
+    "folders",
+)
+CHANGING = (2, 3, 4, 5, 6)  # columns that depend on the baseline
+BASELINES = 40  # of a setting, at most: with more experiments, the best of them
+CAPTION = (
+    f"Score: mean over the last {WINDOW} rounds, or all if there are fewer, ± standard deviation over seeds. Gain over "
+    "the baseline, ± 95 % interval over shared seeds. Traffic (both ways), time and rounds: to reach the baseline's "
+    "own score for the first time; time as on the machine of each run"
+)
+
+
+def versus_table(places: Sequence[Standings]) -> str:
+    """Returns the table of all experiments, each against the usual baseline of its setting."""
+    rows, marks = [], []
+    for n, place in enumerate(places):
+        for k, each in enumerate(place.entries):
+            rows.append(_row(each, place))
+            marks.append(f'data-place="{n}" data-entry="{k}"')
+    return table("versus", CAPTION, HEADS, rows, marks)
+
+
+def baselines(places: Sequence[Standings]) -> list[Json]:
+    """Returns the names of each setting's experiments that may be the baseline, and which of them is the usual one."""
+    return [
+        {
+            "setting": place.setting,
+            "names": [each.name for each in place.entries],
+            "base": _at(place),
+            "bases": _bases(place),
+        }
+        for place in places
+    ]
+
+
+def against_all(places: Sequence[Standings]) -> list[list[list[list[list[str]]]]]:
+    """Returns the changing cells by setting, baseline and experiment: text, sort key and style of each."""
+    return [
+        [[_changing(mine, place.entries[n], place) for mine in place.entries] for n in _bases(place)]
+        for place in places
+    ]
+
+
+def pairs_table(groups: Sequence[Group]) -> str:
+    """Returns a row for each pair of runs with plain filters and with atoms, otherwise alike; empty without one.
+
+    >>> pairs_table([])
+    ''
+    """
+    accuracies = [each for each in groups if each.metric.is_accuracy]
+    found = decomposed_pairs(accuracies, accuracies)
+    if not found:
+        return ""
+    pooled, names = known_spreads(accuracies).shared, distinct_names([mine.experiment for mine, _ in found])[1]
+    rows = [_pair(name.split(";")[0], *both, pooled) for name, both in zip(names, found, strict=True)]
+    heads = ("with atoms", "plain", "atoms", "gain", "paper's gain", "setting", "run again")
+    caption = (
+        "Pairs that differ in the atoms alone: accuracy in %, ± standard deviation over seeds; gain ± 95 % interval"
+    )
+    return f"<h3>Plain filters against atoms</h3>{table('pairs', caption, heads, rows)}"
+
+
+def _pair(name: str, mine: Group, plain: Group, pooled: Pooled | None) -> list[Cell]:
+    one = mine.experiment
+    command = command_of(one, mine.seeds).replace("fedatoms run", "fedatoms compare").replace(" --seed ", " --seeds ")
+    both = f"{command} --parametrisation plain,atoms" if command else ""
+    return [
+        text(name)._replace(kind="wide"),
+        spread(headline(plain)[1]),
+        spread(headline(mine)[1]),
+        gain_cell(gain_between(mine, plain, pooled), coloured=True),
+        number(_printed(mine), "+.2f", none=""),
+        text(setting(one) + stand_in_mark(one))._replace(kind="wide"),
+        _command(_typed(mine, plain) or both),
+    ]
+
+
+def _typed(mine: Group, plain: Group) -> str:
+    """Returns one command for both if both are presets."""
+    words = [command_of(each.experiment, [0]).removeprefix("fedatoms run ") for each in (plain, mine)]
+    seeds = ",".join(map(str, mine.seeds))
+    return (
+        f"fedatoms compare {' '.join(words)} --seeds {seeds}"
+        if not any(" " in each or not each for each in words)
+        else ""
+    )
+
+
+def _printed(mine: Group) -> float | None:
+    """Returns the paper's gain of Table 1, if this is a cell of it."""
+    cell = next((cell for cell in cells_of(mine.experiment) if cell.table == 1), None)
+    both = contrast(cell) if cell else None
+    return both[0].value - both[1].value if both else None
+
+
+def _row(each: Entry, place: Standings) -> list[Cell]:
+    found = versus(each, place.base, place.metric, place.pooled)
+    group = each.group
+    return [
+        text(each.name)._replace(kind="wide"),
+        spread(spread_of(list(each.scores[each.model].values())), form_of(place)[1:]),
+        *_cells(each, place.base, place, found),
+        number(len(group.seeds), "d"),
+        text(place.setting)._replace(kind="wide"),
+        _command(command_of(group.experiment, group.seeds)),
+        text(", ".join(run.name for run in group.runs))._replace(kind="path"),
+    ]
+
+
+def _changing(mine: Entry, base: Entry, place: Standings) -> list[list[str]]:
+    return [list(cell) for cell in _cells(mine, base, place, versus(mine, base, place.metric, place.pooled))]
+
+
+def _cells(mine: Entry, base: Entry, place: Standings, found: Versus) -> list[Cell]:
+    cost = found.mine
+    gained = gain_cell(found.gain, form_of(place), coloured=True, below=not place.metric.higher)
+    return [
+        Cell("baseline", "0", "number quiet") if mine is base else gained,
+        _reached(cost, cost and cost.sent, amount),
+        _reached(cost, cost and cost.seconds, duration),
+        _reached(cost, cost and cost.rounds, lambda value: f"{value:.0f}"),
+        text(differences(mine.group.experiment, base.group.experiment))._replace(kind="wide"),
+    ]
+
+
+def _reached(cost: Reached | None, value: float | None, write: Callable[[float], str]) -> Cell:
+    if cost is None or value is None:
+        return number(None, none="")
+    if cost.never:
+        few = f" ({cost.never} of {cost.seeds})" if cost.never < cost.seeds else ""
+        return Cell(f"never{few}", "", "number quiet")
+    return Cell(write(value), repr(float(value)), "number")
+
+
+def _command(words: str) -> Cell:
+    return Cell(words, words, "path command")
+
+
+def _bases(place: Standings) -> list[int]:
+    usual = _at(place)
+    return sorted({*range(min(BASELINES, len(place.entries))), usual})
+
+
+def _at(place: Standings) -> int:
+    return next(n for n, each in enumerate(place.entries) if each is place.base)

@@ -1,0 +1,71 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const root = document.documentElement;
+const find = (id) => document.getElementById(id);
+const reset = (select, names) => select.replaceChildren(...names.map((name) => new Option(name, name)));
+const minus = (text) => text.replaceAll("\u2212", "-").replaceAll("\u00a0", " ");
+
+const keyOf = (cell) => cell.dataset.key ?? cell.textContent;
+
+// Tables: a header button sorts by its column, numbers by value; cells without a value stay last.
+function sort(head) {
+  const table = head.closest("table"), body = table.tBodies[0], place = head.cellIndex;
+  const up = head.getAttribute("aria-sort") !== "ascending";
+  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", up ? "ascending" : "descending");
+  const numeric = head.classList.contains("number");
+  const key = (row) => keyOf(row.cells[place]);
+  const order = (a, b) => numeric ? Number(a) - Number(b) : a.localeCompare(b, undefined, { numeric: true });
+  const rows = [...body.rows].sort((a, b) => {
+    if (!key(a) || !key(b)) return (key(a) ? 0 : 1) - (key(b) ? 0 : 1);
+    return up ? order(key(a), key(b)) : order(key(b), key(a));
+  });
+  body.append(...rows);
+}
+for (const head of document.querySelectorAll("th")) head.querySelector("button").addEventListener("click", () => sort(head));
+
+// What is copied has ASCII minus signs, so that it can be computed with.
+document.addEventListener("copy", (event) => {
+  const text = String(getSelection());
+  if (!text.includes("\u2212")) return;
+  event.clipboardData.setData("text/plain", minus(text));
+  event.preventDefault();
+});
+const shownRows = (table) => [...table.tBodies[0].rows].filter((row) => row.offsetParent !== null);
+const cellsOf = (row) => [...row.cells].map((cell) => minus(cell.textContent.trim()));
+function asMarkdown(table) {
+  const plain = (cells) => `| ${cells.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`;
+  const heads = [...table.tHead.rows[0].cells];
+  const rule = heads.map((head) => head.classList.contains("number") ? "---:" : "---");
+  return [plain(cellsOf(table.tHead.rows[0])), plain(rule), ...shownRows(table).map((row) => plain(cellsOf(row)))].join("\n") + "\n";
+}
+function asLatex(table) {
+  const special = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$" };
+  const safe = (text) => text.replace(/[\\~^±&%$#_{}]/g, (sign) => special[sign] || `\\${sign}`);
+  const line = (row) => `${cellsOf(row).map(safe).join(" & ")} \\\\`;
+  const align = [...table.tHead.rows[0].cells].map((head) => head.classList.contains("number") ? "r" : "l").join("");
+  const body = shownRows(table).map(line).join("\n");
+  return `\\begin{tabular}{${align}}\n\\hline\n${line(table.tHead.rows[0])}\n\\hline\n${body}\n\\hline\n\\end{tabular}\n`;
+}
+function copy(button, write) {
+  const area = document.createElement("textarea"), name = button.textContent;
+  area.value = write(button.closest(".tools").nextElementSibling.querySelector("table"));
+  document.body.append(area);
+  area.select();
+  const done = document.execCommand("copy"); // a page that is opened as a file may not use navigator.clipboard
+  area.remove();
+  button.focus();
+  button.textContent = done ? "Copied" : "Not copied";
+  setTimeout(() => { button.textContent = name; }, 1500);
+}
+for (const box of document.querySelectorAll(".box")) {
+  const tools = document.createElement("div");
+  tools.className = "tools";
+  for (const [name, write] of [["Markdown", asMarkdown], ["LaTeX", asLatex]]) {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: `Copy as ${name}` });
+    button.setAttribute("aria-label", `Copy as ${name}: ${box.getAttribute("aria-label")}`);
+    button.addEventListener("click", () => copy(button, write));
+    tools.append(button);
+  }
+  box.before(tools);
+}

@@ -1,0 +1,166 @@
+"""The paper's claims as cards, grouped by verdict: number, caveat, evidence as dots, and what runs it again."""
+
+import re
+from collections.abc import Sequence
+from html import escape
+
+from fedatoms.core.lookup import counted
+from fedatoms.evidence.claims.base import Claim, Evidence, Verdict, count_of, number_with_unit
+from fedatoms.evidence.page.html_table import Cell, gain_cell, number, table, text
+
+NO_BREAK = "\u00a0±\u00a0"
+VERDICTS: dict[Verdict, str] = {
+    "contradicted": "bad",
+    "partly": "mixed",
+    "inconclusive": "quiet",
+    "supported": "good",
+    "not run": "quiet",
+}
+STATES = {
+    "supported": Cell("yes", "2", "good"),
+    "inconclusive": Cell("open", "1", "quiet"),
+    "contradicted": Cell("no", "0", "bad"),
+}
+AGAIN = {  # words of a claim, and the study that runs it again
+    "Table 1": "table1",
+    "Table 2": "table2",
+    "Table 3": "table3",
+    "figure (a)": "table1",
+    "figure (b)": "figure-variance",
+    "figure (c)": "figure-clients",
+    "figure (d)": "figure-communication",
+    "bytes up": "table1",
+    "two Gaussians": "synthetic",
+    "After 20 rounds": "training-loss",
+    "loss landscape": "landscape",
+    "our other runs": "iid dirichlet",
+}
+BARS = {"points": 0.0, "times": 1.0}  # where a unit's dots would say nothing
+DOTS = 60  # lines of evidence in a picture
+
+
+def claim_cards(claims: Sequence[Claim]) -> str:
+    """Returns claims as cards, those that fail first; those without evidence are folded away.
+
+    >>> from fedatoms.evidence.claims.base import judge
+    >>> claim_cards([judge("It helps.", "It adds to the accuracy.", [], (None, None))])[:48]
+    '<details><summary><h3>1 claim without evidence h'
+    """
+    cards: dict[Verdict, list[str]] = {verdict: [] for verdict in VERDICTS}
+    for place, claim in enumerate(claims):
+        cards[claim.verdict].append(_card(place, claim))
+    rest = cards.pop("not run")
+    shown = "".join(_group(verdict, some) for verdict, some in cards.items() if some)
+    head = f"<h3>{counted(len(rest), 'claim')} without evidence here</h3>"
+    folded = f"<details><summary>{head}</summary>{_grid(rest)}</details>"
+    return shown + (folded if rest else "")
+
+
+def overview(claims: Sequence[Claim]) -> str:
+    """Says in a sentence how the claims stand, with links to them.
+
+    >>> overview([])
+    ''
+    """
+    found = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in VERDICTS if verdict != "not run"}
+    parts = [f'<a href="#verdict-{verdict}">{n} {verdict}</a>' for verdict, n in found.items() if n]
+    return f"<p>Of the paper's claims that these runs can judge: {', '.join(parts)}.</p>" if parts else ""
+
+
+def slug(claim: Claim) -> str:
+    """Returns the name of a claim in addresses.
+
+    >>> from fedatoms.evidence.claims.base import judge
+    >>> slug(judge("It helps each (Table 1).", "", [], (None, None)))
+    'claim-it-helps-each'
+    """
+    words = re.sub(r"[^a-z0-9]+", "-", claim.text.split("(")[0].lower()).strip("-")
+    return f"claim-{'-'.join(words.split('-')[:9])}"
+
+
+def _group(verdict: Verdict, cards: Sequence[str]) -> str:
+    mark = f'<span class="verdict {VERDICTS[verdict]}">{verdict}</span>'
+    return f'<h3 id="verdict-{verdict}" class="group">{mark} {len(cards)}</h3>{_grid(cards)}'
+
+
+def _grid(cards: Sequence[str]) -> str:
+    return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _card(place: int, claim: Claim) -> str:
+    paper = number(claim.numbers[0], claim.unit.form, none="").text
+    both = f"{paper} {claim.unit.name}" if paper else "", number_with_unit(claim).replace("-", "\u2212")
+    shown = "".join(
+        f"<div><dt>{who}</dt><dd>{escape(said)}</dd></div>"
+        for who, said in zip(("paper", "ours"), both, strict=True)
+        if said
+    )
+    name = slug(claim)
+    return (
+        f'<article class="claim" id="{name}"><p class="verdict {VERDICTS[claim.verdict]}">{claim.verdict}</p>'
+        f'<h4><a href="#{name}">{escape(claim.text)}</a></h4><dl>{shown}</dl>{dots(claim)}'
+        f'<p class="quiet">{escape(claim.rule)}</p>{_evidence(place, claim)}{_again(claim)}</article>'
+    )
+
+
+def dots(claim: Claim) -> str:
+    """Draws each line of evidence as a dot with its interval, and 0 as a line; empty without numbers.
+
+    >>> from fedatoms.evidence.claims.base import judge
+    >>> dots(judge("It helps.", "It adds.", [], (None, None)))
+    ''
+    """
+    lines = claim.evidence[:DOTS]
+    if len(lines) < 2:
+        return ""
+    ends = [(each.gain.low, each.gain.high) if each.gain else (None, None) for each in lines]
+    numbers = [x for each, both in zip(lines, ends, strict=True) for x in (each.ours, *both) if x is not None]
+    bars = [value for unit, value in BARS.items() if claim.evidence_unit.name.startswith(unit)]
+    low, high = min([*numbers, *bars]), max([*numbers, *bars])
+    room = (high - low) or 1.0
+
+    def at(value: float) -> str:
+        return f"{4 + 292 * (value - low) / room:.1f}"
+
+    height = 7 * len(lines) + 6
+    drawn = "".join(f'<path class="bar" d="M{at(bar)} 0V{height}"/>' for bar in bars)
+    for n, (each, (start, end)) in enumerate(zip(lines, ends, strict=True)):
+        y, kind = 6 + 7 * n, STATES[each.state].kind
+        drawn += (
+            f'<path class="{kind}" d="M{at(start)} {y}H{at(end)}"/>' if start is not None and end is not None else ""
+        )
+        drawn += f'<circle class="{kind}" cx="{at(each.ours)}" cy="{y}" r="2.6"/>'
+    ours = [each.ours for each in lines]
+    unit = claim.evidence_unit.name + "".join(f"; dashed: {bar:g}" for bar in bars)
+    label = f"{count_of(claim.evidence)}; ours from {min(ours):.3g} to {max(ours):.3g}"
+    return (
+        f'<svg class="dots" viewBox="0 0 300 {height}" role="img" aria-label="{escape(label)}">{drawn}</svg>'
+        f'<p class="quiet scale"><span>{low:.3g}</span><span>{escape(unit)}</span>'
+        f"<span>{high:.3g}</span></p>"
+    )
+
+
+def _again(claim: Claim) -> str:
+    study = next((study for words, study in AGAIN.items() if words in claim.text), "")
+    words = f"fedatoms reproduce {study} --data-dir data" if study else "fedatoms explain RUN"
+    return f'<p class="again"><span class="quiet">Run it again:</span> <code>{words}</code></p>'
+
+
+def _evidence(place: int, claim: Claim) -> str:
+    if not claim.evidence:
+        return ""
+    printed = any(line.paper is not None for line in claim.evidence)
+    heads = ("case", "says", *(["paper"] if printed else []), "ours")
+    rows = []
+    for line in claim.evidence:
+        paper = [number(line.paper, claim.evidence_unit.form, none="")] if printed else []
+        ours = _ours(line, claim.evidence_unit.form)
+        rows.append([text(line.about), STATES[line.state], *paper, ours])
+    shown = table(f"claim-{place}", claim.evidence_unit.name, heads, rows)
+    return f"<details><summary>Evidence: {count_of(claim.evidence)}</summary>{shown}</details>"
+
+
+def _ours(line: Evidence, form: str) -> Cell:
+    """Writes our number; a card is narrow, so it may break before its seeds, but not at its interval."""
+    cell = number(line.ours, form) if line.gain is None else gain_cell(line.gain, form)
+    return cell._replace(text=f"{'at least ' * line.at_least}{cell.text.replace(' ± ', NO_BREAK)}")

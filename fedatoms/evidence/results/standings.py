@@ -1,0 +1,182 @@
+"""Experiments of one setting against each other: gains paired by seed, and what the same score costs."""
+
+import statistics
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from fedatoms.core.gains import Gain, Pooled, gain, paired, pool
+from fedatoms.core.ledger import total
+from fedatoms.core.scales import Scale
+from fedatoms.evidence.paper.tables import cells_of
+from fedatoms.evidence.results.communication import ROUNDING
+from fedatoms.evidence.results.finding import Run
+from fedatoms.evidence.results.groups import Group, by_setting, headline_by_seed
+from fedatoms.evidence.results.names import distinct_names
+from fedatoms.evidence.results.pairs import Spreads, known_spreads
+from fedatoms.experiment.fields import Experiment
+
+LAST_PASS = "after the last pass"  # a score of clients' own models that no curve has
+
+
+class Track(NamedTuple):
+    """The rounds in which a run's model was scored: the best score so far, bytes both ways and seconds until then."""
+
+    rounds: list[int]
+    best: list[float]
+    sent: list[float]
+    seconds: list[float]
+
+
+class Reached(NamedTuple):
+    """Rounds, bytes both ways and seconds to a score, means over seeds; ``never`` counts those that do not reach it."""
+
+    rounds: float
+    sent: float
+    seconds: float
+    never: int
+    seeds: int
+
+
+class Entry(NamedTuple):
+    """An experiment of a setting: its name, its runs, their scores by model and seed, and how they came to them."""
+
+    name: str
+    group: Group
+    scores: dict[str, dict[int, float]]  # the last model is the one that counts
+    tracks: dict[str, dict[int, Track]]
+
+    @property
+    def model(self) -> str:
+        """The model that counts."""
+        return list(self.scores)[-1]
+
+    @property
+    def mean(self) -> float:
+        """Its mean score over seeds."""
+        return statistics.fmean(self.scores[self.model].values())
+
+
+class Versus(NamedTuple):
+    """An experiment against a baseline: its gain, and what both need to reach the baseline's score, if known."""
+
+    model: str
+    gain: Gain | None  # None: no common model, or no common seed
+    mine: Reached | None
+    base: Reached | None
+
+
+class Standings(NamedTuple):
+    """The experiments of one setting, best first, and the spread over seeds that a single seed borrows."""
+
+    setting: str
+    metric: Scale
+    entries: list[Entry]
+    base: Entry  # what others are compared with unless one asks for another
+    pooled: Pooled | None
+
+
+def all_standings(groups: Sequence[Group]) -> list[Standings]:
+    """Sorts the experiments of each setting; the settings with most runs first, those on held-out images last.
+
+    >>> all_standings([])
+    []
+    """
+    spreads = known_spreads([each for each in groups if each.metric.is_accuracy])
+    found = [_standings(name, some, spreads) for name, some in by_setting(groups).items()]
+    return sorted(found, key=lambda each: (bool(_any(each).holdout), -_runs(each), each.setting))
+
+
+def versus(mine: Entry, base: Entry, metric: Scale, pooled: Pooled | None) -> Versus:
+    """Compares an experiment with a baseline on the seeds that both have, by the last model that both score."""
+    common = [name for name in mine.scores if name in base.scores]
+    if not common:
+        return Versus("", None, None, None)
+    model = common[-1]
+    targets = base.scores[model]
+    gained = gain(mine.scores[model], targets, pooled)
+    shared = [seed for seed in targets if seed in mine.scores[model]]
+    costs = [_reached(each.tracks.get(model, {}), targets, shared, metric) for each in (mine, base)]
+    return Versus(model, gained, costs[0], costs[1])
+
+
+def _standings(setting: str, groups: Sequence[Group], spreads: Spreads) -> Standings:
+    metric = groups[0].metric
+    names = distinct_names([each.experiment for each in groups])[1]
+    entries = [_entry(name, each) for name, each in zip(names, groups, strict=True)]
+    ordered = sorted(entries, key=lambda each: (each.mean, each.name), reverse=metric.higher)
+    own = groups[0].experiment.personal != "none"
+    known = (spreads.own if own else spreads.shared) if metric.is_accuracy else None
+    base = min(ordered, key=_as_baseline)
+    return Standings(setting, metric, ordered, base, known or _own_spread(ordered, base))
+
+
+def _own_spread(entries: Sequence[Entry], base: Entry) -> Pooled | None:
+    """Pools the spread over seeds of the differences from the usual baseline."""
+    same = [each for each in entries if each is not base and each.model == base.model]
+    return pool(paired(each.scores[each.model], base.scores[base.model]) for each in same)
+
+
+def _entry(name: str, group: Group) -> Entry:
+    scores = {model: headline_by_seed(group, model) for model in group.models}
+    last = {run.result.experiment.seed: (run.result.personal or {}).get(LAST_PASS) for run in group.runs}
+    known = {seed: value for seed, value in last.items() if value is not None}
+    if len(known) == len(group.runs):
+        scores[LAST_PASS] = known
+    return Entry(name, group, scores, _tracks(group))
+
+
+def _tracks(group: Group) -> dict[str, dict[int, Track]]:
+    if not group.has_rounds:
+        return {}
+    return {
+        model: {run.result.experiment.seed: _track(run, model, group.metric) for run in group.runs}
+        for model in group.models
+    }
+
+
+def _track(run: Run, model: str, metric: Scale) -> Track:
+    share = run.result.own_seconds / run.result.seconds if run.result.seconds else 1.0
+    sent = list(accumulate(total(row["up"]) + total(row["down"]) for row in run.rows))
+    seconds = list(accumulate(share * row["seconds"] for row in run.rows))
+    found = [(t, _score(row["scores"].get(model), metric)) for t, row in enumerate(run.rows)]
+    scored = [(t, value) for t, value in found if value is not None]
+    best = list(accumulate((value for _, value in scored), max if metric.higher else min))
+    return Track([t + 1 for t, _ in scored], best, [sent[t] for t, _ in scored], [seconds[t] for t, _ in scored])
+
+
+def _score(found: Mapping[str, object] | None, metric: Scale) -> float | None:
+    value = (found or {}).get(metric.name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _reached(
+    tracks: Mapping[int, Track], targets: Mapping[int, float], seeds: Sequence[int], metric: Scale
+) -> Reached | None:
+    if not seeds or not all(seed in tracks and tracks[seed].rounds for seed in seeds):
+        return None
+    sign = 1 if metric.higher else -1
+    places = [bisect_left([sign * x for x in tracks[s].best], sign * targets[s] - ROUNDING) for s in seeds]
+    never = sum(place == len(tracks[seed].best) for place, seed in zip(places, seeds, strict=True))
+    ends = [(tracks[s], min(place, len(tracks[s].best) - 1)) for place, s in zip(places, seeds, strict=True)]
+    rounds, sent, seconds = (
+        statistics.fmean(column[place] for column, place in some)
+        for some in zip(*([(t.rounds, n), (t.sent, n), (t.seconds, n)] for t, n in ends), strict=True)
+    )
+    return Reached(rounds, sent, seconds, never, len(seeds))
+
+
+def _as_baseline(entry: Entry) -> tuple[object, ...]:
+    """Prefers plain networks, FedAvg, cells of the paper, many seeds, and short names."""
+    one = entry.group.experiment
+    usual = one.parametrisation != "plain", one.algorithm != "fedavg", one.personal not in ("none", "finetune")
+    return *usual, not cells_of(one), -len(entry.group.seeds), len(entry.name), entry.name
+
+
+def _any(found: Standings) -> Experiment:
+    return found.entries[0].group.experiment
+
+
+def _runs(found: Standings) -> int:
+    return sum(len(each.group.runs) for each in found.entries)

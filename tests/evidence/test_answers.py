@@ -1,0 +1,174 @@
+"""The page answers first: the best method, its gain, its cost, what is open; runs by state; claims by verdict."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from support.results import a_run, kept, page_of
+
+from fedatoms.core.gains import gain, written
+from fedatoms.evidence.claims import claims
+from fedatoms.evidence.page.compare import against_all, baselines
+from fedatoms.evidence.page.plotly import Plot, axes
+from fedatoms.evidence.page.still import picture
+from fedatoms.evidence.page.styles import COLOURS, line_styles
+from fedatoms.evidence.page.verdict_cards import AGAIN, claim_cards, slug
+from fedatoms.evidence.paper.study_list import studies
+from fedatoms.evidence.results.commands import command_of
+from fedatoms.evidence.results.finding import find
+from fedatoms.evidence.results.groups import group
+from fedatoms.evidence.results.standings import all_standings, versus
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import to_json
+from fedatoms.experiment.identities import identity
+from fedatoms.experiment.presets import PRESETS
+from fedatoms.runs.lock import locked
+
+GROUNDS = ("#ffffff", "#f5f6f8", "#14171c", "#1d2128")  # page and panel, light and dark
+
+
+def plain_line(seed: int) -> list[float]:
+    return [40.0, 45.0, 60.0 + seed]
+
+
+def atoms_line(seed: int) -> list[float]:
+    return [60.0 + seed, 62.0, 64.0 + 1.5 * seed]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Runs of three seeds, plain and with atoms, which are ahead from the first round on."""
+    for seed in range(3):
+        for preset, line in (("fedavg", plain_line(seed)), ("fedavg-atoms", atoms_line(seed))):
+            folder = tmp_path / "runs" / f"{preset}-{seed}"
+            a_run(folder, preset=preset, seed=seed, curves={"server": line, "all": line})
+    return tmp_path / "runs"
+
+
+def lead_of(page: str) -> str:
+    return re.sub("<[^>]+>", "", page[page.index('<p class="lead">') : page.index("</ul>")])
+
+
+def test_the_first_sentence_names_the_best_method_with_its_gain_and_cost(runs: Path) -> None:
+    said = lead_of(page_of(runs))
+    atoms, plain = ({seed: fmean(line(seed)) for seed in range(3)} for line in (atoms_line, plain_line))
+    one = gain(atoms, plain)
+    assert one is not None
+    assert said.startswith("fedavg + 9 atoms is the best of 2 experiments on digits, 20 clients with 2 classes each: ")
+    assert f"Gain over fedavg: {written(one).replace(' (3', ' points (3 shared')}" in said
+    assert "the whole 95 % interval is on its side" in said
+    assert "it takes 13 MB and 0.5 s (1 round); fedavg itself 39 MB and 1.5 s (3 rounds)" in said
+
+
+def test_one_seed_is_called_inconclusive(tmp_path: Path) -> None:
+    a_run(tmp_path / "runs" / "one", 50.0)
+    a_run(tmp_path / "runs" / "two", 53.25, "fedavg-atoms")
+    said = lead_of(page_of(tmp_path / "runs"))
+    assert "one seed says nothing of luck" in said and "Inconclusive: 1 of 1 comparisons" in said
+
+
+def test_a_run_that_is_still_running_is_on_the_page_with_its_scores(tmp_path: Path) -> None:
+    a_run(tmp_path / "runs" / "done")
+    going = a_run(tmp_path / "runs" / "going", 47.5, seed=1)
+    (going / "result.json").unlink()
+    (going / "experiment.json").write_text(json.dumps(to_json(replace(Experiment(), seed=1, rounds=9))))
+    with locked(going):
+        page = page_of(tmp_path / "runs")
+    row = next(row for row in re.findall("<tr>.*?</tr>", page) if ">running<" in row)
+    assert "going" in row and "47.50 %" in row and ">3</td>" in row and ">9</td>" in row
+    assert "1 run still running" in page and "Left out" not in page
+
+
+def test_a_folder_with_a_running_experiment_alone_makes_a_page(tmp_path: Path) -> None:
+    going = a_run(tmp_path / "runs" / "going")
+    (going / "result.json").unlink()
+    (going / "experiment.json").write_text(json.dumps(to_json(replace(Experiment(), rounds=9))))
+    assert "No run has a result yet." in page_of(tmp_path / "runs")
+
+
+def test_the_paper_has_no_tables_on_a_page_of_other_runs(runs: Path) -> None:
+    page = page_of(runs)
+    assert "No cell of Tables 1, 2 or 3 was run." in page and "cells run" not in page
+
+
+def test_gains_of_every_baseline_are_those_of_the_one_function() -> None:
+    places = all_standings(group(kept().runs))
+    for place, known, cells in zip(places, baselines(places), against_all(places), strict=True):
+        assert known["names"][known["base"]] == place.base.name  # type: ignore[index]
+        base = place.entries[known["bases"][0]]  # type: ignore[index]
+        for mine, texts in list(zip(place.entries, cells[0], strict=True))[1:4]:
+            found = versus(mine, base, place.metric, place.pooled)
+            both = mine.scores[found.model], base.scores[found.model]
+            one = gain(*both, place.pooled)
+            assert texts[0][0].replace("\u2212", "-") == ("" if one is None else written(one))
+
+
+def test_a_target_that_is_never_reached_is_called_so(tmp_path: Path) -> None:
+    for name, preset, line in (("one", "fedavg", [40.0, 60.0]), ("two", "fedavg-atoms", [30.0, 45.0])):
+        a_run(tmp_path / name, preset=preset, rounds=2, curves={"all": line})
+    (place,) = all_standings(group(find([tmp_path]).runs))
+    worse = versus(place.entries[1], place.base, place.metric, None)
+    assert worse.mine is not None and worse.mine.never == 1
+    assert versus(place.base, place.base, place.metric, None).mine == (2, 26e6, 1.0, 0, 1)
+
+
+def test_a_command_runs_the_same_experiment_again() -> None:
+    for one in (
+        PRESETS["scaffold-atoms-cifar10-2"],
+        Experiment(lr=0.3, distinct=True),
+        replace(PRESETS["feddc"], beta="1/2"),
+    ):
+        words = command_of(one, [0]).split()
+        start = to_json(PRESETS[words[2]])
+        flags = dict(zip(words[3::2], words[4::2], strict=False)) if "--distinct" not in words else {"--lr": "0.3"}
+        for flag, value in flags.items():
+            name = flag[2:].replace("-", "_")
+            start[name] = type(start[name])(value) if not isinstance(start[name], str) else value
+        start["distinct"] = "--distinct" in words or start["distinct"]
+        assert identity(Experiment(**start)) == identity(one)  # type: ignore[arg-type]
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_every_colour_has_a_contrast_of_three_on_every_ground(colour: str) -> None:
+    for ground in GROUNDS:
+        low, high = sorted((luminance(colour), luminance(ground)))
+        assert (high + 0.05) / (low + 0.05) >= 3
+
+
+def test_a_method_keeps_its_colour_whatever_stands_beside_it() -> None:
+    one, other = Experiment(algorithm="feddc"), Experiment(algorithm="feddc", parametrisation="atoms")
+    alone, among = line_styles([one])[0], line_styles([Experiment(), Experiment(algorithm="moon"), one, other])
+    assert among[2] == alone and among[3]["colour"] == alone["colour"]
+    assert (among[2]["dash"], among[3]["dash"]) == ("dash", "solid")
+
+
+def test_claims_are_grouped_by_verdict_each_with_an_address_and_a_command() -> None:
+    judged = claims(kept())
+    page = claim_cards(judged)
+    names = [slug(claim) for claim in judged]
+    assert len(set(names)) == len(names) and all(f'id="{name}"' in page for name in names)
+    places = [
+        page.index(f'id="verdict-{verdict}"') for verdict in ("contradicted", "partly", "inconclusive", "supported")
+    ]
+    assert places == sorted(places) and page.count("Run it again:") == len(judged)
+    known = {name for words in AGAIN.values() for name in words.split()}
+    assert known <= studies().keys()
+
+
+def test_a_still_figure_has_its_lines_in_its_frame() -> None:
+    line = {"type": "scatter", "name": "a", "x": [1, 10, 100], "y": [0.001, 0.1, 10.0], "line": {"color": "#2378c3"}}
+    drawn = picture(Plot("Variance", [line], axes("round", "variance", log=True)))  # type: ignore[list-item]
+    path = re.search(r'<path d="M([^"]*)" fill="none"', drawn)
+    assert path is not None
+    points = [tuple(map(float, point.split())) for point in path[1].split("L")]
+    assert len(points) == 3 and all(0 <= x <= 620 and 0 <= y <= 280 for x, y in points)
+    assert points[0][1] > points[1][1] > points[2][1] and ">1e-2</text>" in drawn

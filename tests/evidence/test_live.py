@@ -1,0 +1,125 @@
+"""The live page: for this machine alone, follows runs, and one line for whatever goes wrong."""
+
+import http.client
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.results import a_run
+
+from fedatoms.cli import main
+from fedatoms.evidence.page.serve import LOOPBACK, server
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import to_json
+from fedatoms.runs.lock import locked
+
+NAME = "<script>document.title='broken'</script>".replace("/", "|")
+
+
+def going(folder: Path, rounds: int = 9, seed: int = 0) -> Path:
+    """Writes a run of three rounds that has no result yet."""
+    a_run(folder, 47.5, seed=seed)
+    (folder / "result.json").unlink()
+    (folder / "experiment.json").write_text(json.dumps(to_json(replace(Experiment(), rounds=rounds, seed=seed))))
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    going(tmp_path / "runs" / "going")
+    a_run(tmp_path / "runs" / NAME, seed=1)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def port(runs: Path) -> Iterator[int]:
+    with server([runs], 0) as site:
+        thread = threading.Thread(target=site.serve_forever, args=(0.02,))
+        thread.start()
+        yield site.server_port
+        site.shutdown()
+        thread.join()
+
+
+def get(port: int, path: str, **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=60)
+    connection.request("GET", path, headers=headers)
+    reply = connection.getresponse()
+    found = reply.status, reply.read().decode()
+    connection.close()
+    return found
+
+
+def test_it_follows_a_run_round_by_round(runs: Path, port: int) -> None:
+    with locked(runs / "going"):
+        first = json.loads(get(port, "/live.json")[1])["runs"][0]
+        assert (first["state"], first["done"], first["rounds"], first["loss"]) == ("running", 3, 9, 1.0)
+        assert first["scores"]["all"]["accuracy"] == 47.5 and first["up"] == 39_000_000 and first["failed"] == 0
+        assert first["curves"]["all"] == [[1, 47.5], [2, 47.5], [3, 47.5]]
+        file = runs / "going" / "rounds.jsonl"
+        line = json.loads(file.read_text().splitlines()[-1]) | {"round": 3, "loss": 0.5, "failed": 2}
+        line["scores"] = {"all": {"accuracy": 50.0, "worst": 30.0, "spread": 4.5}}
+        with file.open("a") as opened:
+            opened.write(json.dumps(line) + "\n")
+        second = json.loads(get(port, "/live.json")[1])["runs"][0]
+    assert (second["done"], second["loss"], second["failed"]) == (4, 0.5, 2)
+    assert second["scores"]["all"] == {"accuracy": 50.0, "worst": 30.0, "spread": 4.5}
+    assert json.loads(get(port, "/live.json")[1])["runs"][0]["state"] == "stopped"
+
+
+def test_a_line_that_is_half_written_is_left_out_until_it_is_whole(runs: Path, port: int) -> None:
+    file = runs / "going" / "rounds.jsonl"
+    with locked(runs / "going"):
+        file.write_text(file.read_text() + '{"round": 3, "lo')
+        found = json.loads(get(port, "/live.json")[1])
+    assert found["error"] == "" and found["runs"][0]["done"] == 3 and found["runs"][0]["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Host": "evil.example"}, {"Host": "evil.example:80"}, {"Origin": "http://evil.example"}, {"Origin": "null"}],
+)
+def test_another_host_or_origin_is_refused(headers: dict[str, str], port: int) -> None:
+    for path in ("/", "/live.json", "/report"):
+        status, said = get(port, path, **headers)
+        assert status == 403 and said.count("\n") == 1
+
+
+def test_its_own_page_is_answered_and_anything_else_is_one_line(port: int) -> None:
+    status, page = get(port, "/", Host=f"localhost:{port}", Origin=f"http://localhost:{port}")
+    assert status == 200 and "fedatoms live" in page and NAME not in page
+    assert get(port, "/../../etc/passwd") == (404, "There is / and /report.\n")
+
+
+def test_the_report_is_made_when_asked_with_names_escaped(port: int) -> None:
+    status, page = get(port, "/report")
+    assert status == 200 and NAME not in page and "What these runs say" in page
+
+
+def test_a_folder_that_vanishes_costs_one_line(runs: Path, port: int) -> None:
+    shutil.rmtree(runs)
+    found = json.loads(get(port, "/live.json")[1])
+    assert found["runs"] == [] and "is not a folder any more" in found["error"]
+    status, said = get(port, "/report")
+    assert status == 503 and said.count("\n") == 1
+
+
+def test_a_taken_port_and_bad_ports_cost_one_line(runs: Path, port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        (["--port", str(port)], f"--port {port} is taken by another program"),
+        (["--port", "70000"], "--port 70000"),
+    ):
+        assert main(["report", str(runs), "--serve", *words]) == 2
+        told = capsys.readouterr().err
+        assert said in told and told.count("\n") == 1
+    assert main(["report", "nowhere", "--serve"]) == 2
+    assert "nowhere is not a folder" in capsys.readouterr().err
+
+
+def test_it_listens_on_this_machine_alone(runs: Path) -> None:
+    with server([runs], 0) as site:
+        assert site.server_address[0] == LOOPBACK
