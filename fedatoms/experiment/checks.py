@@ -7,7 +7,7 @@ from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.core.lookup import article
 from fedatoms.core.options import CHOICES, check_numbers, one_of
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.parse import fast_groups, fixed_groups, pattern_of, period_of, scored_models
+from fedatoms.experiment.parse import attack_of, fast_groups, fixed_groups, pattern_of, period_of, scored_models
 from fedatoms.personal import TABLE as PERSONAL
 
 
@@ -28,7 +28,7 @@ def check(experiment: Experiment) -> None:
     _check_weights(experiment)
     pattern_of(experiment.where, "where")
     period_of(experiment.beta)
-    for parse in (scored_models, fast_groups, fixed_groups):
+    for parse in (scored_models, fast_groups, fixed_groups, attack_of):
         parse(experiment)
 
 

@@ -12,10 +12,12 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from fedatoms.aggregation import aggregation
 from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.cli import main as cli
 from fedatoms.core.trees import Params
 from fedatoms.data.federations import Federation, federation
+from fedatoms.engine.attacks import Attack
 from fedatoms.engine.evaluation import personal_score
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.finetune import last_pass
@@ -85,6 +87,9 @@ def everything(*, slow: bool) -> dict[str, Simulation]:
     sims["most fail"] = simulation(algorithm=algorithm("scaffold"), failures=0.7, score=("server", "all"))
     sims["local"] = simulation(exchange=EXCHANGES["every round"], score=("server", "local"))
     sims["local, most fail"] = simulation(failures=0.7, score=("server", "all", "local"))
+    outvoted = {"fraction": 1.0, "failures": 0.0, "score": ("server", "selected")}
+    sims["median"] = simulation(algorithm=algorithm("scaffold"), aggregation=aggregation("median"), **outvoted)
+    sims["attack"] = simulation(attack=Attack("noise", 0.25), aggregation=aggregation("norm-bound"), **outvoted)
     sims["read late"] = simulation(data=read_late())
     return sims
 
