@@ -1,7 +1,6 @@
 """Centred clipping: Karimireddy et al., "Learning from History for Byzantine Robust Optimization", ICML 2021."""
 
-import torch
-
+from fedatoms.aggregation._norm_bound import shortened
 from fedatoms.aggregation.base import Point, Points, Rule, lengths, mixed
 from fedatoms.core.options import check_range
 
@@ -22,9 +21,7 @@ def centred_clipping(radius: float = 1.0) -> Rule:
     def combine(points: Points) -> Point:
         centre = [origin for _, origin in points.read()]
         for _ in range(STEPS):
-            far = lengths(points, centre)
-            bound = radius * float(far.quantile(0.5))
-            weights = points.weights * torch.where(far > bound, bound / far, 1.0)
+            weights = points.weights * shortened(lengths(points, centre), radius)
             rest = 1 - float(weights.sum())
             centre = [move + rest * old for move, old in zip(mixed(points, weights), centre, strict=True)]
         return centre

@@ -2,6 +2,7 @@
 Nguyen et al., "FLAME: Taming Backdoors in Federated Learning", USENIX Security 2022."""
 
 import torch
+from torch import Tensor
 
 from fedatoms.aggregation.base import Point, Points, Rule, lengths, mixed
 from fedatoms.core.options import check_range
@@ -16,9 +17,17 @@ def norm_bound(radius: float = 1.0) -> Rule:
     check_range("aggregation radius", radius, "radius")
 
     def combine(points: Points) -> Point:
-        far = lengths(points)
-        bound = radius * float(far.quantile(0.5))
-        weights = points.weights * torch.where(far > bound, bound / far, 1.0)
+        weights = points.weights * shortened(lengths(points), radius)
         return mixed(points, weights, rest=1 - float(weights.sum()))
 
     return Rule(combine, 3)
+
+
+def shortened(far: Tensor, radius: float) -> Tensor:
+    """Returns the factors that make some lengths at most ``radius`` times their median.
+
+    >>> shortened(torch.tensor([1.0, 2.0, 8.0]), radius=2.0)
+    tensor([1.0000, 1.0000, 0.5000])
+    """
+    bound = radius * float(far.quantile(0.5))
+    return torch.where(far > bound, bound / far, 1.0)

@@ -30,7 +30,7 @@ GROUPS = {  # of the flags of an experiment, in the order of their help
     ),
     "model": ("model", "weights", "weights_sha256", "head", "parametrisation", "atoms", "init", "where", "gamma"),
     "algorithm": ("algorithm", "strength", "controls", "personal", "personal_strength"),
-    "exchange": ("rounds", "fraction", "failures", "beta", "fast", "slow_local", "fixed"),
+    "exchange": ("rounds", "fraction", "failures", "aggregation", "attack", "beta", "fast", "slow_local", "fixed"),
     "local training": (
         *("objective", "objective_strength", "epochs", "batch_size", "accumulate", "optimiser", "lr", "lr_decay"),
         *("schedule", "warmup", "step_schedule", "warmup_steps", "momentum", "weight_decay", "clip", "atoms_lr"),

@@ -29,8 +29,8 @@ class Attack(NamedTuple):
     strength: float = 9.0  # times as long as the client's own update; of little-is-enough, standard deviations
 
 
-class Place(NamedTuple):
-    """Where an upload is changed: what clients were sent, all honest uploads, and the address of its draws."""
+class Known(NamedTuple):
+    """What a malicious client knows: what all were sent, all honest uploads, and the address of its draws."""
 
     sent: Params
     honest: list[Memory]
@@ -90,45 +90,45 @@ def attacked(
     new = dict(each)
     if (change := _CHANGES.get(attack.name)) is not None:
         for client in who & each.keys():
-            place = Place(sent, honest, seed, client, t)
-            new[client] = each[client]._replace(upload=_changed(change, attack.strength, each[client].upload, place))
+            known = Known(sent, honest, seed, client, t)
+            new[client] = each[client]._replace(upload=_changed(change, attack.strength, each[client].upload, known))
     return {client: kept for client, kept in new.items() if _is_finite(kept.upload)}
 
 
-Change = Callable[[float, str, str, Tensor, Place], Tensor]  # strength, kind, name, honest move, place -> false move
+Change = Callable[[float, str, str, Tensor, Known], Tensor]  # strength, kind, name, honest move, known -> false move
 
 
-def _changed(change: Change, strength: float, upload: Memory, place: Place) -> Memory:
+def _changed(change: Change, strength: float, upload: Memory, known: Known) -> Memory:
     """Changes an upload leaf by leaf; what is uploaded beside the model is a move already."""
     new = dict(upload)
     for kind in upload.keys() - set(UNTOUCHED):
-        start = place.sent if kind == "params" else {}
+        start = known.sent if kind == "params" else {}
         moves = {name: leaf - start[name] if start else leaf for name, leaf in upload[kind].items()}
-        false = {name: change(strength, kind, name, move, place) for name, move in moves.items()}
+        false = {name: change(strength, kind, name, move, known) for name, move in moves.items()}
         new[kind] = {name: leaf + start[name] if start else leaf for name, leaf in false.items()}
     return new
 
 
-def _backwards(strength: float, kind: str, name: str, move: Tensor, place: Place) -> Tensor:
+def _backwards(strength: float, kind: str, name: str, move: Tensor, known: Known) -> Tensor:
     return -strength * move
 
 
-def _noise(strength: float, kind: str, name: str, move: Tensor, place: Place) -> Tensor:
-    draws = generator(place.seed, "attack", place.client, place.round, kind, name)
+def _noise(strength: float, kind: str, name: str, move: Tensor, known: Known) -> Tensor:
+    draws = generator(known.seed, "attack", known.client, known.round, kind, name)
     noise = torch.randn(move.shape, generator=draws, dtype=torch.float64).to(move)
     return strength * move.square().mean().sqrt() * noise
 
 
-def _infinite(strength: float, kind: str, name: str, move: Tensor, place: Place) -> Tensor:
+def _infinite(strength: float, kind: str, name: str, move: Tensor, known: Known) -> Tensor:
     return torch.full_like(move, torch.inf)
 
 
-def _little(strength: float, kind: str, name: str, move: Tensor, place: Place) -> Tensor:
+def _little(strength: float, kind: str, name: str, move: Tensor, known: Known) -> Tensor:
     """Baruch et al., "A Little Is Enough: Circumventing Defenses For Distributed Learning", NeurIPS 2019."""
-    if not place.honest:
+    if not known.honest:
         return move
-    uploads = torch.stack([each[kind][name] for each in place.honest]).double()
-    start = place.sent[name] if kind == "params" else 0.0
+    uploads = torch.stack([each[kind][name] for each in known.honest]).double()
+    start = known.sent[name] if kind == "params" else 0.0
     return (uploads.mean(0) - strength * uploads.std(0, correction=0) - start).to(move)
 
 

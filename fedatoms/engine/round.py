@@ -39,9 +39,9 @@ def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
     trained, got = _train(runtime, state, _mine(runtime, present))
     if runtime.peers.size > 1:
         got = joined(runtime.peers, got, runtime.sim.device)
-    if runtime.sim.attack is not None:
-        got = got._replace(total=_attacked(runtime.sim, state, got.total))
-        present = sorted(got.total.each)
+    if (attack := runtime.sim.attack) is not None:
+        left = attacked(attack, got.total.each, state.server.params, runtime.sim.seed, t, len(runtime.sim.data.parts))
+        got, present = got._replace(total=uploads.of_kept(left)), sorted(left)
     new = aggregate(runtime, trained, present, got.total)._replace(last_sum=got.last_sum)
     new, more_up, more_down = _collaborate(runtime, trained, new, chosen, got)
     up, down = ledger.add(got.up, more_up), ledger.add(_bytes_down(runtime, state, chosen), more_down)
@@ -290,12 +290,6 @@ def _collaborate(
     if runtime.peers.size > 1:
         uploads = feature_exchange.uploads_of_all(runtime, uploads)
     return feature_exchange.collaborate(runtime, new, uploads, chosen)
-
-
-def _attacked(sim: Simulation, state: State, total: server.Total) -> server.Total:
-    assert sim.attack is not None, "there is one"
-    each = attacked(sim.attack, total.each, state.server.params, sim.seed, state.round, len(sim.data.parts))
-    return uploads.of_kept(each)
 
 
 def _travelling(sim: Simulation, layout: Layout, t: int) -> frozenset[str]:
