@@ -74,7 +74,14 @@ def result_of(dataset: str) -> Path:
 def tables(dataset: str) -> str:
     """Writes the tables of a data set: mean accuracy over seeds, by rule and case, for each parametrisation."""
     cells = read(dataset)
-    return "\n\n".join(_table(form, [cell for cell in cells if cell["form"] == form]) for form in FORMS)
+    made = [_table(form, [cell for cell in cells if cell["form"] == form]) for form in FORMS]
+    return "\n\n".join([*made, _origin(dataset)]) if cells else ""
+
+
+def _origin(dataset: str) -> str:
+    found = json.loads(result_of(dataset).read_text())["provenance"]
+    where = f"{found['device']}, {found['threads']} thread{'s' * (found['threads'] != 1)}, torch {found['torch']}"
+    return f"Measured on {where}, fedatoms {found['fedatoms']}, commit {found['commit']}."
 
 
 def write_page() -> None:
@@ -122,9 +129,11 @@ def _line(rule: str, cells: list[Cell]) -> str:
 
 
 def _shown(scores: list[float]) -> str:
-    if len(scores) < len(SEEDS):
+    """Writes mean and standard deviation; how many seeds there are, where some are missing."""
+    if not scores:
         return "-"
-    return f"{statistics.mean(scores):.1f} ± {statistics.stdev(scores):.1f}"
+    spread = f" ± {statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
+    return f"{statistics.mean(scores):.1f}{spread}{'' if len(scores) == len(SEEDS) else f' ({len(scores)})'}"
 
 
 def _arguments() -> argparse.Namespace:

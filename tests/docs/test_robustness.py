@@ -1,7 +1,6 @@
 """The page on robustness shows what was measured, and names every rule and attack."""
 
 import importlib.util
-import json
 from types import ModuleType
 
 import pytest
@@ -30,10 +29,8 @@ def test_its_tables_are_those_of_the_files() -> None:
             assert f"-->\n{made.tables(dataset)}\n<!-- end of {dataset} -->" in PAGE
 
 
-def test_it_says_where_and_of_what_the_results_are() -> None:
+def test_it_says_of_what_settings_the_results_are() -> None:
     made = benchmark()
-    found = json.loads(made.result_of("digits").read_text())
-    assert found["provenance"]["commit"] in PAGE
     setting = made.SETTINGS["digits"]
     words = f"{setting.rounds} rounds of one epoch in batches of {setting.batch_size} at a rate of {setting.lr}"
     assert words in " ".join(PAGE.split())
