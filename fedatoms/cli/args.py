@@ -30,7 +30,10 @@ GROUPS = {  # of the flags of an experiment, in the order of their help
     ),
     "model": ("model", "weights", "weights_sha256", "head", "parametrisation", "atoms", "init", "where", "gamma"),
     "algorithm": ("algorithm", "strength", "controls", "personal", "personal_strength"),
-    "exchange": ("rounds", "fraction", "sampling", "failures", "beta", "fast", "slow_local", "fixed", "uploads"),
+    "exchange": (
+        *("rounds", "fraction", "sampling", "failures", "aggregation", "attack", "beta", "fast", "slow_local", "fixed"),
+        "uploads",
+    ),
     "privacy": ("dp_epsilon", "dp_noise", "dp_clip", "dp_delta"),
     "local training": (
         *("objective", "objective_strength", "epochs", "batch_size", "accumulate", "optimiser", "lr", "lr_decay"),

@@ -12,6 +12,7 @@ from fedatoms.core.lookup import unknown
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+AttackName = Literal["sign-flip", "label-flip", "noise", "inf", "little-is-enough"]
 Augment = Literal["feddc", "fedrep", "none"]
 Controls = Literal["current", "first"]  # eta_t, or eta_0: smaller gradients in late rounds
 DataSet = Literal["digits", "cifar10", "cifar100", "tiny-imagenet", "fashion-mnist"]
@@ -35,6 +36,7 @@ View = Literal["personal", "global"]
 Watcher = Literal["tensorboard", "mlflow", "wandb"]
 Weighting = Literal["samples", "uniform"]
 
+ATTACKS: tuple[AttackName, ...] = get_args(AttackName)
 CONTROLS: tuple[Controls, ...] = get_args(Controls)
 DATA_SETS: tuple[DataSet, ...] = get_args(DataSet)
 EXPORTS: tuple[Export, ...] = get_args(Export)
@@ -177,6 +179,13 @@ RANGES: dict[str, Range] = {
     "method share or 0": SHARE._replace(use=DEFAULT),
     "method strength": POSITIVE._replace(use=DEFAULT),
     "method strength or 0": NOT_NEGATIVE._replace(use=DEFAULT),
+    # of aggregation rules and attacks
+    "aggregation liars": COUNT_OR_NONE._replace(high=10**6, use="for example krum:1"),
+    "aggregation radius": POSITIVE._replace(use="for example norm-bound:1"),
+    "aggregation steps": COUNT._replace(high=1000, use="for example geometric-median:8"),
+    "attack share": Range(0, 1, "()", "for example sign-flip:0.2, a fifth of the clients"),
+    "attack strength": POSITIVE._replace(use="for example sign-flip:0.2:9"),
+    "aggregation trim": Range(0, 0.5, "[)", "for example trimmed:0.2"),
     # of one client's training and data, in Python
     "workers": COUNT_OR_NONE._replace(high=1000, use="0 for none, or for example 4"),
     "align": NOT_NEGATIVE,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from fedatoms.core.inputs import named
 from fedatoms.core.trees import Params
 from fedatoms.data.federations import Federation
+from fedatoms.engine.attacks import has_false_labels
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.several import Basis
 from fedatoms.engine.runtime import Runtime, block_map, check_map, is_vectorised, prepare
@@ -68,6 +69,7 @@ def _is_alike(one: Simulation, other: Simulation) -> bool:
     able = (
         is_vectorised(one.map, one.device)
         and check_map(one) is None
+        and not (has_false_labels(one.attack) or has_false_labels(other.attack))
         and one.data.lazy is None
         and other.data.lazy is None
     )

@@ -7,9 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedatoms.core import trees
 from fedatoms.core.files import Stored, read_file, write_file
 from fedatoms.core.options import GROUPS, Group, Place
 from fedatoms.core.trees import Memory, Params
+from fedatoms.nn.pure import Network
 
 
 class Client(NamedTuple):
@@ -182,6 +184,21 @@ def unflatten(tree: Params) -> Client:
         else:
             {"own": client.own, "last": client.last, "local": client.local}[part][name] = leaf
     return client
+
+
+def last_of(row: Client, net: Network, name: str) -> Tensor:
+    """Returns a leaf of a client's last model; one that never reported counts as the initial model."""
+    return row.last.get(name, (net.parameters if name in net.parameters else net.statistics)[name])
+
+
+def moved(last_sum: Params | None, net: Network, before: list[Client], after: list[Client]) -> Params | None:
+    """Returns the sum of all clients' last models after those of a block have changed; None if it is not scored."""
+    if last_sum is None:
+        return None
+    was, now = (
+        {name: torch.stack([last_of(row, net, name) for row in rows]) for name in last_sum} for rows in (before, after)
+    )
+    return trees.apply(lambda total, new, old: total + (new.double() - old).sum(0), last_sum, now, was)
 
 
 def _move(row: Client, device: torch.device) -> Client:

@@ -11,6 +11,7 @@ from fedatoms.core.trees import Params
 from fedatoms.engine.client_round import Traces
 from fedatoms.engine.peers import Peers, gather, shapes_of, summed
 from fedatoms.engine.server import Total
+from fedatoms.engine.uploads import shown_to_all
 
 _LAST = "last models"  # names their sum among the trees of uploads
 _Plain = tuple[list[int], Tensor, Tensor]
@@ -39,9 +40,8 @@ def joined(peers: Peers, got: Collected, device: str) -> Collected:
     shapes, weights, ups, own, shared = zip(*gather(peers, small), strict=True)
     sums = summed(peers, trees, {kind: tree for each in shapes for kind, tree in each.items()}, device)
     last_sum = sums.pop(_LAST, None)
-    return Collected(
-        Total(sums, sum(weights)), last_sum, ledger.add(*ups), _traces(own), _traces(shared), got.before, got.after
-    )
+    total = Total(sums, sum(weights), shown_to_all(peers, got.total.each, device))
+    return Collected(total, last_sum, ledger.add(*ups), _traces(own), _traces(shared), got.before, got.after)
 
 
 def _plain(traces: list[Traces]) -> list[_Plain]:

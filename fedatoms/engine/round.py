@@ -15,9 +15,10 @@ from fedatoms.core.files import Stored
 from fedatoms.core.ledger import Bytes
 from fedatoms.core.options import Group, View
 from fedatoms.core.trees import Memory, Params
-from fedatoms.engine import codes, feature_exchange, server
+from fedatoms.engine import codes, feature_exchange, server, uploads
+from fedatoms.engine.attacks import attacked
 from fedatoms.engine.client_round import Alignment, Job, Learner, Reply, Traces, finite_loss, rate_of, traces_of
-from fedatoms.engine.client_states import Client
+from fedatoms.engine.client_states import Client, last_of, moved
 from fedatoms.engine.collected import Collected, joined
 from fedatoms.engine.limits import AHEAD
 from fedatoms.engine.runtime import Layout, Runtime, share_of
@@ -37,6 +38,9 @@ def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
     trained, got = _train(runtime, state, _mine(runtime, present))
     if runtime.peers.size > 1:
         got = joined(runtime.peers, got, runtime.sim.device)
+    if (attack := runtime.sim.attack) is not None:
+        left = attacked(attack, got.total.each, state.server.params, runtime.sim.seed, t, len(runtime.sim.data.parts))
+        got, present = got._replace(total=uploads.of_kept(left)), sorted(left)
     new = aggregate(runtime, trained, present, got.total)._replace(last_sum=got.last_sum)
     new, more_up, more_down = _collaborate(runtime, trained, new, chosen, got)
     up, down = ledger.add(got.up, more_up), ledger.add(_bytes_down(runtime, state, chosen), more_down)
@@ -63,6 +67,11 @@ def weights_of(sim: Simulation, clients: list[int]) -> Tensor:
     """Returns the clients' weights in the mean: their numbers of samples, or uniform if the algorithm says so."""
     uniform = sim.algorithm.weighting == "uniform"
     return torch.tensor([1.0 if uniform else float(len(sim.data.parts[client])) for client in clients])
+
+
+def keeps_uploads(sim: Simulation) -> bool:
+    """Returns whether the uploads of a round are kept until its end: a rule compares them, or an attack does."""
+    return sim.aggregation.combine is not None or sim.attack is not None
 
 
 def phases_of(sim: Simulation) -> list[tuple[int, Phase]]:
@@ -183,6 +192,8 @@ def aggregate(runtime: Runtime, state: State, present: list[int], total: server.
     sim, t = runtime.sim, state.round
     if not total.weight:
         return state._replace(round=t + 1, selected=None)
+    if total.each:
+        total = uploads.settled(sim.aggregation, total, state.server.params)
     mean = server.mean_of(total, like=state.server.params)
     changed = {runtime.layout.labels[name] for name in travelling(runtime, t)}
     return state._replace(
@@ -232,7 +243,7 @@ def kept_of(runtime: Runtime, state: State, old: Client, reply: Reply, i: int, v
     if state.last_sum is None:
         return Client(memory, own, {}, local)
     reported = {**reply.upload["params"], **reply.upload["statistics"]}
-    before = {name: _last(runtime, old, name) for name in layout.labels if name not in reported}
+    before = {name: last_of(old, runtime.network, name) for name in layout.labels if name not in reported}
     return Client(memory, own, {**before, **trees.unstack(reported, i)}, local)
 
 
@@ -258,9 +269,10 @@ def _collect(
     after = [kept_of(runtime, state, old, reply, i, view) for i, old in enumerate(before)]
     new = {client: row for client, row in zip(block, after, strict=True) if any(row)}
     rows = {client: state.clients.keep(client, row, state.round + 1) for client, row in new.items()}
+    gather = partial(uploads.keep, block) if keeps_uploads(runtime.sim) else server.gather
     got = got._replace(
-        total=server.gather(got.total, reply.upload, weights_of(runtime.sim, block)),
-        last_sum=_moved(runtime, got.last_sum, before, after),
+        total=gather(got.total, reply.upload, weights_of(runtime.sim, block)),
+        last_sum=moved(got.last_sum, runtime.network, before, after),
         up=ledger.add(got.up, ledger.bytes_of(reply.sent or reply.upload, runtime.layout.labels)),
         shared=[*got.shared, traces_of(reply, block)],
     )
@@ -279,17 +291,6 @@ def _collaborate(
     if runtime.peers.size > 1:
         uploads = feature_exchange.uploads_of_all(runtime, uploads)
     return feature_exchange.collaborate(runtime, new, uploads, chosen)
-
-
-def _moved(runtime: Runtime, last_sum: Params | None, before: list[Client], after: list[Client]) -> Params | None:
-    """Returns the sum of all clients' last models after those of a block have changed; None if it is not scored."""
-    if last_sum is None:
-        return None
-    was, now = (
-        {name: torch.stack([_last(runtime, row, name) for row in rows]) for name in last_sum}
-        for rows in (before, after)
-    )
-    return trees.apply(lambda total, new, old: total + (new.double() - old).sum(0), last_sum, now, was)
 
 
 def _travelling(sim: Simulation, layout: Layout, t: int) -> frozenset[str]:
@@ -321,12 +322,6 @@ def _job(runtime: Runtime, state: State, client: int, phase: Phase, place: int) 
 
 def _learner(runtime: Runtime, state: State, phase: Phase) -> Learner:
     return learner_of(runtime, state.round, phase)._replace(shared=runtime.network.split(state.server.params)[1])
-
-
-def _last(runtime: Runtime, row: Client, name: str) -> Tensor:
-    """Returns a leaf of a client's last model; one that never reported counts as the initial model."""
-    net = runtime.network
-    return row.last.get(name, (net.parameters if name in net.parameters else net.statistics)[name])
 
 
 def _bytes_down(runtime: Runtime, state: State, chosen: list[int]) -> Bytes:

@@ -14,6 +14,7 @@ from fedatoms.core.trees import Params
 from fedatoms.data.batches import Planner, planner
 from fedatoms.data.federations import Federation
 from fedatoms.data.samples import are_labels
+from fedatoms.engine.attacks import has_false_labels, with_false_labels
 from fedatoms.engine.client_round import Job, Learner
 from fedatoms.engine.exchange import check_covers
 from fedatoms.engine.execution.blocks import UNMEASURED, even_blocks, in_blocks, room
@@ -70,12 +71,14 @@ def prepare(sim: Simulation, like: Runtime | None = None, peers: Peers = ALONE) 
         )
     same = _same_fields(sim, like.sim) if like else set()
     net = like.network if like and {"model", "device"} <= same else network(copied(sim.model).to(sim.device))
-    kept = {"data", "device"} | ({"model", "objective"} if sim.data.lazy else set())  # by which lazy data are checked
-    data = like.data if like and kept <= same else on_device(sim.data, sim.device)
+    false = any(has_false_labels(each.attack) for each in (sim, *([like.sim] if like else [])))
+    own = {"data", "attack", "seed"} if false else {"data"}  # who has false labels is drawn
+    kept = {*own, "device"} | ({"model", "objective"} if sim.data.lazy else set())  # by which lazy data are checked
+    data = like.data if like and kept <= same else on_device(_seen(sim), sim.device)
     predict = like.predict if like and {"model", "device", "precision", "objective"} <= same else _predictor(sim, net)
     mapped = {
+        *own,
         "model",
-        "data",
         "device",
         "map",
         "block",
@@ -165,6 +168,10 @@ def on_device(data: Federation, device: str) -> Federation:
     y = data.y.to(device) if are_labels(data.y) else outline(data.y)
     lazy = data.lazy and data.lazy.again()
     return data._replace(x=x, y=y, test_x=test_x, test_y=data.test_y.to(device), lazy=lazy)
+
+
+def _seen(sim: Simulation) -> Federation:
+    return with_false_labels(sim.data, sim.attack, sim.seed)
 
 
 def _same_fields(one: Simulation, other: Simulation) -> set[str]:

@@ -14,11 +14,19 @@ from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Memory, Params
 
 
+class Kept(NamedTuple):
+    """A client's upload, and its weight in a mean."""
+
+    upload: Memory
+    weight: float
+
+
 class Total(NamedTuple):
     """A weighted sum of uploads, in float64 so that blocks and their order do not affect float32 results."""
 
     uploads: Memory
     weight: float
+    each: Mapping[int, Kept] = {}  # by client, where a rule or an attack must see every upload: then nothing is summed
 
 
 NOTHING_YET = Total({}, 0.0)

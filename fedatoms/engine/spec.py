@@ -5,11 +5,14 @@ from pathlib import Path
 
 from torch import nn
 
+from fedatoms.aggregation import TABLE as AGGREGATIONS
+from fedatoms.aggregation.base import Rule
 from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.algorithms.base import Algorithm, nothing, upload_params
 from fedatoms.core.accounting import check_accounting
-from fedatoms.core.lookup import article, shown
+from fedatoms.core.lookup import article, counted, shown
 from fedatoms.core.options import (
+    ATTACKS,
     CHOICES,
     MEANS_SCORED,
     MODELS_SCORED,
@@ -30,8 +33,11 @@ from fedatoms.core.options import (
 )
 from fedatoms.data.batches import Plan, planner
 from fedatoms.data.federations import Federation, check_rows
+from fedatoms.data.samples import are_labels
+from fedatoms.engine.attacks import Attack, has_false_labels, malicious
 from fedatoms.engine.exchange import Exchange, every_round
 from fedatoms.engine.privacy import Privacy
+from fedatoms.engine.server import sample_size
 from fedatoms.engine.training import Training
 from fedatoms.nn.layers import require_unwrapped
 from fedatoms.nn.parameter_groups import heads
@@ -56,6 +62,8 @@ class Simulation:
     algorithm: Algorithm = field(default_factory=Algorithm)
     exchange: Exchange = field(default_factory=lambda: Exchange(every_round()))
     personal: Personal = field(default_factory=Personal)
+    aggregation: Rule = field(default_factory=Rule)  # what makes one upload of all; by default the weighted mean
+    attack: Attack | None = None  # what malicious clients do, for trials
     training: Training = field(default_factory=Training)
     objective: Objective = CLASSES
     fraction: float = 1.0
@@ -98,6 +106,7 @@ class Simulation:
         for phase in self.personal.phases:
             _check_phase(phase)
         _check_steps(self)
+        _check_uploads(self)
         if self.privacy is not None:
             _check_private(self, self.privacy)
 
@@ -142,6 +151,7 @@ def _check_parts(sim: Simulation) -> None:
         "algorithm": (Algorithm, "algorithm", ALGORITHMS.call(sim.algorithm)),
         "exchange": (Exchange, "exchange", "fedatoms.engine.Exchange(fedatoms.engine.every_round())"),
         "personal": (Personal, "personalised method", METHODS.call(sim.personal)),
+        "aggregation": (Rule, "aggregation rule", AGGREGATIONS.call(sim.aggregation)),
         "training": (Training, "training", "fedatoms.Training(lr=0.1)"),
         "objective": (Objective, "objective", OBJECTIVES.call(sim.objective)),
     }
@@ -186,6 +196,44 @@ def _check_steps(sim: Simulation) -> None:
         epochs = {phase.epochs or sim.training.epochs for phase in sim.personal.phases}
         for steps in sorted({each * -(-size // sim.training.samples) for size in sizes for each in epochs}):
             step_factors(of_step, steps)
+
+
+def _check_uploads(sim: Simulation) -> None:
+    """Refuses a rule or an attack that would silently do nothing, or less than it says."""
+    if sim.aggregation == Rule() and sim.attack is None:
+        return
+    what = "an attack" if sim.aggregation == Rule() else "an aggregation rule"
+    if "all" in sim.scored:
+        raise ValueError(f"score=all is the mean of all clients' last models: {what} does not reach it. Leave it out.")
+    if sim.personal.collaboration is not None:
+        raise ValueError(
+            f"a personalised method that exchanges features beside the model: {what} does not reach them. Use another "
+            f"method, or aggregation=mean and no attack."
+        )
+    if sim.sampling != "fixed":
+        raise ValueError(f"sampling={sim.sampling}: {what} needs so many clients in every round. Use sampling=fixed.")
+    count = sample_size(len(sim.data.parts), sim.fraction)
+    if count < sim.aggregation.fewest:
+        raise ValueError(
+            f"aggregation: a round has {counted(count, 'client')}, and this rule needs {sim.aggregation.fewest} to "
+            f"outvote one. Use more clients, a larger fraction, or aggregation=mean."
+        )
+    if sim.attack is not None:
+        _check_attack(sim, sim.attack)
+
+
+def _check_attack(sim: Simulation, attack: Attack) -> None:
+    one_of(ATTACKS, attack.name, "attack")
+    check_range("attack share", attack.share)
+    check_range("attack strength", attack.strength)
+    if len(malicious(attack, len(sim.data.parts), sim.seed)) == len(sim.data.parts):
+        raise ValueError(
+            f"attack share={attack.share}: all {len(sim.data.parts)} clients would be malicious. Use less."
+        )
+    if sim.uploads != "exact" and not has_false_labels(attack):
+        raise ValueError(f"uploads={sim.uploads}: malicious clients lie in numbers, not in codes. Use uploads=exact.")
+    if has_false_labels(attack) and (sim.data.lazy is not None or not sim.data.classes or not are_labels(sim.data.y)):
+        raise ValueError("attack=label-flip needs one class per sample, in memory. Use another attack.")
 
 
 def _check_collaboration(sim: Simulation) -> None:
@@ -269,6 +317,11 @@ def _leaks(sim: Simulation) -> list[tuple[bool, str]]:
         (
             bool(sim.failures),
             f"failures={sim.failures}: who fails would change who is sampled, unaccounted for. Use failures=0.",
+        ),
+        (
+            sim.aggregation != Rule() or sim.attack is not None,
+            "an aggregation rule or an attack: what a client can change is known for the mean alone. Use "
+            "aggregation=mean and no attack.",
         ),
         (
             sim.uploads != "exact",

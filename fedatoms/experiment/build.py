@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from fedatoms.aggregation import aggregation
 from fedatoms.algorithms import algorithm
 from fedatoms.core.options import (
     CONTROLS,
@@ -27,6 +28,7 @@ from fedatoms.core.randomness import generator
 from fedatoms.data.datasets import Images, load
 from fedatoms.data.federations import Federation, check_own_tests, hold_out, partition, test_by_classes
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
+from fedatoms.engine.attacks import STRENGTHS, Attack
 from fedatoms.engine.checks import check_reports, check_rounds
 from fedatoms.engine.exchange import Exchange, every_round, fast_slow
 from fedatoms.engine.freeze import hold_fixed
@@ -35,7 +37,7 @@ from fedatoms.engine.spec import CLASSES, Simulation
 from fedatoms.engine.training import Training
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.parse import fast_groups, fixed_groups, pattern_of, period_of, scored_models
+from fedatoms.experiment.parse import attack_of, fast_groups, fixed_groups, pattern_of, period_of, scored_models
 from fedatoms.experiment.privacy import privacy_of
 from fedatoms.nn.atoms import decompose
 from fedatoms.nn.hadamard import factorise
@@ -100,6 +102,8 @@ def assemble(
         algorithm=method,
         exchange=exchange_of(experiment),
         personal=personal(experiment.personal, experiment.personal_strength),
+        aggregation=aggregation(experiment.aggregation),
+        attack=attack_in(experiment),
         training=training_of(experiment),
         objective=objective_of(experiment) if objective is None else objective,
         fraction=experiment.fraction,
@@ -121,6 +125,18 @@ def assemble(
         sim = hold_fixed(sim, fixed)
     check_rounds(sim)
     return sim
+
+
+def attack_in(experiment: Experiment) -> Attack | None:
+    """Returns what malicious clients do in an experiment, if there are any.
+
+    >>> attack_in(Experiment(attack="little-is-enough:0.2"))
+    Attack(name='little-is-enough', share=0.2, strength=1.5)
+    """
+    if (found := attack_of(experiment)) is None:
+        return None
+    name, share, strength = found
+    return Attack(name, share, strength or STRENGTHS.get(name, 9.0))
 
 
 def training_of(experiment: Experiment) -> Training:
@@ -294,6 +310,7 @@ def _check_before_data(experiment: Experiment) -> None:
     """Refuses what no data are needed for: reading them takes a while."""
     algorithm(experiment.algorithm, experiment.strength)
     personal(experiment.personal, experiment.personal_strength)
+    aggregation(experiment.aggregation)
     optimiser_of(experiment)
     schedule_of(experiment)
     objective_of(experiment)

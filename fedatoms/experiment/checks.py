@@ -8,6 +8,7 @@ from fedatoms.core.lookup import article
 from fedatoms.core.options import CHOICES, check_numbers, one_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.parse import (
+    attack_of,
     clip_text,
     fast_groups,
     fixed_groups,
@@ -38,7 +39,7 @@ def check(experiment: Experiment) -> None:
     _check_privacy(experiment)
     pattern_of(experiment.where, "where")
     period_of(experiment.beta)
-    for parse in (scored_models, fast_groups, fixed_groups, watchers_of):
+    for parse in (scored_models, fast_groups, fixed_groups, attack_of, watchers_of):
         parse(experiment)
 
 

@@ -3,8 +3,10 @@
 import dataclasses
 from dataclasses import dataclass
 
+from fedatoms.aggregation import TABLE as AGGREGATIONS
 from fedatoms.algorithms import TABLE as ALGORITHMS
-from fedatoms.core.options import MODELS_SCORED, TRAINED_GROUPS, WATCHERS
+from fedatoms.core.methods import in_words
+from fedatoms.core.options import ATTACKS, MODELS_SCORED, TRAINED_GROUPS, WATCHERS
 from fedatoms.objectives import TABLE as OBJECTIVES
 from fedatoms.optimisers import TABLE as OPTIMISERS
 from fedatoms.personal import TABLE as PERSONAL
@@ -14,7 +16,8 @@ EXECUTION_FIELDS = frozenset(  # how and where to compute: no part of what is co
     {"data_dir", "weights", "device", "map", "block", "threads", "client_state", "checkpoint_every", "tensorboard"}
     | {"watch", "name", "out"}
 )
-LENGTH_FIELDS = ("rounds", "eval_every")  # a resumed run may change these, and EXECUTION_FIELDS
+LENGTH_FIELDS = ("rounds", "eval_every")
+RESUMED_FIELDS = EXECUTION_FIELDS.union(LENGTH_FIELDS, {"aggregation"})  # may change in a resumed run
 TOLD_FIELDS = frozenset(  # may differ among runs whose clients are trained in one block
     {"seed", "lr", "lr_decay", "atoms_lr", "partition", "clients", "classes_per_client", "distinct", "dirichlet"}
     | {"unbalanced", "fraction", "failures"}
@@ -26,6 +29,14 @@ OWN = "own"  # the data set of an experiment whose data and network only the cal
 _CONTROLS = (
     f"Learning rate, of this round or of the first as in FedDC's code, by which {ALGORITHMS.having('controls')} turn a "
     "move into a gradient."
+)
+_AGGREGATION = (
+    f"What makes one upload of a round's: {in_words(AGGREGATIONS.methods)}, with a parameter as in trimmed:0.2 "
+    f"({AGGREGATIONS.strengths()}); or module:factory of your own."
+)
+_ATTACK = (
+    f"What malicious clients do: {in_words(ATTACKS)}, with their share of all clients, and its strength, as in "
+    "sign-flip:0.2:9; empty: none."
 )
 _FIXED = f"Groups that are never trained and never sent, of {','.join(TRAINED_GROUPS)}; empty: none."
 _SCORE = f"Models to score, of {','.join(MODELS_SCORED)}; auto takes what fits the method and the number of clients."
@@ -111,6 +122,8 @@ class Experiment:
     """Largest norm of a client's update (differential privacy): a number, or adaptive for their median."""
     dp_delta: float = 1e-5
     """Probability with which epsilon may not hold (differential privacy)."""
+    aggregation: str = dataclasses.field(default="mean", metadata={"help": _AGGREGATION})
+    attack: str = dataclasses.field(default="", metadata={"help": _ATTACK})
     beta: str | float = "1"
     """Share of rounds in which the slow groups travel: 1, 1/5, 0.2, ...; 1/beta must be whole."""
     fast: str = "atoms,head"

@@ -14,6 +14,7 @@ from fedatoms.experiment.parse import clip_text, period_of
 ADDED_LATER = frozenset(  # no part of an identity at their defaults: results from before them keep theirs
     {"fixed", "optimiser", "accumulate", "schedule", "warmup", "step_schedule", "warmup_steps", "weights_sha256"}
     | {"objective", "objective_strength", "uploads", "sampling", "dp_epsilon", "dp_noise", "dp_clip", "dp_delta"}
+    | {"aggregation", "attack"}
 )
 ABSENT_IN_OLDER_FILES = ADDED_LATER | {  # such a file means the default
     *("holdout", "gamma", "atoms_lr", "atoms_decay", "controls", "personal", "personal_strength", "last_epochs"),

@@ -4,7 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from fedatoms.experiment.fields import EXECUTION_FIELDS, LENGTH_FIELDS, TOLD_FIELDS, Experiment
+from fedatoms.experiment.fields import EXECUTION_FIELDS, RESUMED_FIELDS, TOLD_FIELDS, Experiment
 from fedatoms.experiment.files import ADDED_LATER, to_json
 from fedatoms.experiment.weights import pinned
 
@@ -35,7 +35,7 @@ def resumable(experiment: Experiment) -> frozenset[str]:
     >>> resumable(Experiment()) - resumable(Experiment(schedule="cosine"))
     frozenset({'rounds'})
     """
-    return EXECUTION_FIELDS.union(LENGTH_FIELDS) - ({"rounds"} if why_so_long(experiment) else set())
+    return RESUMED_FIELDS - ({"rounds"} if why_so_long(experiment) else set())
 
 
 def why_so_long(experiment: Experiment) -> str:

@@ -4,15 +4,19 @@ import re
 from fractions import Fraction
 
 from fedatoms.core.options import (
+    ATTACKS,
     GLOBAL_MODELS,
     GROUPS,
     MODELS_SCORED,
     TRAINED_GROUPS,
     WATCHERS,
+    AttackName,
     Group,
     Scored,
     Watcher,
+    check_range,
     listed,
+    one_of,
     range_of,
 )
 from fedatoms.experiment.fields import OWN, Experiment
@@ -84,7 +88,8 @@ def scored_models(experiment: Experiment, *, means: bool = True) -> tuple[Scored
             return ("server", "personal")
         if is_private(experiment):
             return ("server",)
-        return GLOBAL_MODELS[: (3 if experiment.clients <= MANY_CLIENTS else 2) if means else 1]
+        plain = experiment.aggregation == "mean" and not experiment.attack  # no rule reaches the mean of all
+        return GLOBAL_MODELS[: (3 if plain and experiment.clients <= MANY_CLIENTS else 2) if means else 1]
     wanted = listed(MODELS_SCORED, experiment.score, "score", "model to score")
     return tuple(name for name in MODELS_SCORED if name in wanted)
 
@@ -115,6 +120,28 @@ def watchers_of(experiment: Experiment) -> tuple[Watcher, ...]:
     """
     wanted = listed(WATCHERS, experiment.watch, "watch", "watcher") if experiment.watch else ()
     return tuple(name for name in WATCHERS if name in wanted or (name == "tensorboard" and experiment.tensorboard))
+
+
+def attack_of(experiment: Experiment) -> tuple[AttackName, float, float | None] | None:
+    """Returns an experiment's attack: its name, the share of clients, and its strength if one is named; None if none.
+
+    >>> attack_of(Experiment(attack="sign-flip:0.2:9")), attack_of(Experiment(attack="noise:0.1"))
+    (('sign-flip', 0.2, 9.0), ('noise', 0.1, None))
+    """
+    if not experiment.attack:
+        return None
+    name, *numbers = experiment.attack.split(":")
+    kind = one_of(ATTACKS, name, "attack")
+    try:
+        share, strength = (*(float(number) for number in numbers), None)[:2]
+    except ValueError:
+        share = None
+    if share is None or len(numbers) > 2:
+        raise ValueError(f"attack={experiment.attack} is no name, share and strength. Use for example {name}:0.2.")
+    check_range("attack share", share, f"attack {name}: share")
+    if strength is not None:
+        check_range("attack strength", strength, f"attack {name}: strength")
+    return kind, share, strength
 
 
 def made_by_caller(experiment: Experiment) -> bool:

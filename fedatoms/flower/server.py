@@ -26,7 +26,7 @@ from fedatoms.experiment.identities import resumable, run_name, trajectory
 from fedatoms.flower.membership import NODE_KEYS, ask, describe_ownership
 from fedatoms.flower.private_files import private, shut
 from fedatoms.flower.server_state import ServerState, load_holders, load_state, save_holders, save_state
-from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, NotFinite, TooFew
+from fedatoms.flower.strategy import FedAtoms, NotFinite, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
 from fedatoms.runs.execute import Engine, resume, run
 from fedatoms.runs.loading import write_model
@@ -57,7 +57,6 @@ def server_app(task: Task) -> ServerApp:
 
 def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings) -> Result:
     """Runs an experiment on the nodes of a grid, or resumes it; every round ends with a checkpoint."""
-    find(settings.aggregation, AGGREGATIONS, "aggregation")
     find(settings.node_keys, NODE_KEYS, "node-keys")
     _freed(settings, experiment)
     if settings.min_train_nodes > (most := sample_size(experiment.clients, experiment.fraction)):
@@ -72,7 +71,7 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
         _check_same(load_run(folder), experiment, folder)
     with private():
         if settings.resume:
-            changes = {"rounds": experiment.rounds, "eval_every": experiment.eval_every}
+            changes = {name: getattr(experiment, name) for name in ("rounds", "eval_every", "aggregation")}
             return resume(folder, changes, engine=engine, say=lambda line: log.info("%s", line))
         return run(experiment, engine=engine)
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -13,9 +14,10 @@ from fedatoms.core.ledger import Bytes
 from fedatoms.core.records import FORMAT, fit, read_record, sealed
 from fedatoms.core.trees import Memory
 from fedatoms.engine import server as server_side
-from fedatoms.engine.round import aggregate, lacked_by, message_to
+from fedatoms.engine.round import aggregate, keeps_uploads, lacked_by, message_to
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
+from fedatoms.engine.uploads import keep
 from fedatoms.flower.membership import Holder
 from fedatoms.flower.wire import Answer, Missing, Order
 from fedatoms.runs.checkpoints import KEPT, ClientNumber
@@ -41,15 +43,13 @@ def order_for(runtime: Runtime, known: ServerState, client: int, *, score: bool 
     return Order(known.run, state.round, base, state.versions, down, last_epochs)
 
 
-def take_in(
-    runtime: Runtime, known: ServerState, answers: Mapping[int, Answer], mean: Memory | None = None
-) -> ServerState:
-    """Averages accepted answers in the order of the clients and ends the round; ``mean`` replaces the average."""
+def take_in(runtime: Runtime, known: ServerState, answers: Mapping[int, Answer]) -> ServerState:
+    """Aggregates accepted answers in the order of the clients, and ends the round."""
     present, total, uniform = sorted(answers), server_side.NOTHING_YET, runtime.sim.algorithm.weighting == "uniform"
-    uploads = [(answers[each].upload, 1.0 if uniform else float(answers[each].samples)) for each in present]
-    for upload, weight in uploads if mean is None else [(mean, 1.0)]:
-        block = {kind: trees.lead(tree) for kind, tree in upload.items()}
-        total = server_side.gather(total, block, torch.tensor([weight]))
+    for client in present:
+        block = {kind: trees.lead(tree) for kind, tree in answers[client].upload.items()}
+        gather = partial(keep, [client]) if keeps_uploads(runtime.sim) else server_side.gather
+        total = gather(total, block, torch.tensor([1.0 if uniform else float(answers[client].samples)]))
     state = aggregate(runtime, known.state, present, total)
     return known._replace(state=state, base={**known.base, **dict.fromkeys(present, known.state.round + 1)})
 

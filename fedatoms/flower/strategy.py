@@ -5,14 +5,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Strategy
+from flwr.serverapp.strategy import Strategy
 
-from fedatoms.core.lookup import find
-from fedatoms.core.trees import Memory
 from fedatoms.engine.evaluation import Score, from_numbers, over_clients
 from fedatoms.engine.round import select
 from fedatoms.engine.runtime import Runtime
@@ -29,7 +26,6 @@ from fedatoms.objectives.base import Objective
 T = TypeVar("T")
 log = logging.getLogger("flwr")
 REASON = 200  # characters of a reason, which may quote a node
-AGGREGATIONS: dict[str, type[Strategy] | None] = {"mean": None, "median": FedMedian, "trimmed": FedTrimmedAvg}
 
 
 class TooFew(RuntimeError):
@@ -48,7 +44,6 @@ class FedAtoms(Strategy):
         self.record: Record | None = None  # of the last round
         self.for_scores = 0  # bytes of arrays in the last orders to score
         self.score: Score | None = None  # of nodes' own models, when it was last asked for
-        self._robust = find(settings.aggregation, AGGREGATIONS, "aggregation")
         most, keys = settings.max_examples, settings.node_keys
         self._members = Membership(len(runtime.data.parts), known.trajectory, most, keys, known.holders)
         self._orders: dict[int, Message] = {}  # to each client that was last asked
@@ -87,7 +82,10 @@ class FedAtoms(Strategy):
                 f"round {state.round + 1}: {len(answers)} good answers from {len(chosen)} clients{refused}, but "
                 f"min-train-nodes is {self.settings.min_train_nodes}"
             )
-        known = take_in(self.runtime, self.known, answers, self._other_mean(answers))
+        if len(answers) < (fewest := self.runtime.sim.aggregation.fewest):
+            few = "round %d: %d answers, and the aggregation needs %d to outvote one"
+            log.warning(few, state.round + 1, len(answers), fewest)
+        known = take_in(self.runtime, self.known, answers)
         if what := not_finite(state.server, known.state.server, trace_of(known.state.server)):
             raise NotFinite(f"round {state.round + 1}: the server's '{what}' is not finite, although all answers were")
         self.known = known
@@ -198,20 +196,6 @@ class FedAtoms(Strategy):
     def _who(self, client: int) -> tuple[int, int, int]:
         return self.known.state.round + 1, client, self._members.nodes[client]
 
-    def _other_mean(self, answers: dict[int, Answer]) -> Memory | None:
-        """Averages with one of Flower's own robust strategies, if the settings ask for one."""
-        if self._robust is None:
-            return None
-        messages = [
-            Message(_as_flower_has_it(each), node, MessageType.TRAIN)
-            for each, node in zip(answers.values(), self._members.nodes.values(), strict=False)
-        ]
-        with np.errstate(over="ignore", invalid="ignore"):  # a mean that is not finite ends the run with a line
-            arrays, _ = self._robust().aggregate_train(1, messages)
-        assert arrays is not None, "there are answers"
-        like, found = next(iter(answers.values())).upload, wire.unpack(arrays)
-        return {kind: {name: found[kind][name].to(leaf) for name, leaf in tree.items()} for kind, tree in like.items()}
-
     def _recorded(self, number: int, answers: dict[int, Answer], chosen: int) -> Record:
         loss = sum(answer.loss for answer in answers.values()) / len(answers)
         up = bytes_in(self.runtime, [each.sent or each.upload for each in answers.values()])
@@ -246,8 +230,3 @@ def _mean_score(objective: Objective, tested: Sequence[Tested]) -> Score | None:
 
 def _answer(content: RecordDict, _: int) -> Answer | Missing:
     return wire.read_answer(content)
-
-
-def _as_flower_has_it(answer: Answer) -> RecordDict:
-    metrics = MetricRecord({"num-examples": answer.samples})
-    return RecordDict({"arrays": wire.pack(answer.upload), "metrics": metrics})

@@ -64,7 +64,6 @@ class Settings(NamedTuple):
     wait: float = 120.0  # seconds for sampled nodes to appear
     max_examples: int = MOST  # a node that reports more samples is not taken
     far: float = 10.0  # an update longer than so many times the median of the others' is refused; 0 refuses none
-    aggregation: str = "mean"  # or median, trimmed: Flower's own
     resume: bool = False
     node_keys: str = "auto"  # or fixed, new: whether a client belongs to the key that first held it, see ``membership``
     free: str = ""  # clients of a resumed run that may have other keys from now on, as "2" or "0, 2"
@@ -203,6 +202,8 @@ def _simulation(task: Task, experiment: Experiment, data: Federation) -> Simulat
             "--sampling poisson and --dp-...: the nodes of a federation drop out, and that changes who is sampled, "
             "unaccounted for. Leave them out, or use the simulator."
         )
+    if experiment.attack:
+        raise ValueError("--attack lets simulated clients lie; nodes would really do it. Use it in the simulator.")
     if "local" in scored_models(experiment):
         raise ValueError("--score local needs each node's last trained model, which nodes do not keep. Leave it out.")
     with torch.random.fork_rng(devices=[]):  # the same network everywhere, also where its parts never travel

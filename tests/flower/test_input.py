@@ -141,6 +141,9 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "cohorts of any size": ({"sampling": "poisson"}, "--sampling poisson and --dp-...: the nodes of a federation"),
     "a step that nodes lack": ({"personal": "fedpac"}, "--personal fedpac needs a step on the server"),
     "a score that nodes lack": ({"score": "server,local"}, "--score local needs each node's last trained model"),
+    "an aggregation": ({"aggregation": "medain"}, "unknown aggregation 'medain'"),
+    "too few for a rule": ({"aggregation": "krum"}, "a round has 4 clients, and this rule needs 5 to outvote one"),
+    "an attack": ({"attack": "sign-flip:0.2"}, "--attack lets simulated clients lie"),
     "an algorithm": ({"algorithm": "scafold"}, "Did you mean 'scaffold'"),
 }
 
@@ -155,7 +158,6 @@ def test_an_experiment_that_cannot_be_run_is_refused_before_anything_is_written(
 
 
 SETTINGS: dict[str, tuple[dict[str, object], str]] = {
-    "an aggregation": ({"aggregation": "medain"}, "unknown aggregation 'medain'"),
     "keys": ({"node_keys": "fix"}, "unknown node-keys 'fix'. Did you mean 'fixed'"),
     "a client to free that is none": (
         {"free": "4", "resume": True},

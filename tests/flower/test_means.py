@@ -1,4 +1,4 @@
-"""Flower's other means, and privacy: the server needs the weighted sum of the uploads only, and may be given less."""
+"""Other rules than the mean, and privacy: the server needs no more than the weighted sum of uploads, or even less."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,22 +7,40 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.small import clients_of, difference, small_net
+from support.small import clients_of, difference, identical, small_net
 
 pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
-from support.flower_grid import SMALL, App, Meddle, OneProcess, on_flower, round_of, server_of, task_of
+from support.flower_grid import (
+    SMALL,
+    App,
+    Meddle,
+    OneProcess,
+    on_flower,
+    round_of,
+    server_as_tree,
+    server_of,
+    simulated,
+    task_of,
+    warnings_in,
+)
 
+from fedatoms.aggregation import RULES
 from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import load_run
 from fedatoms.flower import Task, client_app
 from fedatoms.flower.strategy import TooFew
 from fedatoms.runs.rounds import read_rounds
 
 SIX = replace(SMALL, clients=6)
 DATA = clients_of((5, 7, 12, 9, 6, 8))
+OTHERS = {  # uploads of other kinds: statistics, controls and numbers, and rounds in which only some groups travel
+    "scaffold, fast and slow": {"algorithm": "scaffold", "parametrisation": "atoms", "beta": "1/2"},
+    "fedexp": {"algorithm": "fedexp"},
+}
 Arrays = dict[str, np.ndarray]
 
 
@@ -61,7 +79,7 @@ def trimmed(arrays: np.ndarray) -> np.ndarray:
 def test_a_robust_mean_is_that_of_the_uploads_by_hand(
     aggregation: str, by_hand: Callable[[np.ndarray], np.ndarray], tmp_path: Path
 ) -> None:
-    grid = on_flower(SIX, tmp_path, task=in_float64(SIX), aggregation=aggregation)
+    grid = on_flower(replace(SIX, aggregation=aggregation), tmp_path, task=in_float64(SIX))
     uploads, server = uploads_in(grid, SIX.rounds - 1), server_of(tmp_path)
     for name in uploads[0]:
         expected = torch.from_numpy(by_hand(np.stack([each[name] for each in uploads])))
@@ -83,7 +101,8 @@ def test_a_median_heeds_a_liar_less_than_a_mean_does(tmp_path: Path) -> None:
     moved = {}
     for aggregation in ("mean", "median"):
         for name, meddle in (("with", changed(liar)), ("without", absent)):
-            on_flower(SIX, tmp_path / aggregation / name, meddle, in_float64(SIX), aggregation=aggregation, far=20.0)
+            experiment = replace(SIX, aggregation=aggregation)
+            on_flower(experiment, tmp_path / aggregation / name, meddle, in_float64(SIX), far=20.0)
         moved[aggregation] = difference(*(server_of(tmp_path / aggregation / name) for name in ("with", "without")))
     assert moved["median"] < moved["mean"] / 3
 
@@ -160,14 +179,38 @@ def test_a_schedule_that_flower_s_local_privacy_does_not_fit_ends_with_the_reaso
     assert [line for line in caplog.messages if "LocalDpMod expects the keys" in line]
 
 
-@pytest.mark.parametrize("aggregation", ["median", "trimmed"])
-def test_a_robust_mean_of_one_answer_or_of_nothing_that_travels_is_no_trouble(aggregation: str, tmp_path: Path) -> None:
-    on_flower(replace(SMALL, fraction=0.25), tmp_path / "one", aggregation=aggregation)
-    on_flower(replace(SMALL, personal="local"), tmp_path / "nothing", aggregation=aggregation)
+def only_client_0(client: int, message: Message, app: App) -> Message | None:
+    return app(message) if client == 0 or round_of(message) is None else None
+
+
+@pytest.mark.parametrize("aggregation", ["median", "trimmed", "norm-bound"])
+def test_a_rule_for_one_answer_or_for_nothing_that_travels_is_no_trouble_but_said(
+    aggregation: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    experiment = replace(SMALL, aggregation=aggregation)
+    on_flower(replace(experiment, personal="local"), tmp_path / "nothing")
     assert len(read_rounds(tmp_path / "nothing" / "runs" / "it")) == 3
+    on_flower(experiment, tmp_path / "one", only_client_0)
+    assert "round 1: 1 answers, and the aggregation needs 3 to outvote one" in warnings_in(caplog)
 
 
-@pytest.mark.parametrize("aggregation", ["median", "trimmed"])
-def test_flowers_other_means_take_numbers_too(aggregation: str, tmp_path: Path) -> None:
-    on_flower(replace(SIX, algorithm="fedexp"), tmp_path, task=in_float64(SIX), aggregation=aggregation)
-    assert all(array.isfinite().all() for array in server_of(tmp_path).values())
+RULED = [pytest.param(name, marks=() if name in ("trimmed", "multi-krum") else pytest.mark.slow) for name in RULES]
+
+
+@pytest.mark.parametrize("name", RULED)
+@pytest.mark.parametrize("changes", OTHERS.values(), ids=OTHERS.keys())
+def test_nodes_and_the_simulator_give_the_same_bits_by_every_rule(
+    name: str, changes: dict[str, str], tmp_path: Path
+) -> None:
+    experiment = replace(SIX, aggregation=name, **changes)
+    on_flower(experiment, tmp_path, task=task_of(experiment, DATA))
+    state, _ = simulated(replace(experiment, map="one_by_one"), data=DATA)
+    assert identical(server_of(tmp_path), server_as_tree(state.server))
+
+
+def test_a_run_may_go_on_by_another_rule(tmp_path: Path) -> None:
+    on_flower(replace(SIX, rounds=1), tmp_path, task=in_float64(SIX))
+    on_flower(replace(SIX, rounds=2, aggregation="median"), tmp_path, task=in_float64(SIX), resume=True)
+    assert load_run(tmp_path / "runs" / "it").aggregation == "median"
+    on_flower(replace(SIX, rounds=2), tmp_path / "mean", task=in_float64(SIX))
+    assert difference(server_of(tmp_path), server_of(tmp_path / "mean")) > 1e-6

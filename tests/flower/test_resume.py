@@ -304,7 +304,6 @@ def at_once(change: Callable[[np.ndarray], np.ndarray], number: int) -> Meddle:
 HUGE = {  # squared, or added to itself, it is infinite
     ("fedadam", "mean"): 1e30,
     ("feddc", "trimmed"): 3e38,
-    ("fedavg", "median"): 3e38,
     ("fedadam", "median"): 1e30,
     ("feddc", "mean"): 3e38,
     ("feddyn", "mean"): 3e38,
@@ -316,15 +315,15 @@ EACH = [pytest.param(*each, marks=pytest.mark.slow if number > 2 else ()) for nu
 def test_a_server_whose_own_model_is_not_finite_stops_and_goes_on_from_the_round_before(
     name: str, aggregation: str, tmp_path: Path
 ) -> None:
-    experiment = replace(SMALL, algorithm=name, rounds=3)
+    experiment = replace(SMALL, algorithm=name, rounds=3, aggregation=aggregation)
     value = HUGE[name, aggregation]
     huge = at_once(lambda leaf: np.where(leaf > 0, value, -value).astype(leaf.dtype), 1)
     words = r"^round 2: the server's '(\S+)' is not finite, although all answers were\. The model so far is \S+it/model"
     with pytest.raises(NotFinite, match=words):
-        on_flower(experiment, tmp_path / "cut", huge, aggregation=aggregation)
+        on_flower(experiment, tmp_path / "cut", huge)
     assert_as_after_round_0(tmp_path / "cut")
-    on_flower(experiment, tmp_path / "cut", aggregation=aggregation, resume=True)
-    on_flower(experiment, tmp_path / "whole", aggregation=aggregation)
+    on_flower(experiment, tmp_path / "cut", resume=True)
+    on_flower(experiment, tmp_path / "whole")
     assert identical(*(all_of(tmp_path / each, experiment) for each in ("cut", "whole")))
 
 

@@ -12,10 +12,12 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from fedatoms.aggregation import aggregation
 from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.cli import main as cli
 from fedatoms.core.trees import Params
 from fedatoms.data.federations import Federation, federation
+from fedatoms.engine.attacks import Attack
 from fedatoms.engine.evaluation import personal_score
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.finetune import last_pass
@@ -87,6 +89,9 @@ def everything(*, slow: bool) -> dict[str, Simulation]:
     sims["local, most fail"] = simulation(failures=0.7, score=("server", "all", "local"))
     sims["8-bit"] = simulation(algorithm=algorithm("scaffold"), uploads="8-bit", score=("server", "all"))
     sims["4-bit"] = simulation(algorithm=algorithm("fednova"), exchange=EXCHANGES["keep"], uploads="4-bit")
+    outvoted = {"fraction": 1.0, "failures": 0.0, "score": ("server", "selected")}
+    sims["median"] = simulation(algorithm=algorithm("scaffold"), aggregation=aggregation("median"), **outvoted)
+    sims["attack"] = simulation(attack=Attack("noise", 0.25), aggregation=aggregation("norm-bound"), **outvoted)
     sims["read late"] = simulation(data=read_late())
     return sims
 

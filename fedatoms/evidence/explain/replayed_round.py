@@ -93,6 +93,8 @@ def _check(run: Path, experiment: Experiment) -> None:
             f"{run} is a run on nodes, which hold its clients' data and states: they cannot be replayed here. Explain "
             f"a run of `fedatoms run`."
         )
+    if experiment.aggregation != "mean" or experiment.attack:
+        raise ValueError(f"{run} has another aggregation than the mean, or an attack. Explain a run without them.")
     if not checkpoints(run):
         again = f"Make the run again: `fedatoms run {run / EXPERIMENT} --name again`"
         more = f"Go on with `fedatoms run --resume {run}`, which saves one in the end or at Ctrl-C"
