@@ -23,8 +23,11 @@ from fedatoms.engine.state import Record, State
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run, to_json
 from fedatoms.experiment.identities import resumable, run_name, trajectory
+from fedatoms.flower.checks import FEWEST
+from fedatoms.flower.judging import POLICIES
 from fedatoms.flower.membership import NODE_KEYS, ask, describe_ownership
 from fedatoms.flower.private_files import private, shut
+from fedatoms.flower.roster import load_roster
 from fedatoms.flower.server_state import ServerState, load_holders, load_state, save_holders, save_state
 from fedatoms.flower.strategy import AGGREGATIONS, FedAtoms, NotFinite, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
@@ -59,10 +62,16 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
     """Runs an experiment on the nodes of a grid, or resumes it; every round ends with a checkpoint."""
     find(settings.aggregation, AGGREGATIONS, "aggregation")
     find(settings.node_keys, NODE_KEYS, "node-keys")
+    find(settings.far_unjudged, POLICIES, "far-unjudged")
+    load_roster(settings.roster, experiment.clients)
     _freed(settings, experiment)
     if settings.min_train_nodes > (most := sample_size(experiment.clients, experiment.fraction)):
         raise ValueError(
             f"min-train-nodes={settings.min_train_nodes}, but a round has {most} clients. Use {most} or less."
+        )
+    if settings.far and POLICIES[settings.far_unjudged] and most < FEWEST:
+        raise ValueError(
+            f'far-unjudged="refuse", but a round has {most} clients, and it takes {FEWEST} to judge. Leave it out.'
         )
     experiment = replace(experiment, checkpoint_every=1, name=run_name(experiment))
     folder = Path(experiment.out) / experiment.name
@@ -108,7 +117,7 @@ class _Nodes:
                 state = progress.state
         except (TooFew, NotFinite) as error:
             write_model(self.folder, runtime.sim, state)
-            way = "Start the missing nodes, and continue with resume=true in the run config."
+            way = f"{strategy.way_out()}, and continue with resume=true in the run config."
             if isinstance(error, NotFinite):
                 way = (
                     "Nothing of the round is kept: continue with resume=true in the run config and "
