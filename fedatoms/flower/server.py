@@ -25,6 +25,7 @@ from fedatoms.experiment.files import load_run, to_json
 from fedatoms.experiment.identities import resumable, run_name, trajectory
 from fedatoms.flower.checks import FEWEST
 from fedatoms.flower.judging import POLICIES
+from fedatoms.flower.last_words import outlived
 from fedatoms.flower.membership import NODE_KEYS, ask, describe_ownership
 from fedatoms.flower.private_files import private, shut
 from fedatoms.flower.roster import load_roster
@@ -50,7 +51,8 @@ def server_app(task: Task) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         experiment, settings = configured(task, context.run_config)
         try:
-            result = federate(task, grid, experiment, settings)
+            with outlived(grid):
+                result = federate(task, grid, experiment, settings)
             log.info("complete after %d rounds: see %s", experiment.rounds, result.folder.resolve())
         except (TooFew, NotFinite) as error:  # it can be resumed: Flower would call it failed, with a traceback
             log.error("stopped in %s", error)

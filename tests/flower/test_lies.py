@@ -23,6 +23,7 @@ from support.flower_grid import (
     Meddle,
     OneProcess,
     all_of,
+    kept_by,
     on_flower,
     round_of,
     task_of,
@@ -247,6 +248,24 @@ def test_where_a_round_never_has_enough_answers_to_judge_refusing_is_refused_at_
         on_flower(replace(TWO, fraction=0.5), tmp_path, far_unjudged="refuse")
     with pytest.raises(ValueError, match=re.escape("unknown far-unjudged 'refuze'")):
         on_flower(TWO, tmp_path, far_unjudged="refuze")
+
+
+@pytest.mark.parametrize(("algorithm", "kind"), [("scaffold", "control"), ("feddc", "gradient")])
+def test_what_a_node_uploads_adds_up_to_all_that_it_keeps_of_a_control_variate(
+    algorithm: str, kind: str, tmp_path: Path
+) -> None:
+    experiment = replace(SMALL, algorithm=algorithm)
+    grid = on_flower(experiment, tmp_path)
+    kept = {name: leaf for name, leaf in kept_by(tmp_path, WHO).items() if f"/{kind}/" in f"/{name}"}
+    assert kept
+    for name, leaf in kept.items():
+        key = f"{kind}/{name.rpartition(f'{kind}/')[2]}"
+        sent = [
+            each.reply.content["arrays"][key].numpy()
+            for each in grid.log
+            if each.client == WHO and each.round is not None
+        ]
+        assert torch.equal(sum(map(torch.tensor, sent), torch.zeros_like(leaf)), leaf)
 
 
 MODS: dict[str, tuple[Mod, dict[str, str], str]] = {
