@@ -1,5 +1,6 @@
 """Data sets: read from their official files into tensors, each with the recipe that turns pixels into inputs."""
 
+import importlib.util
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -105,13 +106,23 @@ def _find(path: Path) -> Path | None:
 
 
 def _digits(_: Path) -> tuple[_Part, _Part, int]:
-    from sklearn.datasets import load_digits  # slow to import
-
-    digits = load_digits()
-    x, y = digits.images[:, None].astype(np.uint8), digits.target.astype(np.int64)
+    rows = _digits_of_sklearn()
+    x, y = rows[:, :-1].reshape(-1, 1, 8, 8).astype(np.uint8), rows[:, -1].astype(np.int64)
     test = np.zeros(len(y), dtype=bool)
     test[np.argsort(y, kind="stable")[::5]] = True  # every fifth image of each class
     return (x[~test], y[~test]), (x[test], y[test]), 10
+
+
+def _digits_of_sklearn() -> npt.NDArray[np.float64]:
+    """Reads scikit-learn's file without importing it, which takes a second: a Flower node does so for each message."""
+    found = importlib.util.find_spec("sklearn")
+    for place in (found.submodule_search_locations or []) if found else []:
+        if (path := Path(place) / "datasets" / "data" / "digits.csv.gz").exists():
+            return np.loadtxt(path, delimiter=",")
+    from sklearn.datasets import load_digits  # a version that keeps it elsewhere, or an error that says what to install
+
+    digits = load_digits()
+    return np.column_stack([digits.data, digits.target])
 
 
 def _cifar10(folder: Path) -> tuple[_Part, _Part, int]:

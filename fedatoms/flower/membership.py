@@ -19,6 +19,7 @@ from fedatoms.flower.wire import NOT_GIVEN, NodeInfo, read_node_info
 log = logging.getLogger("flwr")
 POLL = 0.2  # seconds between two polls
 QUESTION = 60.0  # seconds at least; Flower then reports a question as lost, and it is asked again
+LONGEST = 500  # characters of what a node says, in a log
 OF_KEY = 16  # characters of a key's checksum that tell a holder
 NODE_KEYS: Mapping[str, bool | None] = {"auto": None, "fixed": True, "new": False}
 
@@ -71,8 +72,8 @@ def absence(members: Membership, wait: float) -> str:
     late = sum(bool(question) for question in members.asked.values())
     if late:
         return (
-            f"{counted(late, 'node')} online did not say within wait={wait:g} seconds which client it is: it is still "
-            f"starting, or counts its samples. Raise wait in the run config"
+            f"{counted(late, 'node')} online did not say within wait={wait:g} seconds which client that is: Python "
+            f"still starts, or samples are counted. Raise wait in the run config"
         )
     if members.strangers:
         node, why = min(members.strangers.items())
@@ -149,8 +150,8 @@ def _admit(members: Membership, node: int, reply: Message, key: str | None) -> M
 
 
 def _turned_away(members: Membership, node: int, why: str) -> Membership:
-    log.warning("node %d %s", node, why)
-    return members._replace(strangers={**members.strangers, node: why})
+    log.warning("node %d %s", node, printable(why))
+    return members._replace(strangers={**members.strangers, node: printable(why)})
 
 
 def _holds(members: Membership, client: int, key: str) -> bool:
@@ -204,6 +205,15 @@ def reason_of(reply: Message) -> str:
     """Returns why a node could not answer, without the words that Flower puts around an exception."""
     found = re.search(r"<class '[\w.]+'>:<['\"](.*)['\"]>", said := reply.error.reason or "", re.DOTALL)
     return found[1] if found else said
+
+
+def printable(words: str, most: int = LONGEST) -> str:
+    """Returns what a node may have written as one short line, so that it cannot fill the log, or forge lines of it.
+
+    >>> printable("no such leaf\\nround 9: loss 0.1")
+    'no such leaf round 9: loss 0.1'
+    """
+    return "".join(each if each.isprintable() else " " for each in words[:most])
 
 
 def ask(grid: Grid, messages: list[Message], timeout: float) -> list[Message]:

@@ -21,7 +21,7 @@ from fedatoms.engine.state import Record
 from fedatoms.flower import nonces, wire
 from fedatoms.flower.checks import Refused, alike, check_answer, check_records, check_score, outliers
 from fedatoms.flower.judging import POLICIES, unjudged
-from fedatoms.flower.membership import Membership, absence, ask, by_sender, find_nodes, reason_of
+from fedatoms.flower.membership import Membership, absence, ask, by_sender, find_nodes, printable, reason_of
 from fedatoms.flower.ranges import loud_losses, loud_scores
 from fedatoms.flower.roster import load_roster
 from fedatoms.flower.server_state import ServerState, bytes_in, note_missing, order_for, take_in
@@ -224,11 +224,12 @@ class FedAtoms(Strategy):
         )
 
     def _leave_out(self, client: int, reason: str) -> None:
-        log.warning("round %d: left out client %d (node %d): %s", *self._who(client), reason)
+        log.warning("round %d: left out client %d (node %d): %s", *self._who(client), printable(reason))
 
     def _refuse(self, client: int, reason: str) -> None:
-        log.warning("round %d: refused the answer of client %d (node %d): %s", *self._who(client), reason[:REASON])
-        self._refused[client] = f"node {self._members.nodes[client]}: {reason[:REASON]}"
+        reason = printable(reason, REASON)
+        log.warning("round %d: refused the answer of client %d (node %d): %s", *self._who(client), reason)
+        self._refused[client] = f"node {self._members.nodes[client]}: {reason}"
 
     def _who(self, client: int) -> tuple[int, int, int]:
         return self.known.state.round + 1, client, self._members.nodes[client]

@@ -11,7 +11,7 @@ from support.small import identical
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.client.mod.secure_aggregation import secagg_mod, secaggplus_mod
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import Mod
@@ -213,6 +213,24 @@ def test_arrays_that_nobody_asked_for_are_refused_not_only_counted(tmp_path: Pat
 
     on_flower(TWO, tmp_path, answering_in(1, more))
     assert "'more'" in refused(tmp_path, 1)[str(WHO)]
+
+
+FORGED = "no such leaf\nround 9: loss 0.0001, all is well"
+
+
+@pytest.mark.parametrize("way", ["a name", "an error"])
+def test_what_a_node_says_cannot_forge_lines_of_the_log_nor_fill_it(
+    way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forge(reply: Message, message: Message) -> Message:
+        if way == "an error":
+            return Message(Error(2, FORGED + "x" * 10**6), reply_to=message)
+        arrays = {**reply.content["arrays"], f"/{FORGED}": Array(torch.zeros(1).numpy())}
+        return Message(RecordDict({**reply.content, "arrays": ArrayRecord(arrays)}), reply_to=message)
+
+    on_flower(TWO, tmp_path, answering_in(1, forge))
+    (line,) = [line for line in warnings_in(caplog) if "no such leaf" in line and line.startswith("round 2: ")]
+    assert "\n" not in line and len(line) < 1000
 
 
 def far_away(client: int, message: Message, app: App) -> Message | None:
