@@ -103,6 +103,8 @@ def checksum_of(public: Path) -> str:
 
     try:
         key = serialization.load_ssh_public_key(read_bytes(public))
+    except FileNotFoundError:
+        raise ValueError(f"{public}: there is no such file. Use the node's .pub file.") from None
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ValueError(f"{public} is no public key ({error}). Use the node's .pub file.") from None
     form = serialization.PublicFormat.SubjectPublicKeyInfo

@@ -126,6 +126,8 @@ def test_what_a_roster_cannot_hold_is_refused(tmp_path: Path, capsys: pytest.Cap
         add(file, 1, Entry("other", 0, 5))
     with pytest.raises(ValueError, match=r"is no public key .* Use the node's .pub file"):
         checksum_of(public.with_suffix(""))
+    with pytest.raises(ValueError, match=r"there is no such file\. Use the node's .pub file"):
+        checksum_of(tmp_path / "none.pub")
     with pytest.raises(ValueError, match=r"there is no such file\. Make it with fedatoms flower roster"):
         load_roster(str(tmp_path / "none.json"))
     with pytest.raises(ValueError, match=r"client 3 is not on .*\. Clients on it: 0\."):
