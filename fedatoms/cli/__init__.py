@@ -41,6 +41,7 @@ docs/federation.md leads from one to the other."""
 FLOWER = {
     "new": Command("write an app to fill in: your network and your data", "flower:new_options"),
     "keys": Command("make certificates for a server and keys for its nodes", "flower:keys_options"),
+    "roster": Command("say whose key each client has, and how many samples", "flower_roster:options"),
     "demo": Command("run a SuperLink and SuperNodes on this machine", "flower:demo_options"),
 }
 COMMANDS = {

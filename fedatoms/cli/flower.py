@@ -1,4 +1,4 @@
-"""fedatoms flower new | keys | demo: a real federation."""
+"""fedatoms flower new | keys | demo: a real federation; the roster has its own file."""
 
 import sys
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def demo_options(words: Sequence[str]) -> Options:
 
 
 def _new(folder: Path) -> int:
-    _check_flower()
+    check_flower()
     from fedatoms.flower.new_app import new
 
     console = terminal()
@@ -82,7 +82,7 @@ def _new(folder: Path) -> int:
 
 def _keys(folder: Path, host: str, address: str, nodes: int) -> int:
     check_range("nodes", nodes, command="flower")
-    _check_flower()
+    check_flower()
     from fedatoms.flower.keys import certificates, node_key
 
     if folder.exists() and any(folder.iterdir()):
@@ -100,7 +100,7 @@ def _keys(folder: Path, host: str, address: str, nodes: int) -> int:
 def _demo(nodes: int, rounds: int, *, tls: bool) -> int:
     check_range("nodes", nodes, command="flower")
     check_range("rounds", rounds)
-    _check_flower()
+    check_flower()
     from fedatoms.cli.result_tables import tables
     from fedatoms.flower.demonstration import demo
     from fedatoms.flower.deploy import DeploymentError
@@ -118,5 +118,6 @@ def _demo(nodes: int, rounds: int, *, tls: bool) -> int:
     return 0
 
 
-def _check_flower() -> None:
+def check_flower() -> None:
+    """Refuses a command that needs Flower where it is not installed."""
     need("a federation", "flower", "flwr")

@@ -1,7 +1,7 @@
 """Checks of answers before they are averaged: one that is malformed, late or an outlier is refused."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import nn
@@ -15,11 +15,11 @@ from fedatoms.engine.evaluation import from_numbers, score_of
 from fedatoms.engine.round import travelling
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
+from fedatoms.flower.ranges import LARGEST, misfit_of_loss, misfit_of_score
 from fedatoms.flower.wire import Answer, Missing, Tested
 from fedatoms.objectives.base import Objective
 
 FEWEST = 3  # answers, for one of them to be far from the others
-LARGEST = torch.finfo(torch.float32).max  # of a loss: the sum of any number of them is finite
 
 
 class Refused(ValueError):
@@ -36,14 +36,20 @@ def check_answer(runtime: Runtime, state: State, answer: Answer | Missing, *, mo
     if answer.round != state.round:
         raise Refused(f"it is about round {answer.round + 1}")
     _check_samples(answer.samples, least=1, most=most)
-    if not abs(answer.loss) <= LARGEST:
-        raise Refused(f"its loss is {answer.loss}")
+    if why := misfit_of_loss(runtime.sim.objective, runtime.sim.algorithm, answer.loss):
+        raise Refused(why)
     expected = _expected(runtime, state)
     upload = _ordered(expected, _decoded(runtime, state, expected, answer.upload))
     for name in sorted(variances(runtime.sim.model) & upload["statistics"].keys()):
         if (upload["statistics"][name] < 0).any():
             raise Refused(f"'statistics/{name}' is a variance and less than 0")
     return answer._replace(upload=upload, sent=None if runtime.sim.uploads == "exact" else answer.upload)
+
+
+def check_records(content: Collection[str]) -> None:
+    """Refuses a message with a record that nobody asked for: its bytes would only be counted."""
+    if extra := set(content) - {"arrays", "metrics", "config"}:
+        raise Refused(f"it has a record {min(extra)!r}, which nobody asked for")
 
 
 def check_score(objective: Objective, tested: Tested | Missing, *, most: int) -> Tested:
@@ -54,9 +60,10 @@ def check_score(objective: Objective, tested: Tested | Missing, *, most: int) ->
     if not tested.samples:
         return tested._replace(numbers={})  # it weighs nothing
     means = from_numbers(objective, tested.numbers)
-    score = score_of(objective, means)
-    if not objective.scale.holds(score.value) or not all(bool((each.abs() <= LARGEST).all()) for each in means):
-        raise Refused(f"{score} is no score")
+    if not all(bool((each.abs() <= LARGEST).all()) for each in means):
+        raise Refused("a number of its score is not finite, or too large for any")
+    if why := misfit_of_score(objective, score_of(objective, means)):
+        raise Refused(why)
     return tested
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,8 @@ from fedatoms.engine.runtime import Layout, Runtime, prepare
 from fedatoms.engine.state import State
 from fedatoms.experiment.build import configure
 from fedatoms.experiment.identities import run_name, trajectory
-from fedatoms.flower import wire
+from fedatoms.flower import nonces, wire
+from fedatoms.flower.mods import answering, misfit_of_mods
 from fedatoms.flower.node import Kept, fits, keep, kept_at
 from fedatoms.flower.private_files import private, shut, shut_door
 from fedatoms.flower.task import Task, configured, node_simulation, own_data
@@ -39,19 +40,23 @@ def client_app(task: Task, mods: Sequence[Mod] = ()) -> ClientApp:
     """
     app = ClientApp()
 
-    @app.train(mods=list(mods))
+    @app.train(mods=[answering, *mods])
     def train(message: Message, context: Context) -> Message:
-        return Message(_train(task, message, context), reply_to=message)
+        return _reply(_train, task, message, context)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        return Message(_evaluate(task, message, context), reply_to=message)
+        return _reply(_evaluate, task, message, context)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        return Message(_query(task, context), reply_to=message)
+        return Message(_query(task, context, mods), reply_to=message)
 
     return app
+
+
+def _reply(work: Callable[[Task, Message, Context], RecordDict], task: Task, order: Message, of: Context) -> Message:
+    return Message(nonces.echo(order.content, work(task, order, of)), reply_to=order)
 
 
 def _train(task: Task, message: Message, context: Context) -> RecordDict:
@@ -85,11 +90,13 @@ def _evaluate(task: Task, message: Message, context: Context) -> RecordDict:
     return wire.write_score(Tested(count, to_numbers(runtime.sim.objective, means) if count else {}))
 
 
-def _query(task: Task, context: Context) -> RecordDict:
+def _query(task: Task, context: Context, mods: Sequence[Mod]) -> RecordDict:
     """Says which client the node is, of which experiment, and how many samples it has."""
     experiment, _ = configured(task, context.run_config)
     me = _partition(context, experiment.clients)
     own = own_data(task, experiment, me)
+    if mods and (why := misfit_of_mods(mods, prepare(node_simulation(task, experiment, me)))):
+        raise ValueError(why)
     return wire.write_node_info(NodeInfo(me, trajectory(experiment), len(own.y), len(own.test_y)))
 
 

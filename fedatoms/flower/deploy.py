@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedatoms.flower.codes import explain
 from fedatoms.flower.commands import (
     LOOPBACK,
     Config,
@@ -272,8 +273,9 @@ class Deployment:
 
 
 def quote(problem: str, lines: Sequence[str]) -> str:
-    """Writes an error with the end of a log below it."""
-    return "\n".join([f"{problem}; its last lines:", *(f"  {line}" for line in lines[-TAIL:] or ["nothing"])])
+    """Writes an error with the end of a log below it, and the causes of the codes in that."""
+    end = lines[-TAIL:] or ["nothing"]
+    return "\n".join([f"{problem}; its last lines:", *(f"  {line}" for line in end), *explain(end)])
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,11 +12,15 @@ import httpx
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedatoms.core.lookup import counted
+from fedatoms.flower.roster import Entry, why_not_on
 from fedatoms.flower.wire import NOT_GIVEN, NodeInfo, read_node_info
 
 log = logging.getLogger("flwr")
 POLL = 0.2  # seconds between two polls
 QUESTION = 60.0  # seconds at least; Flower then reports a question as lost, and it is asked again
+LONGEST = 500  # characters of what a node says, in a log
+OF_KEY = 16  # characters of a key's checksum that tell a holder
 NODE_KEYS: Mapping[str, bool | None] = {"auto": None, "fixed": True, "new": False}
 
 
@@ -30,7 +35,8 @@ class Membership(NamedTuple):
     """The node of each client that is online, and the open questions to nodes whose client is not known yet.
 
     ``clients`` is the number of clients in the run. A node's app must have the server's ``trajectory``, and a node may
-    report at most ``most`` samples. Where nodes keep their keys, a client belongs to its holder.
+    report at most ``most`` samples. Where nodes keep their keys, a client belongs to its holder; with a ``roster``, to
+    the key that it names.
     """
 
     clients: int
@@ -38,9 +44,11 @@ class Membership(NamedTuple):
     most: int
     node_keys: str = "auto"
     holders: Mapping[int, Holder] = {}
+    roster: Mapping[int, Entry] | None = None
     nodes: Mapping[int, int] = {}
     infos: Mapping[int, NodeInfo] = {}  # what the node of each client reported when it joined
     asked: Mapping[int, str] = {}  # node -> Flower's id of the question; empty once it has been answered
+    strangers: Mapping[int, str] = {}  # node -> why it is no client, as it last was
 
 
 def find_nodes(grid: Grid, members: Membership, wanted: Iterable[int], wait: float) -> Membership:
@@ -57,6 +65,21 @@ def find_nodes(grid: Grid, members: Membership, wanted: Iterable[int], wait: flo
         if wanted <= members.nodes.keys() or time.monotonic() > until:
             return members
         time.sleep(POLL)
+
+
+def absence(members: Membership, wait: float) -> str:
+    """Says what keeps clients away although nodes are online; empty if no other node is."""
+    late = sum(bool(question) for question in members.asked.values())
+    if late:
+        return (
+            f"{counted(late, 'node')} online did not say within wait={wait:g} seconds which client that is: Python "
+            f"still starts, or samples are counted. Raise wait in the run config"
+        )
+    if members.strangers:
+        node, why = min(members.strangers.items())
+        others = len(members.strangers) - 1
+        return f"{f'{others + 1} nodes online take no part; ' if others else ''}node {node} {why.rstrip('.')}"
+    return ""
 
 
 def keys_stay(grid: Grid, node_keys: str) -> bool:
@@ -77,7 +100,8 @@ def describe_ownership(grid: Grid, node_keys: str) -> str:
 
 
 def _poll(grid: Grid, members: Membership, ttl: float) -> Membership:
-    there = _keys_of(grid) if keys_stay(grid, members.node_keys) else dict.fromkeys(grid.get_node_ids(), None)
+    binding = members.roster is not None or keys_stay(grid, members.node_keys)
+    there = _keys_of(grid) if binding else dict.fromkeys(grid.get_node_ids(), None)
     nodes = {client: node for client, node in members.nodes.items() if node in there}
     asked = {node: question for node, question in members.asked.items() if node in there}
     if newcomers := sorted(there.keys() - asked.keys() - set(nodes.values())):
@@ -87,7 +111,8 @@ def _poll(grid: Grid, members: Membership, ttl: float) -> Membership:
     replies = list(grid.pull_messages(list(questioned))) if questioned else []
     answered = {reply.metadata.reply_to_message_id for reply in replies}
     asked |= {node: "" for node, question in asked.items() if question in answered}
-    members = members._replace(nodes=nodes, asked=asked)
+    strangers = {node: why for node, why in members.strangers.items() if node in there}
+    members = members._replace(nodes=nodes, asked=asked, strangers=strangers)
     for node, reply in sorted(by_sender(replies, questioned).items()):
         members = _admit(members, node, reply, there[node])
     return members
@@ -95,7 +120,7 @@ def _poll(grid: Grid, members: Membership, ttl: float) -> Membership:
 
 def _keys_of(grid: Grid) -> dict[int, str | None]:
     """Returns the nodes that are online, each with a checksum of its public key, by which Flower checks signatures."""
-    return {info.node_id: hashlib.sha256(info.public_key).hexdigest()[:16] for info in grid.get_nodes()}
+    return {info.node_id: hashlib.sha256(info.public_key).hexdigest() for info in grid.get_nodes()}
 
 
 def _question(node: int, ttl: float) -> Message:
@@ -105,24 +130,33 @@ def _question(node: int, ttl: float) -> Message:
 def _admit(members: Membership, node: int, reply: Message, key: str | None) -> Membership:
     """Adds a node as the client that it claims to be, or logs why it cannot be that client."""
     if not reply.has_content():
-        log.warning("node %d cannot take part: %s", node, reply.error.reason)
-        return members
+        return _turned_away(members, node, f"cannot take part: {reason_of(reply)}")
     try:
         info = read_node_info(reply.content)
         if not 0 <= info.client < members.clients:
             raise ValueError(f"{info.client} is not one of {members.clients} clients")
     except (KeyError, ValueError) as error:
-        log.warning("node %d does not say which partition-id it has: %r", node, error)
-        return members
+        return _turned_away(members, node, f"does not say which partition-id it has: {error!r}")
     if (why := _why_not(members, node, info, key)) is not None:
-        log.warning("node %d %s", node, why)
-        return members
+        return _turned_away(members, node, why)
     counts = (info.samples, info.tests)
     log.info("client %d (node %d) joins with %d samples and %d test images", info.client, node, *counts)
-    if key is not None and info.client not in members.holders:
-        log.info("client %d belongs to the key %s of node %d from now on", info.client, key, node)
-        members = members._replace(holders={**members.holders, info.client: Holder(key, node)})
-    return members._replace(nodes={**members.nodes, info.client: node}, infos={**members.infos, info.client: info})
+    if key is not None and not _holds(members, info.client, key):
+        log.info("client %d belongs to the key %s of node %d from now on", info.client, key[:OF_KEY], node)
+        members = members._replace(holders={**members.holders, info.client: Holder(key[:OF_KEY], node)})
+    strangers = {each: why for each, why in members.strangers.items() if each != node}
+    nodes, infos = {**members.nodes, info.client: node}, {**members.infos, info.client: info}
+    return members._replace(nodes=nodes, infos=infos, strangers=strangers)
+
+
+def _turned_away(members: Membership, node: int, why: str) -> Membership:
+    log.warning("node %d %s", node, printable(why))
+    return members._replace(strangers={**members.strangers, node: printable(why)})
+
+
+def _holds(members: Membership, client: int, key: str) -> bool:
+    holder = members.holders.get(client)
+    return holder is not None and holder.key == key[:OF_KEY]
 
 
 def _why_not(members: Membership, node: int, info: NodeInfo, key: str | None) -> str | None:
@@ -143,8 +177,10 @@ def _why_not(members: Membership, node: int, info: NodeInfo, key: str | None) ->
                 f"says that it has {count} {what}, more than the {before} with which client {info.client} joined. If "
                 f"it has new data, stop the run and continue with resume=true."
             )
+    if members.roster is not None and (why := why_not_on(members.roster, info, key)):
+        return why
     holder = members.holders.get(info.client)
-    if key is not None and holder is not None and holder.key != key:
+    if members.roster is None and key and holder and not _holds(members, info.client, key):
         return (
             f"says that it is client {info.client}, which belongs to another key, {holder.key} of node {holder.node}. "
             f'To accept it, resume with resume=true free="{info.client}" in the run config; if nodes have no '
@@ -162,7 +198,22 @@ def by_sender(replies: Iterable[Message], asked: Mapping[str, int]) -> dict[int,
     envelope, but hands on the one inside.
     """
     known = [(asked.get(reply.metadata.reply_to_message_id), reply) for reply in replies]
-    return {who: reply for who, reply in known if who is not None}
+    return {who: reply for who, reply in reversed(known) if who is not None}  # of copies, the first
+
+
+def reason_of(reply: Message) -> str:
+    """Returns why a node could not answer, without the words that Flower puts around an exception."""
+    found = re.search(r"<class '[\w.]+'>:<['\"](.*)['\"]>", said := reply.error.reason or "", re.DOTALL)
+    return found[1] if found else said
+
+
+def printable(words: str, most: int = LONGEST) -> str:
+    """Returns what a node may have written as one short line, so that it cannot fill the log, or forge lines of it.
+
+    >>> printable("no such leaf\\nround 9: loss 0.1")
+    'no such leaf round 9: loss 0.1'
+    """
+    return "".join(each if each.isprintable() else " " for each in words[:most])
 
 
 def ask(grid: Grid, messages: list[Message], timeout: float) -> list[Message]:

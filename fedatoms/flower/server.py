@@ -23,8 +23,12 @@ from fedatoms.engine.state import Record, State
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run, to_json
 from fedatoms.experiment.identities import resumable, run_name, trajectory
+from fedatoms.flower.checks import FEWEST
+from fedatoms.flower.judging import POLICIES
+from fedatoms.flower.last_words import outlived
 from fedatoms.flower.membership import NODE_KEYS, ask, describe_ownership
 from fedatoms.flower.private_files import private, shut
+from fedatoms.flower.roster import load_roster
 from fedatoms.flower.server_state import ServerState, load_holders, load_state, save_holders, save_state
 from fedatoms.flower.strategy import FedAtoms, NotFinite, TooFew
 from fedatoms.flower.task import Settings, Task, configured, server_simulation
@@ -47,7 +51,8 @@ def server_app(task: Task) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         experiment, settings = configured(task, context.run_config)
         try:
-            result = federate(task, grid, experiment, settings)
+            with outlived(grid):
+                result = federate(task, grid, experiment, settings)
             log.info("complete after %d rounds: see %s", experiment.rounds, result.folder.resolve())
         except (TooFew, NotFinite) as error:  # it can be resumed: Flower would call it failed, with a traceback
             log.error("stopped in %s", error)
@@ -58,10 +63,16 @@ def server_app(task: Task) -> ServerApp:
 def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings) -> Result:
     """Runs an experiment on the nodes of a grid, or resumes it; every round ends with a checkpoint."""
     find(settings.node_keys, NODE_KEYS, "node-keys")
+    find(settings.far_unjudged, POLICIES, "far-unjudged")
+    load_roster(settings.roster, experiment.clients)
     _freed(settings, experiment)
     if settings.min_train_nodes > (most := sample_size(experiment.clients, experiment.fraction)):
         raise ValueError(
             f"min-train-nodes={settings.min_train_nodes}, but a round has {most} clients. Use {most} or less."
+        )
+    if settings.far and POLICIES[settings.far_unjudged] and most < FEWEST:
+        raise ValueError(
+            f'far-unjudged="refuse", but a round has {most} clients, and it takes {FEWEST} to judge. Leave it out.'
         )
     experiment = replace(experiment, checkpoint_every=1, name=run_name(experiment))
     folder = Path(experiment.out) / experiment.name
@@ -107,7 +118,7 @@ class _Nodes:
                 state = progress.state
         except (TooFew, NotFinite) as error:
             write_model(self.folder, runtime.sim, state)
-            way = "Start the missing nodes, and continue with resume=true in the run config."
+            way = f"{strategy.way_out()}, and continue with resume=true in the run config."
             if isinstance(error, NotFinite):
                 way = (
                     "Nothing of the round is kept: continue with resume=true in the run config and "

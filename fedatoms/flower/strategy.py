@@ -15,9 +15,12 @@ from fedatoms.engine.round import select
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.server import not_finite, trace_of
 from fedatoms.engine.state import Record
-from fedatoms.flower import wire
-from fedatoms.flower.checks import Refused, alike, check_answer, check_score, outliers
-from fedatoms.flower.membership import Membership, ask, by_sender, find_nodes
+from fedatoms.flower import nonces, wire
+from fedatoms.flower.checks import Refused, alike, check_answer, check_records, check_score, outliers
+from fedatoms.flower.judging import POLICIES, unjudged
+from fedatoms.flower.membership import Membership, absence, ask, by_sender, find_nodes, printable, reason_of
+from fedatoms.flower.ranges import loud_losses, loud_scores
+from fedatoms.flower.roster import load_roster
 from fedatoms.flower.server_state import ServerState, bytes_in, note_missing, order_for, take_in
 from fedatoms.flower.task import Settings
 from fedatoms.flower.wire import Answer, Missing, Order, Size, Tested
@@ -45,11 +48,13 @@ class FedAtoms(Strategy):
         self.for_scores = 0  # bytes of arrays in the last orders to score
         self.score: Score | None = None  # of nodes' own models, when it was last asked for
         most, keys = settings.max_examples, settings.node_keys
-        self._members = Membership(len(runtime.data.parts), known.trajectory, most, keys, known.holders)
+        roster = load_roster(settings.roster)
+        self._members = Membership(len(runtime.data.parts), known.trajectory, most, keys, known.holders, roster)
         self._orders: dict[int, Message] = {}  # to each client that was last asked
         self._sent: list[tuple[Order, Size]] = []
         self._received: list[Size] = []
         self._refused: dict[int, str] = {}
+        self._failed: set[int] = set()
         self._grid: Grid | None = None
         self._began = 0.0
 
@@ -58,6 +63,7 @@ class FedAtoms(Strategy):
     ) -> Iterable[Message]:
         """Draws the clients of the round as the simulator does, and sends each what it lacks."""
         self._grid, self._began, self._sent, self._received, self._refused = grid, time.perf_counter(), [], [], {}
+        self._failed = set()
         chosen, _ = select(self.runtime.sim, self.known.state.round)
         self._find_nodes(grid, chosen)
         there = [client for client in chosen if client in self._members.nodes]
@@ -65,6 +71,8 @@ class FedAtoms(Strategy):
         for client in chosen:
             if client not in there:
                 log.warning("round %d: client %d has no node that answers", self.known.state.round + 1, client)
+        if len(there) < len(chosen) and (why := absence(self._members, self.settings.wait)):
+            log.warning("round %d: %s", self.known.state.round + 1, why)
         self._orders = {client: self._message(client) for client in there}
         return list(self._orders.values())
 
@@ -100,7 +108,9 @@ class FedAtoms(Strategy):
         self._find_nodes(grid, wanted)
         epochs = int(str(config.get("last-epochs", 0)))
         orders = {
-            client: wire.write_order(order_for(self.runtime, self.known, client, score=True, last_epochs=epochs))
+            client: nonces.with_nonce(
+                wire.write_order(order_for(self.runtime, self.known, client, score=True, last_epochs=epochs))
+            )
             for client in sorted(self._members.nodes)
         }
         self.for_scores = sum(wire.size_of(content).arrays for content in orders.values())
@@ -116,12 +126,21 @@ class FedAtoms(Strategy):
         tested = alike(objective, found)
         for client in [client for client, each in found.items() if each.samples and client not in tested]:
             self._refuse(client, "its scores have other shapes than the others'")
+        for client, reason in loud_scores(objective, tested).items():
+            self._refuse(client, reason)
+            del tested[client]
         self.score = _mean_score(objective, [tested[client] for client in sorted(tested)])
         return None if self.score is None else MetricRecord({**self.score.parts()})
 
     def summary(self) -> None:
         """Logs which run this is, and its settings."""
         log.info("fedatoms: run %s, %d clients, %s", self.known.run, len(self.runtime.data.parts), self.settings)
+
+    def way_out(self) -> str:
+        """Says what to do about a round that had too few answers."""
+        if self._refused or self._failed:
+            return "The lines above say why answers were refused or did not come: mend that"
+        return absence(self._members, self.settings.wait) or "Start the missing nodes"
 
     def _find_nodes(self, grid: Grid, wanted: Iterable[int]) -> None:
         self._members = find_nodes(grid, self._members, wanted, self.settings.wait)
@@ -133,7 +152,7 @@ class FedAtoms(Strategy):
 
     def _message(self, client: int) -> Message:
         order = order_for(self.runtime, self.known, client)
-        content = wire.write_order(order)
+        content = nonces.with_nonce(wire.write_order(order))
         self._sent.append((order, wire.size_of(content)))
         return Message(content, self._members.nodes[client], MessageType.TRAIN, ttl=self._ttl())
 
@@ -149,10 +168,14 @@ class FedAtoms(Strategy):
         received = by_sender(replies, asked)
         for client, reply in received.items():
             if not reply.has_content():
-                self._leave_out(client, f"it failed: {reply.error.reason}")
+                self._leave_out(client, f"it failed: {reason_of(reply)}")
+                self._failed.add(client)
                 continue
             try:
                 self._received.append(wire.size_of(reply.content))
+                check_records(reply.content)
+                if why := nonces.foreign(orders[client].content, reply.content):
+                    raise Refused(why)
                 found[client] = read(reply.content, client)
             except Exception as error:  # a message may be malformed in any way, and must not end the run
                 self._refuse(client, str(error) if isinstance(error, Refused) else f"it cannot be read: {error!r}")
@@ -181,17 +204,30 @@ class FedAtoms(Strategy):
                 answers[client] = check_answer(self.runtime, state, answer, most=self._members.infos[client].samples)
             except Refused as error:
                 self._refuse(client, str(error))
-        far = outliers(state, answers, self.settings.far)
+        self._judge(len(answers))
+        before = None if self.record is None else self.record.loss
+        far = {**outliers(state, answers, self.settings.far), **loud_losses(answers, before)}
         for client, reason in far.items():
             self._refuse(client, reason)
         return {client: answer for client, answer in answers.items() if client not in far}
 
+    def _judge(self, answers: int) -> None:
+        """Says when answers are too few to find one that is far from the others, and stops there if it is to."""
+        if not (line := unjudged(answers, self.settings.far)):
+            return
+        if POLICIES[self.settings.far_unjudged]:
+            raise TooFew(f'round {self.known.state.round + 1}: {line}, and far-unjudged is "refuse"')
+        log.warning(
+            'round %d: %s: what came is averaged, as far-unjudged is "accept"', self.known.state.round + 1, line
+        )
+
     def _leave_out(self, client: int, reason: str) -> None:
-        log.warning("round %d: left out client %d (node %d): %s", *self._who(client), reason)
+        log.warning("round %d: left out client %d (node %d): %s", *self._who(client), printable(reason))
 
     def _refuse(self, client: int, reason: str) -> None:
-        log.warning("round %d: refused the answer of client %d (node %d): %s", *self._who(client), reason[:REASON])
-        self._refused[client] = f"node {self._members.nodes[client]}: {reason[:REASON]}"
+        reason = printable(reason, REASON)
+        log.warning("round %d: refused the answer of client %d (node %d): %s", *self._who(client), reason)
+        self._refused[client] = f"node {self._members.nodes[client]}: {reason}"
 
     def _who(self, client: int) -> tuple[int, int, int]:
         return self.known.state.round + 1, client, self._members.nodes[client]

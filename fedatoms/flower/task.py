@@ -64,8 +64,10 @@ class Settings(NamedTuple):
     wait: float = 120.0  # seconds for sampled nodes to appear
     max_examples: int = MOST  # a node that reports more samples is not taken
     far: float = 10.0  # an update longer than so many times the median of the others' is refused; 0 refuses none
+    far_unjudged: str = "accept"  # or refuse: what happens to a round with too few answers to find a far one
     resume: bool = False
     node_keys: str = "auto"  # or fixed, new: whether a client belongs to the key that first held it, see ``membership``
+    roster: str = ""  # a file on the server: whose key each client has, and how many samples; see ``roster``
     free: str = ""  # clients of a resumed run that may have other keys from now on, as "2" or "0, 2"
     state_dir: str = ""  # of nodes whose own config has none: on a cluster, a folder that all machines share
 

@@ -31,7 +31,7 @@ def watched(token: str, folder: Path | None = None) -> Iterator[None]:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=_environment(),
+        env=environment(),
         start_new_session=True,  # a Ctrl-C, or a kill of our group, is not for it
     )
     try:
@@ -52,7 +52,8 @@ def watch(token: str, folder: Path | None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Returns the variables of a process that imports this very package."""
     root = str(Path(fedatoms.__file__).parents[1])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

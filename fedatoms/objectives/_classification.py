@@ -33,10 +33,10 @@ def classification(label_smoothing: float = 0.0, class_weights: Sequence[float] 
     if class_weights is not None:
         weights = check_weights(class_weights)
         loss = partial(_weighted, weights=weights, smoothing=label_smoothing)
-        return Objective(loss, (accuracy,), ONE_CLASS, check=partial(fits, weights=len(weights)))
+        return Objective(loss, (accuracy,), ONE_CLASS, check=partial(fits, weights=len(weights)), least=0.0)
     loss = partial(F.cross_entropy, reduction="none", label_smoothing=label_smoothing)
     mean = partial(F.cross_entropy, label_smoothing=label_smoothing)
-    return Objective(loss, (accuracy,), ONE_CLASS, check=fits, mean_loss=mean)
+    return Objective(loss, (accuracy,), ONE_CLASS, check=fits, mean_loss=mean, least=0.0)
 
 
 def is_right(logits: Tensor, y: Tensor) -> Tensor:

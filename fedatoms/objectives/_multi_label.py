@@ -22,7 +22,7 @@ def multi_label() -> Objective:
     tensor([0.5000, 0.5000])
     """
     f1 = Metric("F1", hits, harmonic, unit="%", low=0.0, high=1.0)
-    return Objective(loss, (f1, Metric("labels", share, unit="%", low=0.0, high=1.0)), FLAGS, check=fits)
+    return Objective(loss, (f1, Metric("labels", share, unit="%", low=0.0, high=1.0)), FLAGS, check=fits, least=0.0)
 
 
 def loss(logits: Tensor, y: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ def regression(unit: str = "") -> Objective:
         raise ValueError(f"unit={shown(unit)} is not a text. Use for example unit='mm'.")
     rmse = Metric("rmse", squared, torch.sqrt, unit, higher=False, low=0.0)
     mae = Metric("mae", absolute, None, unit, higher=False, low=0.0)
-    return Objective(squared, (rmse, mae, Metric("r2", moments, explained, high=1.0)), NUMBERS, check=fits)
+    return Objective(squared, (rmse, mae, Metric("r2", moments, explained, high=1.0)), NUMBERS, check=fits, least=0.0)
 
 
 def squared(outputs: Tensor, y: Tensor) -> Tensor:

@@ -36,7 +36,9 @@ def segmentation(ignore: int = 255) -> Objective:
     miou = Metric("mIoU", partial(overlaps, ignore=ignore), mean_ratio, unit="%", low=0.0, high=1.0)
     pixels = Metric("pixels", partial(right, ignore=ignore), ratio, unit="%", low=0.0, high=1.0)
     targets = A_MAP._replace(ignore=ignore)
-    return Objective(partial(loss, ignore=ignore), (miou, pixels), targets, check=partial(fits, ignore=ignore))
+    return Objective(
+        partial(loss, ignore=ignore), (miou, pixels), targets, check=partial(fits, ignore=ignore), least=0.0
+    )
 
 
 def loss(logits: Tensor, y: Tensor, ignore: int) -> Tensor:

@@ -160,6 +160,7 @@ class Objective(NamedTuple):
     read: Callable[[object], Tensor] = output_of  # from what the model returns to what loss and metrics see
     check: Check = always_fits  # of two samples, before the first round
     mean_loss: Rows | None = None  # the mean of the loss in one kernel, if there is one
+    least: float = -math.inf  # no loss is lower
 
     @property
     def scale(self) -> Scale:

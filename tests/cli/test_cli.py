@@ -442,7 +442,9 @@ def test_without_words_a_command_that_needs_some_prints_its_help(
     assert capsys.readouterr().out == alone != ""
 
 
-@pytest.mark.parametrize(("name", "word"), [("new", "DIR"), ("keys", "--host"), ("demo", "--tls")])
+@pytest.mark.parametrize(
+    ("name", "word"), [("new", "DIR"), ("keys", "--host"), ("roster", "--samples"), ("demo", "--tls")]
+)
 def test_the_commands_of_flower_have_helps_of_their_own(
     name: str, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

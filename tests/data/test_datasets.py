@@ -5,6 +5,7 @@ import gzip
 import os
 import pickle
 import struct
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -304,6 +305,17 @@ def test_recipes_differ_as_the_codebases_do(name: str) -> None:
     if name != "digits":
         assert feddc.flip and feddc.crop == 0.5 and feddc.fill == "zero" and feddc.pad > 0
         assert fedrep.flip and fedrep.crop == 1.0 and fedrep.fill == "black" and fedrep.pad == feddc.pad
+
+
+def test_digits_are_those_of_scikit_learn_which_need_not_be_imported() -> None:
+    code = "import sys; from fedatoms.data.datasets import load; load('digits'); assert 'sklearn' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    from sklearn.datasets import load_digits
+
+    ours, theirs = load("digits"), load_digits()
+    whole = torch.cat([ours.x, ours.test_x]).flatten(1).double().numpy()
+    assert sorted(map(tuple, whole)) == sorted(map(tuple, theirs.data))
+    assert torch.cat([ours.y, ours.test_y]).bincount().tolist() == np.bincount(theirs.target).tolist()
 
 
 def test_digits_are_stratified_and_their_constants_are_true() -> None:

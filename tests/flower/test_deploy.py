@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("flwr")
 
+from support.deployed_app import light_app
 from support.faults import kill_part
 
 from fedatoms.flower import processes
@@ -28,24 +29,6 @@ from fedatoms.flower.demonstration import demo
 from fedatoms.flower.deploy import Deployment, DeploymentError, deployed
 from fedatoms.flower.keys import certificates, node_key
 
-PROJECT = """
-[project]
-name = "adding"
-version = "1.0.0"
-description = "Adds a number to each node's own"
-license = "Apache-2.0"
-dependencies = ["flwr"]
-
-[tool.flwr.app]
-publisher = "fedatoms"
-
-[tool.flwr.app.components]
-serverapp = "adding.server:app"
-clientapp = "adding.client:app"
-
-[tool.flwr.app.config]
-number = 0
-"""
 CLIENT = """
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -81,12 +64,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def an_app(folder: Path) -> Path:
-    package = folder / "adding"
-    package.mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(PROJECT)
-    for name, text in {"__init__": "", "client": CLIENT, "server": SERVER}.items():
-        (package / f"{name}.py").write_text(text)
-    return folder
+    return light_app(folder, "adding", CLIENT, SERVER, "number = 0")
 
 
 def living(folder: Path) -> list[str]:

@@ -2,18 +2,16 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from io import BytesIO
 from itertools import count
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 from support.small import identical
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from support.flower_grid import (
     FIRST,
     OWN_ATOMS,
@@ -29,6 +27,7 @@ from support.flower_grid import (
     task_of,
     warnings_in,
 )
+from support.lies import LIES, with_variance, with_words
 from torch import Tensor
 
 from fedatoms.flower import Own, wire
@@ -36,107 +35,6 @@ from fedatoms.runs.results import read_result
 from fedatoms.runs.rounds import read_rounds
 
 WHEN, WHO = 2, 2  # the round in which something goes wrong, and with which client
-
-
-def with_arrays(change: Callable[[dict[str, Array]], dict[str, Array]]) -> Callable[[Message, Message], Message]:
-    """Makes a lie about the arrays of an answer."""
-
-    def lie(reply: Message, message: Message) -> Message:
-        arrays = change(dict(reply.content.array_records["arrays"]))
-        return Message(RecordDict({**reply.content, "arrays": ArrayRecord(arrays)}), reply_to=message)
-
-    return lie
-
-
-def with_leaf(change: Callable[[np.ndarray], np.ndarray], kind: str = "") -> Callable[..., Message]:
-    """Makes a lie about one array of an answer."""
-
-    def one(arrays: dict[str, Array]) -> dict[str, Array]:
-        name = next(name for name in arrays if name.startswith(f"{kind}/"))
-        return {**arrays, name: Array(change(arrays[name].numpy()))}
-
-    return with_arrays(one)
-
-
-def with_variance(value: float) -> Callable[..., Message]:
-    """Makes a lie about a running variance."""
-
-    def one(arrays: dict[str, Array]) -> dict[str, Array]:
-        name = next(name for name in arrays if name.endswith(".running_var"))
-        return {**arrays, name: Array(spoilt(value)(arrays[name].numpy()))}
-
-    return with_arrays(one)
-
-
-def with_words(record: str, **words: object) -> Callable[[Message, Message], Message]:
-    """Makes a lie about what an answer says of itself."""
-
-    def lie(reply: Message, message: Message) -> Message:
-        old = reply.content[record]
-        new = type(old)({**old, **{name.replace("_", "-"): value for name, value in words.items()}})
-        return Message(RecordDict({**reply.content, record: new}), reply_to=message)
-
-    return lie
-
-
-def spoilt(value: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Puts a value into an array."""
-
-    def change(leaf: np.ndarray) -> np.ndarray:
-        new = leaf.copy()
-        new.flat[0] = value
-        return new
-
-    return change
-
-
-def pickled(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Puts an array of objects, which only pickle could read, in place of the first."""
-    data, name = BytesIO(), next(iter(arrays))
-    np.save(data, np.array([{"any": "object"}]), allow_pickle=True)
-    return {**arrays, name: Array(dtype="float32", shape=(1,), stype="numpy.ndarray", data=data.getvalue())}
-
-
-def garbled(data: bytes) -> Callable[[dict[str, Array]], dict[str, Array]]:
-    """Puts other bytes in place of the first array."""
-    raw = {"dtype": "float32", "shape": (1,), "stype": "numpy.ndarray", "data": data}
-    return lambda arrays: {**arrays, next(iter(arrays)): Array(**raw)}
-
-
-LIES: dict[str, Callable[[Message, Message], Message | None]] = {
-    "no answer": lambda reply, message: None,
-    "an error": lambda reply, message: Message(Error(2, "out of memory"), reply_to=message),
-    "no content": lambda reply, message: Message(RecordDict(), reply_to=message),
-    "nan": with_leaf(spoilt(float("nan"))),
-    "inf": with_leaf(spoilt(float("inf"))),
-    "nan in a control": with_leaf(spoilt(float("nan")), "control"),
-    "a wrong shape": with_leaf(lambda leaf: leaf[None]),
-    "a wrong type": with_leaf(lambda leaf: leaf.astype(np.float64)),
-    "a type that torch lacks": with_leaf(lambda leaf: leaf.astype(np.complex256)),
-    "words for numbers": with_leaf(lambda leaf: leaf.astype(str)),
-    "a missing leaf": with_arrays(lambda arrays: dict([*arrays.items()][1:])),
-    "an extra leaf": with_arrays(lambda arrays: {**arrays, "/more": Array(np.zeros(1, np.float32))}),
-    "a kind that nobody asked for": with_arrays(lambda arrays: {**arrays, "odd/w": Array(np.zeros(1, np.float32))}),
-    "an object": with_arrays(pickled),
-    "no bytes": with_arrays(garbled(b"")),
-    "an archive": with_arrays(garbled(b"PK\x03\x04")),
-    "a wrong round": with_words("config", round=0),
-    "no samples": with_words("metrics", num_examples=0),
-    "not a number of samples": with_words("metrics", num_examples=float("nan")),
-    "half a sample": with_words("metrics", num_examples=11.5),
-    "one sample more than it has": with_words("metrics", num_examples=13),
-    "samples that outweigh all others": with_words("metrics", num_examples=10**12),
-    "a negative variance": with_variance(-1.0),
-    "a variance just below zero": with_variance(-1e-30),
-    "a loss that is not a number": with_words("metrics", loss=float("nan")),
-    "a loss that no sum can hold": with_words("metrics", loss=1e308),
-    "an update that is far too long": with_leaf(lambda leaf: leaf + 1000),
-    "a control that is far too long": with_leaf(lambda leaf: leaf + 1e6, "control"),
-    "statistics that are far away": with_leaf(lambda leaf: leaf + 1e6, "statistics"),
-    "a lack that never ends": lambda reply, message: Message(
-        RecordDict({"config": ConfigRecord({"round": WHEN, "lacks": ["atoms"], "lost": False})}), reply_to=message
-    ),
-}
 
 
 ABSENT = ("no answer", "an error")  # nothing came that could be refused

@@ -15,7 +15,7 @@ from fedatoms.algorithms.base import Server
 from fedatoms.core.trees import NUMBERS
 from fedatoms.engine.client_states import Clients, Held
 from fedatoms.engine.state import State
-from fedatoms.flower import wire
+from fedatoms.flower import nonces, wire
 from fedatoms.flower.checks import outliers
 from fedatoms.flower.wire import Answer
 from fedatoms.runs.rounds import read_rounds
@@ -64,7 +64,7 @@ def test_a_number_that_nobody_asked_for_is_refused(tmp_path: Path, caplog: pytes
             more = answer._replace(
                 upload={**answer.upload, NUMBERS: {"squared": torch.ones(()), "more": torch.ones(())}}
             )
-            return Message(wire.write_answer(more), reply_to=message)
+            return Message(nonces.echo(message.content, wire.write_answer(more)), reply_to=message)
         return reply
 
     on_flower(replace(SMALL, algorithm="fedexp", rounds=1), tmp_path, meddle)

@@ -159,7 +159,8 @@ def test_too_few_answers_are_one_line_to_the_user_and_no_failure_to_flower(
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert lines == [
         f"stopped in round 1: 2 good answers from 4 clients (1 refused), but min-train-nodes is 3. The model so far is "
-        f"{out}/it/model.safetensors. Start the missing nodes, and continue with resume=true in the run config."
+        f"{out}/it/model.safetensors. The lines above say why answers were refused or did not come: mend that, and "
+        f"continue with resume=true in the run config."
     ]
 
 

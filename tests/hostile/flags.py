@@ -142,6 +142,10 @@ def commands() -> dict[str, Command]:
         "flower demo": Command(
             ["flower", "demo"], {"nodes": ("-1", "0", "x", "nan", ""), "rounds": ("-1", "0", "x", "")}
         ),
+        "flower roster": Command(
+            ["flower", "roster", "r.json"],
+            {"client": INTS, "key": TEXTS, "samples": INTS, "tests": INTS, "remove": INTS},
+        ),
         "flower new": Command(["flower", "new"], {"": TEXTS}),
         "runs": Command(["runs", "runs"], {"json": ("", "x"), "check": ("", "x")}),
     }

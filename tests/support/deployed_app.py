@@ -29,6 +29,33 @@ SMALL = Experiment(
     device="cpu",
 )
 
+PROJECT = """
+[project]
+name = "NAME"
+version = "1.0.0"
+description = "An app without torch"
+license = "Apache-2.0"
+dependencies = ["flwr"]
+
+[tool.flwr.app]
+publisher = "fedatoms"
+
+[tool.flwr.app.components]
+serverapp = "NAME.server:app"
+clientapp = "NAME.client:app"
+
+[tool.flwr.app.config]
+"""
+
+
+def light_app(folder: Path, name: str, client: str, server: str, config: str = "") -> Path:
+    """Writes an app of two modules, for deployments that need no learning."""
+    (folder / name).mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(PROJECT.replace("NAME", name) + config)
+    for module, text in {"__init__": "", "client": client, "server": server}.items():
+        (folder / name / f"{module}.py").write_text(text)
+    return folder
+
 
 def write_app(folder: Path, experiment: Experiment) -> Path:
     """Writes the template with another task: the built-in one of an experiment."""

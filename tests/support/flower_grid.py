@@ -1,6 +1,5 @@
 """What the tests of Flower share: a grid in one process, a small task, and the simulator's run of the same."""
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
@@ -32,6 +31,7 @@ from fedatoms.flower import Own, Task, client_app
 from fedatoms.flower.node import kept_at
 from fedatoms.flower.server import federate
 from fedatoms.flower.task import Settings, node_simulation
+from support.lies import round_of as round_of
 from support.small import clients_of, small_net
 
 FIRST = 100  # Flower's id of client 0's node
@@ -97,13 +97,6 @@ class OneProcess(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))
-
-
-def round_of(message: Message) -> int | None:
-    """Returns the round that a node is asked to do its part of, or None if it is asked something else."""
-    if message.metadata.message_type != MessageType.TRAIN:
-        return None
-    return json.loads(message.content.config_records["config"]["order"])[1]
 
 
 def task_of(experiment: Experiment, data: Federation = DATA, *, dtype: torch.dtype = torch.float32) -> Task:
