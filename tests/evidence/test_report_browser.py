@@ -364,6 +364,7 @@ def test_the_live_page_shows_the_next_round_by_itself(opened: Opened, tmp_path: 
         page.wait_for_selector("text=round 4 of 9")
         assert "2 failed clients" in page.inner_text("#cards") and page.title() == "fedatoms live"
         site.shutdown()
+        site.server_close()
         page.wait_for_selector("text=The server does not answer", timeout=60_000)
         thread.join()
         page.close()

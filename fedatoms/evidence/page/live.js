@@ -70,7 +70,7 @@ function warn(error) {
 }
 async function follow() {
   try {
-    const reply = await fetch("live.json");
+    const reply = await fetch("live.json", { signal: AbortSignal.timeout(30_000) }); // a server that hangs is one that is gone
     if (!reply.ok) throw new Error(await reply.text());
     show(await reply.json());
   } catch (error) {
