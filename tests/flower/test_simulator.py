@@ -206,7 +206,7 @@ def test_fast_rounds_of_a_lenet_cost_a_fifth(tmp_path: Path) -> None:
     fast = [
         wire.size_of(content) for each in grid.log if each.round == 9 for content in (each.sent, each.reply.content)
     ]
-    assert all(size.rest <= 0.06 * sum(size) for size in fast)
+    assert all(size.rest <= 0.062 * sum(size) for size in fast)  # 0.002 of it the nonce
     order = wire.read_order(next(each.sent for each in grid.log if each.round == 9))
     late = wire.size_of(wire.write_order(later(order, 100_000)))
     assert late.rest <= 0.06 * sum(late)
