@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedatoms.algorithms.base import Work as Work
 
 ALGORITHMS: dict[str, Method] = {
-    "fedavg": Method("FedAvg", "_fedavg:fedavg", traits={"replaces"}),
+    "fedavg": Method("FedAvg", "_fedavg:fedavg", traits={"replaces", "baseline"}),
     "fedprox": Method("FedProx", "_fedprox:fedprox", strength="mu", traits={"replaces"}),
     "scaffold": Method("SCAFFOLD", "_scaffold:scaffold", strength="server_lr", traits={"controls"}),
     "feddyn": Method("FedDyn", "_feddyn:feddyn", strength="a"),

@@ -13,6 +13,7 @@ T = TypeVar("T")
 Trait = Literal[
     "controls",  # turns a client's move into a gradient, by the learning rate that the field ``controls`` names
     "replaces",  # the server's next model is the mean of the uploads, and nothing else
+    "baseline",  # what others of its kind are compared with
 ]
 
 

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from fedatoms.personal.base import Phase as Phase
 
 METHODS: dict[str, Method] = {
-    "none": Method("none", "base:Personal"),
+    "none": Method("none", "base:Personal", traits={"baseline"}),
     "local-atoms": Method("Local atoms", "_local_atoms:local_atoms"),
     "local-atoms-and-head": Method("Local atoms and head", "_local_atoms:local_atoms_and_head"),
     "local": Method("Local training", "_local:local"),
-    "finetune": Method("Fine-tuning", "_finetune:finetune"),
+    "finetune": Method("Fine-tuning", "_finetune:finetune", traits={"baseline"}),
     "finetune-head": Method("Fine-tuning of the head", "_finetune:finetune_head"),
     "ditto": Method("Ditto", "_ditto:ditto", strength="pull"),
     "fedper": Method("FedPer", "_fedper:fedper"),

@@ -75,7 +75,7 @@ def test_every_number_of_every_command_has_a_range_and_every_range_is_of_one() -
     typed = {name for make in (keys_options, demo_options) for name in _numbers_typed(make([]))}
     assert typed == {"nodes", "rounds"} and range_of("nodes", "flower") and range_of("rounds")
     own = {name for name in RANGES if " " in name and not name.startswith(_OF_VALUES)}
-    own -= {"flower nodes", "inspect side"}
+    own -= {"flower nodes", "flower client", "flower samples", "flower tests", "report port", "inspect side"}
     assert own <= {f"{command} {name}" for name, command in of_commands}
 
 
@@ -178,5 +178,7 @@ def test_an_experiment_and_a_simulation_refuse_a_number_in_the_same_words(name: 
 
 @pytest.mark.parametrize("name", sorted(LIST_FIELDS))
 def test_a_list_is_refused_with_the_whole_text_and_the_wrong_name(name: str) -> None:
-    with pytest.raises(ValueError, match=f"^{name}=hed, head: unknown (group|model to score) 'hed'. Did you mean"):
+    with pytest.raises(
+        ValueError, match=f"^{name}=hed, head: unknown (group|model to score|watcher) 'hed'. Did you mean"
+    ):
         check(Experiment(**{name: "hed, head"}))

@@ -471,7 +471,7 @@ def test_no_two_lines_of_a_claim_have_one_name(ours: Found) -> None:
 def test_claims_without_evidence_are_folded_away(tmp_path: Path) -> None:
     a_run(tmp_path / "runs" / "one")
     page = page_of(tmp_path / "runs")
-    (said,) = re.findall(r"<summary>(\d+) claims without evidence here", page)
+    (said,) = re.findall(r"<summary><h3>(\d+) claims without evidence here", page)
     none = claims(Found([], [], [], [], []))
     assert {claim.numbers for claim in none} == {(None, None)}
     assert int(said) == len(none) == page.count('class="claim"')

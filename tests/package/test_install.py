@@ -19,7 +19,13 @@ import fedatoms
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = [name for name in PROJECT["optional-dependencies"] if name not in ("test", "docs")]
-MODULES = {"Pillow": "PIL", "mlflow-skinny": "mlflow", "scikit-learn": "sklearn", "flwr[simulation]": "ray"}
+MODULES = {
+    "Pillow": "PIL",
+    "mlflow-skinny": "mlflow",
+    "scikit-learn": "sklearn",
+    "flwr[simulation]": "ray",
+    "dp-accounting": "dp_accounting",
+}
 UNNAMED = {
     "jax",
     "pfl",

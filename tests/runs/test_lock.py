@@ -267,7 +267,7 @@ def test_a_report_calls_a_run_running_and_advises_nothing(
         assert "runs/stopped/experiment.json: stopped after 3 of 40 rounds: go on with" in advice
         assert advice.endswith(" `fedatoms run --resume runs/stopped`")
         assert f"running after 3 of 40 rounds ({by}, last round" in Path("report.html").read_text()
-        assert main(["report", "runs/going", "-o", "other.html"]) == 2
+        assert main(["report", "runs/going", "-o", "other.html"]) == 0  # a page of what is running
         assert "--resume" not in capsys.readouterr().err
         with pytest.raises(ValueError, match=r"is not finished.*It is running \(process .*\): wait for it\."):
             load_model("runs/going")

@@ -85,7 +85,7 @@ def test_the_command_line_and_the_page_show_the_metric_by_name_and_unit(
     assert main(["runs", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[0])["metric"]["name"] == "distance"
     page = page_of(Path("runs"))
-    assert "Distance in cm: mean over" in page and '"axis":"distance (cm)"' in page
+    assert "classes each, distance, cm: 0." in page and '"axis":"distance (cm)"' in page
 
 
 def test_the_best_of_errors_is_the_least_and_is_reached_from_above(tmp_path: Path) -> None:

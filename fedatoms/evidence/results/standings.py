@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.core.gains import Gain, Pooled, gain, paired, pool
 from fedatoms.core.ledger import total
 from fedatoms.core.scales import Scale
@@ -16,6 +17,7 @@ from fedatoms.evidence.results.groups import Group, by_setting, headline_by_seed
 from fedatoms.evidence.results.names import distinct_names
 from fedatoms.evidence.results.pairs import Spreads, known_spreads
 from fedatoms.experiment.fields import Experiment
+from fedatoms.personal import TABLE as PERSONAL
 
 LAST_PASS = "after the last pass"  # a score of clients' own models that no curve has
 
@@ -170,8 +172,9 @@ def _reached(
 def _as_baseline(entry: Entry) -> tuple[object, ...]:
     """Prefers plain networks, FedAvg, cells of the paper, many seeds, and short names."""
     one = entry.group.experiment
-    usual = one.parametrisation != "plain", one.algorithm != "fedavg", one.personal not in ("none", "finetune")
-    return *usual, not cells_of(one), -len(entry.group.seeds), len(entry.name), entry.name
+    methods = ((ALGORITHMS, one.algorithm), (PERSONAL, one.personal))
+    unusual = one.parametrisation != "plain", *(not table.has(name, "baseline") for table, name in methods)
+    return *unusual, not cells_of(one), -len(entry.group.seeds), len(entry.name), entry.name
 
 
 def _any(found: Standings) -> Experiment:
