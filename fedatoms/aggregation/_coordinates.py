@@ -30,10 +30,15 @@ def trimmed(trim: float = 0.2) -> Rule:
 
     def combine(points: Points) -> Point:
         count = len(points.uploads)
-        cut = max(int(trim * count), 1) if count >= LEAST else 0
-        return [values.sort(0).values[cut : count - cut].mean(0) for values, _ in points.read()]
+        return without_ends(points, max(int(trim * count), 1) if count >= LEAST else 0)
 
     return Rule(combine, LEAST)
+
+
+def without_ends(points: Points, cut: int) -> Point:
+    """Averages each number without its ``cut`` largest and smallest values."""
+    kept = slice(cut, len(points.uploads) - cut)
+    return [values.sort(0).values[kept].mean(0) for values, _ in points.read()]
 
 
 def _middle(count: int, values: Tensor) -> Tensor:

@@ -3,7 +3,7 @@ AISTATS 2023."""
 
 import torch
 
-from fedatoms.aggregation._coordinates import trimmed
+from fedatoms.aggregation._coordinates import without_ends
 from fedatoms.aggregation.base import Point, Points, Rule, squared_distances
 from fedatoms.core.options import check_range
 
@@ -20,8 +20,7 @@ def nearest_mixing(liars: int = 1) -> Rule:
         squared, count = squared_distances(points), len(points.uploads)
         near = squared.argsort(dim=1, stable=True)[:, : max(count - int(liars), 1)]
         mixing = torch.zeros_like(squared).scatter_(1, near, points.weights[near])
-        inner = trimmed(min(int(liars) / count, 0.49)).combine
-        assert inner is not None, "a trimmed mean keeps uploads"
-        return inner(points._replace(mixing=mixing / mixing.sum(1, keepdim=True)))
+        mixed = points._replace(mixing=mixing / mixing.sum(1, keepdim=True))
+        return without_ends(mixed, min(int(liars), (count - 1) // 2))
 
     return Rule(combine, 2 * int(liars) + 1)

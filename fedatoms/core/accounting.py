@@ -5,10 +5,10 @@ Koskela et al., "Computing Tight Differential Privacy Guarantees Using FFT", AIS
 the Dots: Tighter Discrete Approximations of Privacy Loss Distributions", PETS 2022.
 """
 
-import importlib.util
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from fedatoms.core.extras import need
 from fedatoms.core.options import RANGES
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ GRID = (
 
 def check_accounting() -> None:
     """Refuses to go on where the package that accounts for privacy is not installed."""
-    if importlib.util.find_spec("dp_accounting") is None:
-        raise ValueError("differential privacy needs the package dp-accounting. Type: pip install dp-accounting")
+    need("differential privacy", "privacy", "dp_accounting")
 
 
 @lru_cache(4096)  # a run asks in each round, and its result again

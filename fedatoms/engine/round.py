@@ -188,9 +188,9 @@ def travelling(runtime: Runtime, t: int) -> frozenset[str]:
 
 
 def aggregate(runtime: Runtime, state: State, present: list[int], total: server.Total) -> State:
-    """Applies the uploads of a round to the server's model; without any it stays as it is."""
+    """Applies the uploads of a round to the server's model; without any, or too few for the rule, it stays as it is."""
     sim, t = runtime.sim, state.round
-    if not total.weight:
+    if not total.weight or 0 < len(total.each) < sim.aggregation.fewest:
         return state._replace(round=t + 1, selected=None)
     if total.each:
         total = uploads.settled(sim.aggregation, total, state.server.params)

@@ -106,9 +106,9 @@ class Simulation:
         for phase in self.personal.phases:
             _check_phase(phase)
         _check_steps(self)
-        _check_uploads(self)
         if self.privacy is not None:
             _check_private(self, self.privacy)
+        _check_uploads(self)
 
     @property
     def scored(self) -> tuple[Scored, ...]:

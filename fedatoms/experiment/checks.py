@@ -79,6 +79,11 @@ def _check_privacy(experiment: Experiment) -> None:
     if clip_text(experiment.dp_clip) != Experiment.dp_clip and not is_private(experiment):
         clip = experiment.dp_clip
         raise ValueError(f"dp_clip={clip} without noise protects nobody. Add dp_epsilon=8 or dp_noise=1.")
+    if is_private(experiment) and watchers_of(experiment):
+        seen = ",".join(watchers_of(experiment))
+        raise ValueError(
+            f"watch={seen}: the end of a private round tells how many took part. Leave one of the two out."
+        )
 
 
 def _check_types(experiment: Experiment) -> None:

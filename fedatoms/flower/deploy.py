@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedatoms.flower.codes import explain
 from fedatoms.flower.commands import (
     LOOPBACK,
     Config,
@@ -25,6 +24,7 @@ from fedatoms.flower.commands import (
     node_command,
     program,
 )
+from fedatoms.flower.exit_codes import explain
 from fedatoms.flower.keys import NodeKey, certificates, node_key
 from fedatoms.flower.private_files import FILE, FOLDER, private, shut
 from fedatoms.flower.processes import PAUSE, end, kill, start

@@ -46,7 +46,9 @@ def misfit_of_mods(mods: Sequence[Mod], runtime: Runtime) -> str:
 
 
 def _unpaired(runtime: Runtime) -> str:
-    """Says why uploads have other keys than broadcasts."""
+    """Says why uploads have other keys than broadcasts, or are no numbers."""
+    if runtime.sim.uploads != "exact":
+        return 'numbers to upload. Use uploads = "exact", or leave the mod out.'
     sent = travelling(runtime, 0)
     if sent != travelling(runtime, 1):
         return 'every group to travel in every round. Use beta = "1", or leave the mod out.'

@@ -91,7 +91,7 @@ class FedAtoms(Strategy):
                 f"min-train-nodes is {self.settings.min_train_nodes}"
             )
         if len(answers) < (fewest := self.runtime.sim.aggregation.fewest):
-            few = "round %d: %d answers, and the aggregation needs %d to outvote one"
+            few = "round %d: %d answers, and the aggregation needs %d to outvote one: the model stays as it is"
             log.warning(few, state.round + 1, len(answers), fewest)
         known = take_in(self.runtime, self.known, answers)
         if what := not_finite(state.server, known.state.server, trace_of(known.state.server)):

@@ -21,6 +21,7 @@ NEVER = {  # fields that no search has as an axis, and why
     **dict.fromkeys(("weights", "weights_sha256"), "is a file, which a search does not choose"),
     **dict.fromkeys(("dataset", "objective", "own_test"), "changes what is scored: such scores do not compare"),
     **dict.fromkeys(("score", "eval_every", "holdout"), "says what is scored, which is the same in all trials"),
+    **dict.fromkeys(("dp_epsilon", "dp_noise", "dp_clip", "dp_delta"), "costs privacy in every trial, unaccounted for"),
     "seed": "is no setting to choose: give --seeds 0,1,2, and a trial's score is their mean",
 }
 

@@ -237,3 +237,12 @@ def test_where_flower_has_the_rule_it_gives_the_same(name: str, lying: bool) -> 
     expected, found = by_flower(_strategies()[name](), some), of(name, some)["params"]
     for leaf, value in expected.items():
         assert np.allclose(found[leaf].numpy(), value, rtol=0, atol=1e-12), leaf
+
+
+@pytest.mark.parametrize(("liars", "count"), [(2, 49), (3, 47), (25, 51), (1, 3)])
+def test_nearest_mixing_outvotes_as_many_as_it_was_told_of(liars: int, count: int) -> None:
+    some = uploads(count)
+    lies = [{kind: {n: leaf + 1e9 for n, leaf in tree.items()} for kind, tree in each.items()} for each in some[:liars]]
+    assert (
+        far(of(f"nearest-mixing:{liars}", [*lies, *some[liars:]], [1.0] * count), of("mean", some, [1.0] * count)) < 1
+    )

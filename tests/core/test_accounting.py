@@ -83,5 +83,5 @@ def test_both_answers_of_an_adaptive_clip_cost_what_one_would(expected: float) -
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"needs the package dp-accounting. Type: pip install dp-accounting"):
+    with pytest.raises(ValueError, match=r"differential privacy needs dp_accounting. Type: pip install"):
         epsilon_of(0.123, 4.56, 7, 1e-5)

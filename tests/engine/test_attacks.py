@@ -12,7 +12,8 @@ from fedatoms.core.options import ATTACKS
 from fedatoms.data.federations import federation
 from fedatoms.engine.attacks import Attack, malicious, with_false_labels
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, fast_slow
-from fedatoms.engine.loop import train
+from fedatoms.engine.loop import begin, train
+from fedatoms.engine.round import advance, select
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.training import Training
@@ -126,6 +127,8 @@ def test_personal_parameters_stay_whatever_the_rule() -> None:
 
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "too few": ({"aggregation": aggregation("krum:2")}, "a round has 6 clients, and this rule needs 7 to outvote one"),
+    "a sample of any size": ({"aggregation": aggregation("median"), "sampling": "poisson"}, "Use sampling=fixed."),
+    "codes": ({"attack": Attack("noise", 0.2), "uploads": "8-bit"}, "Use uploads=exact."),
     "all models": ({"aggregation": aggregation("median"), "score": ("all",)}, "an aggregation rule does not reach it"),
     "features": ({"attack": Attack("noise", 0.2), "personal": personal("fedpac"), "algorithm": algorithm("fedavg"),
                   "score": ("server",)}, "an attack does not reach them"),
@@ -154,3 +157,16 @@ def _regression() -> object:
     from fedatoms.objectives import regression
 
     return regression()
+
+
+def test_a_round_with_fewer_uploads_than_the_rule_needs_leaves_the_model() -> None:
+    """One liar of two cannot be outvoted."""
+    sim = simulation(aggregation=aggregation("median"), failures=0.9, score=("server",))
+    runtime = prepare(sim)
+    state = begin(runtime)
+    for _ in range(4):
+        reporting = len(select(sim, state.round)[1])
+        after, _ = advance(runtime, state)
+        moved = difference(state.server.params, after.server.params) > 0
+        assert moved == (reporting >= sim.aggregation.fewest)
+        state = after

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
+from fedatoms.engine.attacks import Attack
 from fedatoms.engine.client_round import Job, Learner, Reply
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.loop import begin, rounds, train
@@ -190,6 +191,7 @@ REFUSED: dict[str, dict[str, object]] = {
     "sampling=fixed: .* Use sampling=poisson": {"sampling": "fixed"},
     "failures=0.1: .* Use failures=0": {"failures": 0.1},
     "uploads=8-bit: .* Use uploads=exact": {"uploads": "8-bit"},
+    "an aggregation rule or an attack: .* Use aggregation=mean": {"attack": Attack("noise", 0.3)},
     "score=all,selected: .* Use score=server": {"score": ("server", "selected", "all")},
     "slow_local=keep: .* Use slow_local=discard": {"exchange": Exchange(fast_slow(), slow_local="keep")},
     "a personalised method": {"exchange": Exchange(every_round(), personal=frozenset({"head"}))},

@@ -81,7 +81,13 @@ def test_a_line_that_is_half_written_is_left_out_until_it_is_whole(runs: Path, p
 
 @pytest.mark.parametrize(
     "headers",
-    [{"Host": "evil.example"}, {"Host": "evil.example:80"}, {"Origin": "http://evil.example"}, {"Origin": "null"}],
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:80"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ],
 )
 def test_another_host_or_origin_is_refused(headers: dict[str, str], port: int) -> None:
     for path in ("/", "/live.json", "/report"):

@@ -3,6 +3,7 @@
 import errno
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from html import escape
 from http import HTTPStatus
@@ -69,15 +70,18 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answers with a page, or with one line."""
         port = cast(ThreadingHTTPServer, self.server).server_port
-        if not is_ours(self.headers.get("Host", ""), self.headers.get("Origin"), port):
+        ours = is_ours(self.headers.get("Host", ""), self.headers.get("Origin"), port)
+        if not ours or self.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
             return self._send(HTTPStatus.FORBIDDEN, "text/plain", b"This page is for this machine alone.\n")
         make = self._pages.get(self.path.split("?")[0])
         if make is None:
             return self._send(HTTPStatus.NOT_FOUND, "text/plain", b"There is / and /report.\n")
         try:
-            return self._send(HTTPStatus.OK, *make())
+            status, answer = HTTPStatus.OK, make()
         except (ValueError, OSError) as error:
-            return self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{one_line(error)}\n".encode())
+            status, answer = HTTPStatus.SERVICE_UNAVAILABLE, ("text/plain", f"{one_line(error)}\n".encode())
+        with suppress(ConnectionError):  # a reader that has left
+            self._send(status, *answer)
 
     def log_message(self, format: str, *values: object) -> None:
         """Says nothing of each request."""

@@ -12,6 +12,7 @@ from fedatoms.experiment.parse import period_of
 _METHOD = {"algorithm", "parametrisation", "atoms", "fixed", "personal"}  # always part of a name
 _ONLY_WITH_ATOMS = {"init", "atoms_lr", "atoms_decay", "where"}
 _SETTING = {"dataset", "holdout", "partition", "clients", "classes_per_client", "distinct", "dirichlet", "unbalanced"}
+_SETTING |= {"attack"}  # what was done to a run, and none of its merits
 _NEVER = _METHOD | _SETTING | {"seed", *EXECUTION_FIELDS}  # the others are named where they differ
 _NAMED = [field.name for field in dataclasses.fields(Experiment) if field.name not in _NEVER]
 
@@ -32,6 +33,7 @@ def setting(experiment: Experiment) -> str:
     rest = [f"sizes {experiment.unbalanced:g}"] if experiment.unbalanced and experiment.partition == "dirichlet" else []
     rest += ["distinct"] if experiment.distinct and experiment.partition == "shards" else []
     rest += ["scored on held-out images"] if experiment.holdout else []
+    rest += [f"attack {experiment.attack}"] if experiment.attack else []
     more = f" ({', '.join(rest)})" if rest else ""
     return f"{experiment.dataset}, {experiment.clients} clients{spread}{more}"
 

@@ -14,8 +14,8 @@ from support.deployed_app import light_app
 from support.flower_grid import SMALL, OneProcess, task_of
 
 from fedatoms.flower import client_app
-from fedatoms.flower.codes import CODES, explain
 from fedatoms.flower.deploy import DeploymentError, deployed, quote
+from fedatoms.flower.exit_codes import CODES, explain
 from fedatoms.flower.last_words import KILLED, outlived
 from fedatoms.flower.processes import marked
 
