@@ -137,7 +137,7 @@ def test_the_wheel_runs_the_demo_in_an_environment_of_its_own(built: Path, tmp_p
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True)
     python = tmp_path / "env" / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(install, check=True, capture_output=True)
+    subprocess.run(install, cwd=tmp_path, check=True, capture_output=True)  # not where pip would find our own
     inside = subprocess.run(
         [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True
     ).stdout.strip()
