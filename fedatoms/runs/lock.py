@@ -111,7 +111,12 @@ def _wait(path: Path, way_out: str) -> int:
 
 def _take(path: Path) -> int | None:
     """Opens and locks a file; None if another process holds it, or has just removed it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # another process removed the empty folder before this one could see that it is a folder
+        if path.parent.is_dir() or not os.path.lexists(path.parent):
+            return None
+        raise
     new = not path.exists()
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o666)

@@ -320,6 +320,7 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "find", lambda folders: kept() if folders == [RUNS] else pytest.fail(str(folders)))
 
 
+@pytest.mark.slow
 def test_a_result_is_what_its_rounds_say() -> None:
     assert not kept().notes  # of rounds that are damaged, too few, or do not give the result beside them
     files = {path.relative_to(ROOT) for path in RUNS.rglob("result.json")}

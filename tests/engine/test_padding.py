@@ -104,7 +104,7 @@ def test_24_layers_and_a_last_batch_of_two_rows_agree_in_float64() -> None:
     assert difference(loop.server.params, fast.server.params) < 1e-9
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 def test_a_compiled_step_has_no_overflow_in_its_padding_and_idle_clients(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ on_flower(experiment, Path("."), task=task, app=app)
 """
 
 
+@pytest.mark.slow
 def test_an_app_of_0_1_0_runs_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "federation").mkdir()
     for name, text in FILES.items():

@@ -373,6 +373,23 @@ def test_no_two_hold_a_lock_though_its_file_and_folder_come_and_go(tmp_path: Pat
     assert (tmp_path / "count").read_text() == "120"
 
 
+def test_who_makes_a_folder_that_its_holder_has_just_removed_makes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Path.mkdir` finds a folder, and no folder a moment later."""
+    real, seen = Path.mkdir, list[Path]()
+
+    def late(path: Path, *words: object, **more: object) -> None:
+        seen.append(path)
+        if len(seen) == 1:
+            raise FileExistsError(17, "File exists", str(path))
+        real(path, *words, **more)
+
+    monkeypatch.setattr(Path, "mkdir", late)
+    with locked(tmp_path / "run"):
+        assert len(seen) == 2
+
+
 def test_who_locks_a_file_that_its_holder_has_just_removed_looks_for_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
