@@ -132,12 +132,25 @@ def test_wheel_and_sources_have_every_file_of_the_package(built: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_runs_the_demo_in_an_environment_of_its_own(built: Path, tmp_path: Path) -> None:
+def test_the_wheel_runs_the_demo_in_an_environment_of_its_own(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (wheel,) = built.glob("*.whl")
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True)
     python = tmp_path / "env" / "bin" / "python"
-    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(install, cwd=tmp_path, check=True, capture_output=True)  # not where pip would find our own
+    install = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--force-reinstall",
+        str(wheel),
+    ]
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # other tests' clone, which pip would take for what it installs
+    subprocess.run(install, cwd=tmp_path, check=True, capture_output=True)
     inside = subprocess.run(
         [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True
     ).stdout.strip()
