@@ -1,6 +1,7 @@
 """The contestants: fedatoms, and a round of FedAvg written by hand over the same clients and batches."""
 
 import copy
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -15,9 +16,9 @@ from fedatoms.data.batches import Plan, fetch
 from fedatoms.data.datasets import Recipe
 from fedatoms.data.federations import Federation
 from fedatoms.engine.client_round import rate_of
-from fedatoms.engine.loop import begin
-from fedatoms.engine.round import advance, select
-from fedatoms.engine.runtime import on_device, prepare
+from fedatoms.engine.loop import begin, rounds
+from fedatoms.engine.round import select
+from fedatoms.engine.runtime import Runtime, on_device, prepare
 from fedatoms.engine.spec import Simulation, batches_of
 from fedatoms.engine.training import Training
 from fedatoms.nn.atoms import decompose
@@ -72,12 +73,15 @@ def contestants(settings: Bench, sim: Simulation, *, baselines: bool) -> list[Co
 
 def ours(sim: Simulation) -> Round:
     """Sets a simulation up: each call of the result runs its next round."""
-    runtime = prepare(sim)
-    state = begin(runtime)
+    return one_after_another(prepare(sim))
+
+
+def one_after_another(runtime: Runtime) -> Callable[[], None]:
+    """Returns what runs the next round of a run, as a command does between evaluations."""
+    unending = rounds(runtime, begin(runtime), until=sys.maxsize, eval_every=sys.maxsize)
 
     def work() -> None:
-        nonlocal state
-        state, _ = advance(runtime, state)
+        next(unending)
 
     return work
 

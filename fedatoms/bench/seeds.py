@@ -1,17 +1,15 @@
 """Runs of several seeds whose clients train in one block, against the same runs one after the other."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from fedatoms.bench.contest import Timing, compete
-from fedatoms.bench.line_up import Cell, Contestant, Round, cell_clients
+from fedatoms.bench.line_up import Cell, Contestant, Round, cell_clients, one_after_another
 from fedatoms.bench.results import Event, paired
 from fedatoms.bench.settings import Bench
-from fedatoms.engine.loop import begin
 from fedatoms.engine.peers import ALONE
-from fedatoms.engine.round import advance
-from fedatoms.engine.runtime import Runtime, prepare
+from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.runs.abreast import Abreast
 
@@ -38,7 +36,7 @@ def measure_seeds(settings: Bench, cell: Cell, where: str) -> Iterator[Event]:
 def together(sims: Sequence[Simulation]) -> Round:
     """Sets simulations up that share blocks: each call runs the next round of all of them."""
     group = Abreast[None]()
-    rounds = [_rounds(group.prepare(sim, ALONE)) for sim in sims]
+    rounds = [one_after_another(group.prepare(sim, ALONE)) for sim in sims]
 
     def work() -> None:
         for ended in group.run(rounds):
@@ -50,20 +48,10 @@ def together(sims: Sequence[Simulation]) -> Round:
 def in_turn(sims: Sequence[Simulation]) -> Round:
     """Sets simulations up that share what is compiled: each call runs the next round of one after the other."""
     first = prepare(sims[0])
-    rounds = [_rounds(first if sim is sims[0] else prepare(sim, like=first)) for sim in sims]
+    rounds = [one_after_another(first if sim is sims[0] else prepare(sim, like=first)) for sim in sims]
 
     def work() -> None:
         for each in rounds:
             each()
-
-    return work
-
-
-def _rounds(runtime: Runtime) -> Callable[[], None]:
-    state = begin(runtime)
-
-    def work() -> None:
-        nonlocal state
-        state, _ = advance(runtime, state)
 
     return work

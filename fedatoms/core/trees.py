@@ -1,12 +1,15 @@
 """Arithmetic on state dicts: a dictionary of named tensors is the only tree in fedatoms."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from fedatoms.core.lookup import some
 
+T = TypeVar("T")
 Params = dict[str, Tensor]
 Memory = dict[str, Params]  # named trees, for example {"control": ...}
 NUMBERS = "numbers"  # the tree of an upload that has names of its own, and scalars; all others have parameters' names
@@ -103,6 +106,25 @@ def move(leaf: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and leaf.device.type == "cpu":
         return leaf.pin_memory().to(device, non_blocking=True)
     return leaf.to(device)
+
+
+def arriving(tensors: T, device: torch.device) -> Callable[[], T]:
+    """Starts to copy nested tensors to the host; returns what waits for them, but for no later work of the device.
+
+    >>> arriving([torch.ones(1)], torch.device("cpu"))()
+    [tensor([1.])]
+    """
+    if device.type != "cuda":
+        return lambda: tensors
+    copies: T = pytree.tree_map_only(Tensor, lambda leaf: leaf.to("cpu", non_blocking=True), tensors)
+    copied = torch.cuda.Event()
+    copied.record(torch.cuda.current_stream(device))
+
+    def arrived() -> T:
+        copied.synchronize()
+        return copies
+
+    return arrived
 
 
 def nbytes(tree: Mapping[str, Tensor]) -> int:

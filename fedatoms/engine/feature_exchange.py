@@ -69,6 +69,21 @@ def aggregate(runtime: Runtime, state: State, uploads: Uploads) -> State:
     return state._replace(common=common, clients=state.clients.updated(rows, state.round))
 
 
+def after_round(
+    runtime: Runtime,
+    trained: State,
+    new: State,
+    chosen: list[int],
+    before: Mapping[int, Params],
+    after: Mapping[int, Params],
+) -> tuple[State, Bytes, Bytes]:
+    """Applies what the clients of a round upload to the collaboration; counts its bytes up and down."""
+    uploads = uploads_of(runtime, trained, before, after)
+    if runtime.peers.size > 1:
+        uploads = uploads_of_all(runtime, uploads)
+    return collaborate(runtime, new, uploads, chosen)
+
+
 def uploads_of(runtime: Runtime, state: State, before: Mapping[int, Params], after: Mapping[int, Params]) -> Uploads:
     """Returns what each client uploads: its personal parameters as they are now, and its feature statistics."""
     uploads = {}

@@ -1,6 +1,7 @@
 """The loop over rounds, and training in memory from Python: your model and data in, the trained model out."""
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -21,10 +22,10 @@ from fedatoms.engine.evaluation import Score, evaluate
 from fedatoms.engine.limits import check_machine
 from fedatoms.engine.peers import will_stop
 from fedatoms.engine.private_round import advance_privately, memory_of
-from fedatoms.engine.round import advance
+from fedatoms.engine.round import advance, keeps_uploads, launch, settle
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation, check_simulation
-from fedatoms.engine.state import Record, State
+from fedatoms.engine.state import Launched, Record, State
 from fedatoms.nn.models import fitting
 from fedatoms.nn.pure import with_params
 from fedatoms.objectives.checks import check_outputs, check_range_of, known_targets
@@ -85,18 +86,48 @@ def begin(runtime: Runtime) -> State:
 
 def rounds(runtime: Runtime, state: State, until: int, eval_every: int = 1) -> Iterator[Progress]:
     """Runs rounds up to number ``until`` and scores the models every ``eval_every`` of them, and after the last."""
-    one_round = advance if runtime.sim.privacy is None else advance_privately
-    while state.round < until:
-        state, record = one_round(runtime, state)
-        due = state.round % eval_every == 0 or state.round == until
-        scores = evaluate(runtime, state) if due else {}
+
+    def due(t: int) -> bool:
+        return t % eval_every == 0 or t == until
+
+    for new, record in _advanced(runtime, state, until, due):
+        scores = evaluate(runtime, new) if due(new.round) else {}
         if what := diverged(runtime, scores):
             raise FloatingPointError(
                 f"round {record.round + 1}: {what}. Lower lr, set clip=10, or look at the test set."
             )
-        yield Progress(state, record, scores)
-        if state.round < until and will_stop(runtime.peers):
+        yield Progress(new, record, scores)
+        if new.round < until and will_stop(runtime.peers):
             raise KeyboardInterrupt
+
+
+def _advanced(runtime: Runtime, state: State, until: int, due: Callable[[int], bool]) -> Iterator[tuple[State, Record]]:
+    """Runs round after round; on a GPU the next is launched before a round is settled, unless its scores are due."""
+    one_round = advance if runtime.sim.privacy is None else advance_privately
+    ahead = None
+    while state.round < until:
+        if not runs_ahead(runtime):
+            state, record = one_round(runtime, state)
+        else:
+            now = launch(runtime, state) if ahead is None else ahead._replace(began=time.perf_counter())
+            ahead = None if due(now.state.round) else _launched_if_possible(runtime, now.state)
+            state, record = settle(now)
+        yield state, record
+
+
+def runs_ahead(runtime: Runtime) -> bool:
+    """Returns whether a round can be launched before the last one is settled: nothing in it waits for the device."""
+    sim = runtime.sim
+    alone = runtime.pause is None and runtime.peers.size == 1 and sim.privacy is None
+    waits = keeps_uploads(sim) or sim.personal.collaboration is not None or sim.data.lazy is not None
+    return sim.device.startswith("cuda") and sim.client_state == "device" and alone and not waits
+
+
+def _launched_if_possible(runtime: Runtime, state: State) -> Launched | None:
+    try:
+        return launch(runtime, state)
+    except Exception:  # raised again when its turn comes: the round before it is complete
+        return None
 
 
 def _trained(runtime: Runtime, until: int, eval_every: int, watch: Watch | None) -> Trained:

@@ -1,5 +1,6 @@
 """One round of a federation, from top to bottom: sample clients, train them, aggregate, record."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -23,7 +24,7 @@ from fedatoms.engine.collected import Collected, joined
 from fedatoms.engine.limits import AHEAD
 from fedatoms.engine.runtime import Layout, Runtime, share_of
 from fedatoms.engine.spec import Simulation, head_of, shared_phase
-from fedatoms.engine.state import Record, State
+from fedatoms.engine.state import Launched, Numbers, Record, State
 from fedatoms.personal.base import Phase
 
 T = TypeVar("T")
@@ -33,6 +34,14 @@ Collect = Callable[[T, State, list[int], Reply, View], tuple[T, Rows]]  # adds a
 
 def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
     """Runs one round."""
+    launched = launch(runtime, state)
+    if runtime.pause is not None:  # other runs go on while a GPU computes
+        runtime.pause()
+    return settle(launched)
+
+
+def launch(runtime: Runtime, state: State) -> Launched:
+    """Gives a device all the work of a round; except for a feature exchange or a rule, nothing waits for a GPU."""
     began, t = time.perf_counter(), state.round
     chosen, present = select(runtime.sim, t)
     trained, got = _train(runtime, state, _mine(runtime, present))
@@ -42,17 +51,24 @@ def advance(runtime: Runtime, state: State) -> tuple[State, Record]:
         left = attacked(attack, got.total.each, state.server.params, runtime.sim.seed, t, len(runtime.sim.data.parts))
         got, present = got._replace(total=uploads.of_kept(left)), sorted(left)
     new = aggregate(runtime, trained, present, got.total)._replace(last_sum=got.last_sum)
-    new, more_up, more_down = _collaborate(runtime, trained, new, chosen, got)
-    up, down = ledger.add(got.up, more_up), ledger.add(_bytes_down(runtime, state, chosen), more_down)
-    trace = server.trace_of(new.server)
+    up, down = got.up, _bytes_down(runtime, state, chosen)
+    if runtime.sim.personal.collaboration is not None:
+        new, more_up, more_down = feature_exchange.after_round(runtime, trained, new, chosen, got.before, got.after)
+        up, down = ledger.add(up, more_up), ledger.add(down, more_down)
+    record = Record(t, math.nan, len(present), len(chosen) - len(present), up, down, 0.0)
+    numbers = Numbers(got.own, got.shared, server.trace_of(new.server))
+    launched = Launched(began, state.server, new, record, trees.arriving(numbers, numbers.trace.device))
     _look_ahead(runtime, t + 1)
-    # Except for a feature exchange, nothing above waits for a GPU: it computes while the host continues with the round,
-    if runtime.pause is not None:  # or with those of other runs
-        runtime.pause()
-    loss = finite_loss(got.own, got.shared, t)
-    server.check_finite(state.server, new.server, trace, t)
-    record = Record(t, loss, len(present), len(chosen) - len(present), up, down, 0.0)
-    return new, record._replace(seconds=time.perf_counter() - began)
+    return launched
+
+
+def settle(launched: Launched) -> tuple[State, Record]:
+    """Waits for a round, refuses numbers that are not finite, and completes its record."""
+    own, shared, trace = launched.numbers()
+    record, new = launched.record, launched.state
+    loss = finite_loss(own, shared, record.round)
+    server.check_finite(launched.before, new.server, trace, record.round)
+    return new, record._replace(loss=loss, seconds=time.perf_counter() - launched.began)
 
 
 def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
@@ -279,18 +295,6 @@ def _collect(
     if runtime.sim.personal.collaboration is not None:
         got = got._replace(after={**got.after, **feature_exchange.after_training(runtime, state, reply.params, block)})
     return got, rows
-
-
-def _collaborate(
-    runtime: Runtime, trained: State, new: State, chosen: list[int], got: Collected
-) -> tuple[State, Bytes, Bytes]:
-    """Applies what clients upload to a collaboration, if the method has one; counts its bytes up and down."""
-    if runtime.sim.personal.collaboration is None:
-        return new, {}, {}
-    uploads = feature_exchange.uploads_of(runtime, trained, got.before, got.after)
-    if runtime.peers.size > 1:
-        uploads = feature_exchange.uploads_of_all(runtime, uploads)
-    return feature_exchange.collaborate(runtime, new, uploads, chosen)
 
 
 def _travelling(sim: Simulation, layout: Layout, t: int) -> frozenset[str]:

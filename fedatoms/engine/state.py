@@ -1,12 +1,15 @@
 """What a run carries from round to round, and what it records of each round."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
+
+from torch import Tensor
 
 from fedatoms.algorithms.base import Server
 from fedatoms.core.ledger import Bytes
 from fedatoms.core.options import Group
 from fedatoms.core.trees import Params
+from fedatoms.engine.client_round import Traces
 from fedatoms.engine.client_states import Clients, Held
 
 
@@ -34,3 +37,21 @@ class Record(NamedTuple):
     down: Bytes
     seconds: float
     extra: Mapping[str, Mapping[str, object]] = {}  # further columns, as from Flower
+
+
+class Numbers(NamedTuple):
+    """What a round is checked by."""
+
+    own: list[Traces]
+    shared: list[Traces]
+    trace: Tensor  # of the server after the round
+
+
+class Launched(NamedTuple):
+    """A round under way on a device: the state that it leads to, and what is known before it is done."""
+
+    began: float
+    before: Server
+    state: State
+    record: Record  # all but loss and seconds
+    numbers: Callable[[], Numbers]  # waits for them
