@@ -1,7 +1,7 @@
 """The server's side of a round: who takes part, messages to clients, the mean of their uploads, the next model."""
 
 from collections.abc import Callable, Collection, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import torch
@@ -109,12 +109,10 @@ def mean_of(total: Total, like: Params) -> Memory:
     """Divides a total by its weight, in the types of ``like``; numbers in that of the first parameter."""
     kinds = {name: like[name].dtype for name in total.uploads["params"]}
     number = next(iter(kinds.values()), torch.float64)
+    means = {kind: _divided(tree, total.weight) for kind, tree in total.uploads.items()}
     return {
-        kind: {
-            name: (leaf / total.weight).to(number if kind == trees.NUMBERS else like[name].dtype)
-            for name, leaf in tree.items()
-        }
-        for kind, tree in total.uploads.items()
+        kind: {name: leaf.to(number if kind == trees.NUMBERS else like[name].dtype) for name, leaf in tree.items()}
+        for kind, tree in means.items()
     }
 
 
@@ -134,13 +132,13 @@ def aggregate(server: Server, algorithm: Algorithm, mean: Memory, participation:
 
 
 def trace_of(server: Server) -> Tensor:
-    """Sums all that a server holds, without waiting for the device: the sum is finite only if every number is.
+    """Sums the size of all that a server holds, without waiting for the device: finite only if every number is.
 
     >>> trace_of(Server({"w": torch.tensor([1.0, 2.0]), "steps": torch.tensor(3)}, {"h": {"w": torch.tensor(0.5)}}))
     tensor(3.5000)
     """
     leaves = [leaf for leaf in _leaves(server).values() if leaf.is_floating_point()]
-    return torch.stack([leaf.sum() for leaf in leaves]).sum()
+    return torch.stack(torch._foreach_norm(leaves, 1)).sum()  # a few kernels for all leaves
 
 
 def not_finite(before: Server, after: Server, trace: Tensor) -> str | None:
@@ -177,13 +175,28 @@ def _broke(old: Tensor, new: Tensor) -> bool:
     return new.is_floating_point() and not bool((torch.isfinite(new) | ~torch.isfinite(old)).all())
 
 
+def _divided(tree: Params, weight: float) -> Params:
+    return dict(zip(tree, torch._foreach_div(list(tree.values()), weight), strict=True)) if tree else {}
+
+
 def _plus(weights: list[float], on_device: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     def plus(total: Tensor, leaf: Tensor) -> Tensor:
         if len(weights) == 1:
             return torch.add(total, leaf[0], alpha=weights[0])  # one pass, without a float64 copy of the leaf
+        if leaf.is_cuda and leaf.is_floating_point() and (add_weighted := _kernel()) is not None:
+            return add_weighted(total, on_device, leaf)
         return torch.add(total, torch.tensordot(on_device, leaf.double(), dims=1))
 
     return plus
+
+
+@cache
+def _kernel() -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    try:
+        from fedatoms.engine.gpu.triton_sums import add_weighted
+    except ImportError:  # no Triton
+        return None
+    return add_weighted
 
 
 def _nothing(leaf: Tensor) -> Tensor:

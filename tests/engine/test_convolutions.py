@@ -395,3 +395,14 @@ def test_the_kernels_compose_as_the_operators_do(shape: tuple[int, ...]) -> None
         own, sums = triton_atoms.share(coefficients, atoms, gradients, 5)
         wanted = share(coefficients, atoms, gradients)
         assert torch.allclose(own, wanted[0], atol=1e-3) and torch.allclose(sums.sum(1), wanted[1].sum(1), atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 1025), (5, 7, 300)], ids=str)
+def test_the_kernel_of_sums_adds_in_float64_as_torch_does(shape: tuple[int, ...]) -> None:
+    pytest.importorskip("triton")
+    from fedatoms.engine.gpu.triton_sums import add_weighted
+
+    leaf, total = random(*shape).float(), random(*shape[1:], 1)[..., 0]
+    weights = torch.arange(1, 1 + len(leaf), dtype=torch.float64)
+    expected = total + torch.tensordot(weights, leaf.double(), dims=1)
+    assert torch.allclose(add_weighted(total, weights, leaf), expected, rtol=1e-14, atol=1e-14)
