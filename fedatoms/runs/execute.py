@@ -205,7 +205,7 @@ def _finish(run: _Run, loaded: Loaded, seal: int) -> Result:
         result = result_of(
             experiment,
             folder,
-            seconds=0.0 if runtime.sim.privacy else time.perf_counter() - began,  # it would tell the cohorts' sizes
+            seconds=None if runtime.sim.privacy else time.perf_counter() - began,
             parameters=sum(leaf.numel() for leaf in runtime.network.parameters.values()),
             provenance=provenance_of(runtime.sim.device, engine.peers.size, engine.abreast()),
         )
