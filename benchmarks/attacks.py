@@ -98,7 +98,7 @@ def tables(dataset: str) -> str:
 def _origin(dataset: str, cells: list[Cell]) -> str:
     found = json.loads(result_of(dataset).read_text())["provenance"]
     commits = Counter(str(cell["commit"]) for cell in cells)
-    made = " and ".join(f"{commit} ({count} runs)" for commit, count in commits.items())
+    made = ", ".join(f"{commit} ({count} runs)" for commit, count in commits.items())
     where = f"{found['device']}, {found['threads']} thread{'s' * (found['threads'] != 1)}, torch {found['torch']}"
     return f"Measured on {where}, fedatoms {found['fedatoms']}, commit {made}."
 
