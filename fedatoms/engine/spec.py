@@ -224,11 +224,11 @@ def _check_uploads(sim: Simulation) -> None:
 
 def _check_attack(sim: Simulation, attack: Attack) -> None:
     one_of(ATTACKS, attack.name, "attack")
-    check_range("attack share", attack.share)
-    check_range("attack strength", attack.strength)
+    check_range("attack share", attack.share, "attack.share")
+    check_range("attack strength", attack.strength, "attack.strength")
     if len(malicious(attack, len(sim.data.parts), sim.seed)) == len(sim.data.parts):
         raise ValueError(
-            f"attack share={attack.share}: all {len(sim.data.parts)} clients would be malicious. Use less."
+            f"attack.share={attack.share}: all {len(sim.data.parts)} clients would be malicious. Use less."
         )
     if sim.uploads != "exact" and not has_false_labels(attack):
         raise ValueError(f"uploads={sim.uploads}: malicious clients lie in numbers, not in codes. Use uploads=exact.")

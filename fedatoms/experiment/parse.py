@@ -7,6 +7,7 @@ from fedatoms.core.options import (
     ATTACKS,
     GLOBAL_MODELS,
     GROUPS,
+    MERE_ATTACKS,
     MODELS_SCORED,
     TRAINED_GROUPS,
     WATCHERS,
@@ -14,7 +15,6 @@ from fedatoms.core.options import (
     Group,
     Scored,
     Watcher,
-    check_range,
     listed,
     one_of,
     range_of,
@@ -138,10 +138,18 @@ def attack_of(experiment: Experiment) -> tuple[AttackName, float, float | None] 
         share = None
     if share is None or len(numbers) > 2:
         raise ValueError(f"attack={experiment.attack} is no name, share and strength. Use for example {name}:0.2.")
-    check_range("attack share", share, f"attack {name}: share")
+    _check_part("share", share, f"{name}:0.2", experiment.attack)
+    if strength is not None and kind in MERE_ATTACKS:
+        raise ValueError(f"attack={experiment.attack}: {name} has no strength. Use {name}:{numbers[0]}.")
     if strength is not None:
-        check_range("attack strength", strength, f"attack {name}: strength")
+        _check_part("strength", strength, f"{name}:{numbers[0]}:9", experiment.attack)
     return kind, share, strength
+
+
+def _check_part(part: str, number: float, use: str, attack: str) -> None:
+    valid = range_of(f"attack {part}")
+    if not valid.holds(number):
+        raise ValueError(f"attack={attack}: a {part} of {number:g} is {valid.broken(number)}. Use for example {use}.")
 
 
 def made_by_caller(experiment: Experiment) -> bool:

@@ -1,0 +1,24 @@
+"""Settings of attacks and privacy that mean nothing cost one line, which names the flag and what to type."""
+
+import pytest
+
+from fedatoms.cli.parsing import as_typed
+from fedatoms.experiment.checks import check
+from fedatoms.experiment.fields import Experiment
+
+ATTACKS = {
+    "inf:0.2:3": "--attack inf:0.2:3: inf has no strength. Use inf:0.2.",
+    "label-flip:0.2:1": "--attack label-flip:0.2:1: label-flip has no strength. Use label-flip:0.2.",
+    "noise:0.2:-1": "--attack noise:0.2:-1: a strength of -1 is not a positive number. Use for example noise:0.2:9.",
+    "noise:0.2:nan": "--attack noise:0.2:nan: a strength of nan is not a positive number. Use for example noise:0.2:9.",
+    "noise:2": "--attack noise:2: a share of 2 is not in (0, 1). Use for example noise:0.2.",
+    "noise:0.2:9:1": "--attack noise:0.2:9:1 is no name, share and strength. Use for example noise:0.2.",
+    "nois:0.2": "unknown attack 'nois'. Did you mean 'noise'?",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_that_means_nothing_is_refused_by_its_own_flag(attack: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        check(Experiment(attack=attack))
+    assert as_typed(str(refused.value)).startswith(ATTACKS[attack])
