@@ -9,7 +9,7 @@ from fedatoms.aggregation import TABLE as AGGREGATIONS
 from fedatoms.aggregation.base import Rule
 from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.algorithms.base import Algorithm, nothing, upload_params
-from fedatoms.core.accounting import check_accounting
+from fedatoms.core.accounting import check_accounting, check_delta
 from fedatoms.core.lookup import article, counted, shown
 from fedatoms.core.options import (
     ATTACKS,
@@ -274,13 +274,14 @@ def _check_personal(personal: Personal, exchange: Exchange) -> None:
 
 def _check_private(sim: Simulation, privacy: Privacy) -> None:
     """Refuses what would let something of a client leave but through the noised sum, or change who is sampled."""
-    check_accounting()
     check_range("dp_noise", privacy.noise, "noise")
     check_range("dp_delta", privacy.delta, "delta")
     check_range("dp_clip", privacy.clip, "clip")
+    check_delta(privacy.delta, len(sim.data.parts))
     for broken, what in _leaks(sim):
         if broken:
             raise ValueError(f"differential privacy with {what}")
+    check_accounting()  # last: what is wrong is told before what is not installed
 
 
 def _leaks(sim: Simulation) -> list[tuple[bool, str]]:

@@ -15,6 +15,7 @@ from fedatoms.core.options import (
     Group,
     Scored,
     Watcher,
+    check_range,
     listed,
     one_of,
     range_of,
@@ -47,13 +48,14 @@ def clip_text(clip: str | float) -> str:
     >>> clip_text(1), clip_text("0.50"), clip_text("adaptive")
     ('1', '0.5', 'adaptive')
     """
+    if clip == ADAPTIVE:
+        return ADAPTIVE
     try:
         norm = float(clip)
     except ValueError:
-        norm = 0.0
-    if clip != ADAPTIVE and not range_of("dp_clip").holds(norm):
-        raise ValueError(f"dp_clip={clip} is neither a positive number nor {ADAPTIVE}. Use for example 1.")
-    return ADAPTIVE if clip == ADAPTIVE else repr(norm).removesuffix(".0")
+        raise ValueError(f"dp_clip={clip} is neither a number nor {ADAPTIVE}. Use for example 1.") from None
+    check_range("dp_clip", norm)
+    return repr(norm).removesuffix(".0")
 
 
 def is_private(experiment: Experiment) -> bool:
