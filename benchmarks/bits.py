@@ -1,7 +1,8 @@
 """Accuracy against bytes: plain networks and atoms, with uploads that are exact or rounded to 8 or 4 bits.
 
 Writes benchmarks/results/bits-DATASET.json after each run, and goes on where it stopped; on digits it takes minutes on
-a CPU. ``--page`` writes the tables of all such files into docs/messages.md; only that needs scipy.
+a CPU. Several processes share the work if each has its own part and file (``--networks plain --out FILE``), which
+``--join FILE ...`` makes one. ``--page`` writes the tables of all files of that folder into docs/messages.md.
 """
 
 import argparse
@@ -62,12 +63,15 @@ def main() -> None:
         text = PAGE.read_text(encoding="utf-8")
         replace_file(PAGE, with_tables(text).encode())
         return
-    path = RESULTS / f"bits-{wanted.dataset}.json"
+    path = wanted.out or RESULTS / f"bits-{wanted.dataset}.json"
+    if wanted.join:
+        write(path, joined([read(each) for each in wanted.join]))
+        return
     found = _found(path, wanted)
     for run in _runs(wanted, {(run["network"], run["uploads"], run["seed"]) for run in found["runs"]}):
         found["runs"].append(run)
         found["provenance"] = provenance_of(wanted.device)
-        replace_file(path, (json.dumps(found, indent=2) + "\n").encode())
+        write(path, found)
         print(json.dumps(run), flush=True)
 
 
@@ -77,9 +81,26 @@ def read(path: Path) -> File:
     return found
 
 
+def write(path: Path, found: File) -> None:
+    """Writes the runs of a file."""
+    replace_file(path, (json.dumps(found, indent=2) + "\n").encode())
+
+
+def joined(files: Sequence[File]) -> File:
+    """Puts the runs of several files into one, each run once; files of other settings than the first's are refused."""
+    settings = [{key: each[key] for key in ("dataset", "rounds", "epochs", "presets")} for each in files]
+    if any(each != settings[0] for each in settings):
+        raise SystemExit(f"files of different settings cannot be joined: {settings}")
+    runs = {(run["network"], run["uploads"], run["seed"]): run for each in files for run in each["runs"]}
+    return {**files[0], "runs": list(runs.values())}
+
+
 def with_tables(page: str) -> str:
-    """Puts the tables of all files between the page's marks."""
-    tables = [table(read(path)) for path in sorted(RESULTS.glob("bits-*.json"))]
+    """Puts the tables of all files between the page's marks, and says which data sets have none."""
+    files = [read(path) for path in sorted(RESULTS.glob("bits-*.json"))]
+    missing = [name for name in NETWORKS if name not in {each["dataset"] for each in files}]
+    tables = [table(each) for each in files]
+    tables += [f"{name}: not measured yet (`python benchmarks/bits.py --dataset {name}`).\n" for name in missing]
     between = re.compile(re.escape(MARKS[0]) + ".*" + re.escape(MARKS[1]), re.DOTALL)
     return between.sub(lambda _: f"{MARKS[0]}\n" + "\n".join(tables) + f"\n{MARKS[1]}", page)
 
@@ -114,12 +135,12 @@ def _of(found: File, network: str, uploads: str) -> list[Run]:
 
 
 def _runs(wanted: argparse.Namespace, done: set[tuple[str, str, int]]) -> Iterator[Run]:
-    for seed in range(wanted.seeds):
-        for network, name in NETWORKS[wanted.dataset].items():
+    for seed in wanted.seeds:
+        for network in wanted.networks:
             missing = [each for each in UPLOADS if (network, each, seed) not in done]
             if not missing:
                 continue
-            experiment = replace(_preset(wanted, name), seed=seed)
+            experiment = replace(_preset(wanted, NETWORKS[wanted.dataset][network]), seed=seed)
             configure(experiment)
             runtime = prepare(simulation(experiment))
             for uploads in missing:  # one after the other: what is compiled for the first serves all
@@ -167,9 +188,12 @@ def asked(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dataset", choices=NETWORKS, default="digits")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--epochs", type=int, default=0, help="local epochs; 0: those of the presets")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
+    parser.add_argument("--networks", nargs="+", choices=("plain", "atoms"), default=("plain", "atoms"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data-dir", default="data")
+    parser.add_argument("--out", type=Path, help="another file than benchmarks/results/bits-DATASET.json")
+    parser.add_argument("--join", type=Path, nargs="+", metavar="FILE", help="run nothing, and join these files")
     parser.add_argument("--page", action="store_true", help="write the tables into docs/messages.md, and run nothing")
     return parser.parse_args(words)
 

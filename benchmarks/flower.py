@@ -90,7 +90,7 @@ def deployed_round(folder: Path) -> float:
     config: dict[str, Value] = {"clients": NODES, "rounds": ROUNDS, "algorithm": "scaffold", "epochs": 1, "name": "it"}
     with deployed(folder / "deployment", nodes) as deployment:
         deployment.run(folder / "app", {**config, "out": str(folder / "runs")}, timeout=900)
-    return statistics.median(row["seconds"] for row in read_rounds(folder / "runs" / "it"))
+    return statistics.median(float(row["seconds"] or 0) for row in read_rounds(folder / "runs" / "it"))
 
 
 def main() -> None:

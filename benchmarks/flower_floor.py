@@ -86,7 +86,7 @@ def ours(deployment: Deployment, app: Path, out: Path, name: str) -> list[float]
     """Returns the seconds of rounds of the template; the first also asks the nodes who they are."""
     config: dict[str, Value] = {"clients": NODES, "rounds": ROUNDS, "epochs": 1, "threads": 1, "name": name}
     deployment.run(app, {**config, "out": str(out), "wait": 300.0}, timeout=900)
-    return [row["seconds"] for row in read_rounds(out / name)]
+    return [float(row["seconds"] or 0) for row in read_rounds(out / name)]
 
 
 def main() -> None:

@@ -4,10 +4,13 @@ A new one is its file, its line in ``RULES`` (and its import, for type checkers)
 ``fedatoms.aggregation.krum()`` makes one; the table itself needs no torch.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fedatoms.core.lazy import lazily
+from fedatoms.core.lookup import find
 from fedatoms.core.methods import Method, Table
+from fedatoms.core.options import range_of
 
 if TYPE_CHECKING:
     from fedatoms.aggregation._centred_clipping import centred_clipping as centred_clipping
@@ -48,20 +51,25 @@ def aggregation(text: str) -> "Rule":
     """
     from fedatoms.aggregation.base import Rule
 
-    name, _, number = text.partition(":")
-    if name not in RULES or not number:
+    name, colon, number = text.partition(":")
+    if not colon or (name not in RULES and _number(number) is None):
         return TABLE.build(text, None, Rule)
+    method = find(name, RULES, TABLE.kind)
     try:
-        return TABLE.build(name, _number(number), Rule)
+        if (parameter := _number(number)) is None:
+            use = f"Use {range_of(f'aggregation {method.strength}').use}." if method.strength else f"Use {name}."
+            raise ValueError(f"{number!r} is not a number. {use}")
+        return TABLE.build(name, parameter, Rule)
     except ValueError as error:
-        raise ValueError(f"aggregation={text}: {error}") from None
+        advice = str(error).replace("Use for example ", f"Use for example {name}:")
+        raise ValueError(f"aggregation={text}: {advice}") from None
 
 
-def _number(text: str) -> float:
-    try:
-        return int(text) if text.isdecimal() else float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a number. Use for example trimmed:0.2") from None
+def _number(text: str) -> float | None:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return None
 
 
 _HOMES = {**TABLE.homes(), **dict.fromkeys(("Points", "Rule"), "base")}

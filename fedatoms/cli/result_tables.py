@@ -59,7 +59,11 @@ def _outcome(result: Result | None) -> tuple[str, str, str]:
     if not result.metric.is_accuracy:
         written = f"{result.metric.name} {result.metric.write(headline)}"
     size = (total(result.bytes_up) + total(result.bytes_down)) / 1e6
-    return written, f"{size:.1f}", f"{result.own_seconds:.1f}"
+    return written, f"{size:.1f}", _seconds(result.own_seconds)
+
+
+def _seconds(value: float | None) -> str:
+    return "withheld" if value is None else f"{value:.1f}"
 
 
 def _scored_by(states: Sequence[RunState]) -> str:
@@ -144,7 +148,7 @@ def costs(lines: Sequence[Line]) -> Table:
     for head in (f"{unit} up", f"{unit} down", "seconds", *target):
         table.add_column(head, justify="right", no_wrap=True)
     for line in lines:
-        sent = f"{line.bytes_up / scale:.1f}", f"{line.bytes_down / scale:.1f}", f"{line.seconds:.1f}"
+        sent = f"{line.bytes_up / scale:.1f}", f"{line.bytes_down / scale:.1f}", _seconds(line.seconds)
         table.add_row(line.label, *sent, *([f"{line.rounds_to_target:.0f}"] if target else []))
     return table
 

@@ -26,6 +26,22 @@ def check_accounting() -> None:
     need("differential privacy", "privacy", "dp_accounting")
 
 
+def check_delta(delta: float, clients: int, argument: str = "delta") -> None:
+    """Refuses a probability of failure with which a whole client could be given away in every run.
+
+    >>> check_delta(0.05, clients=20)
+    Traceback (most recent call last):
+    ...
+    ValueError: delta=0.05 is not below 1/20, one in the number of clients: who publishes one client's data at random
+    would be as private. Use for example 1e-05.
+    """
+    if delta * clients >= 1:
+        raise ValueError(
+            f"{argument}={delta} is not below 1/{clients}, one in the number of clients: who publishes one client's "
+            f"data at random would be as private. Use for example {min(1e-5, 0.1 / clients):.0e}."
+        )
+
+
 @lru_cache(4096)  # a run asks in each round, and its result again
 def epsilon_of(probability: float, noise: float, rounds: int, delta: float) -> float:
     """Returns the epsilon of some rounds: each samples every client with a probability, and ``noise`` is in clip norms.

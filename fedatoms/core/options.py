@@ -37,6 +37,7 @@ Watcher = Literal["tensorboard", "mlflow", "wandb"]
 Weighting = Literal["samples", "uniform"]
 
 ATTACKS: tuple[AttackName, ...] = get_args(AttackName)
+MERE_ATTACKS: tuple[AttackName, ...] = ("label-flip", "inf")  # of which no strength makes more or less
 CONTROLS: tuple[Controls, ...] = get_args(Controls)
 DATA_SETS: tuple[DataSet, ...] = get_args(DataSet)
 EXPORTS: tuple[Export, ...] = get_args(Export)
@@ -145,8 +146,8 @@ RANGES: dict[str, Range] = {
     "clients": COUNT._replace(use="clients=100 (the paper's choice)", why="someone must hold the data"),
     "clip": NOT_NEGATIVE._replace(high=ANY),
     "dirichlet": Range(0, LAST, "(]", "for example 0.3 or 0.6", "it is the concentration of a Dirichlet law"),
-    "dp_clip": POSITIVE._replace(use="for example 1"),
-    "dp_delta": Range(1e-12, 0.1, "[]", "for example 1e-5", "it must be far below one in the number of clients"),
+    "dp_clip": Range(1e-6, 1e6, "[]", "for example 1", "a shorter update is lost in rounding"),
+    "dp_delta": Range(1e-12, 0.1, "[]", "for example 1e-5", "it must be below one in the number of clients"),
     "dp_epsilon": Range(0, 1000, "(]", "for example 8"),
     "dp_noise": Range(0.1, 1e6, "[]", "for example 1"),
     "epochs": COUNT._replace(use="epochs=5", why="a client that is chosen must train"),
@@ -180,12 +181,12 @@ RANGES: dict[str, Range] = {
     "method strength": POSITIVE._replace(use=DEFAULT),
     "method strength or 0": NOT_NEGATIVE._replace(use=DEFAULT),
     # of aggregation rules and attacks
-    "aggregation liars": COUNT_OR_NONE._replace(high=10**6, use="for example krum:1"),
-    "aggregation radius": POSITIVE._replace(use="for example norm-bound:1"),
-    "aggregation steps": COUNT._replace(high=1000, use="for example geometric-median:8"),
-    "attack share": Range(0, 1, "()", "for example sign-flip:0.2, a fifth of the clients"),
-    "attack strength": POSITIVE._replace(use="for example sign-flip:0.2:9"),
-    "aggregation trim": Range(0, 0.5, "[)", "for example trimmed:0.2"),
+    "aggregation liars": COUNT._replace(high=10**6, use="for example 1", why="who expects no liar can take the mean"),
+    "aggregation radius": POSITIVE._replace(use="for example 1"),
+    "aggregation steps": COUNT._replace(high=1000, use="for example 8"),
+    "attack share": Range(0, 1, "()", "for example 0.2, a fifth of the clients"),
+    "attack strength": POSITIVE._replace(use="for example 9"),
+    "aggregation trim": Range(0, 0.5, "[)", "for example 0.2"),
     # of one client's training and data, in Python
     "workers": COUNT_OR_NONE._replace(high=1000, use="0 for none, or for example 4"),
     "align": NOT_NEGATIVE,

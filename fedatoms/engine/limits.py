@@ -15,6 +15,7 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.nn.layers import require_values, require_weights
 from fedatoms.personal.base import Personal
 
+KEEP_NONE = " A rule or an attack keeps every upload of a round; aggregation=mean alone keeps none."
 PLAN = 26  # bytes of a sample in a plan of batches: row, real, flip, shift
 AHEAD = 32  # clients whose batches are drawn before their round
 WAY_OUT = (
@@ -78,19 +79,33 @@ def needs_of(sim: Simulation, until: int = 0, epochs: int = 0) -> dict[str, int]
         "clients in training": at_once * (3 * moving + images),  # parameters, gradients and the step
         "clients' states": _reached(sim, until) * _state(sim) if until else 0,
         "batches": PLAN * _planned(sim, sizes, epochs),
+        "kept uploads": max(_reporting(sim) - at_once, 0) * upload_bytes(sim),
     }
 
 
+def upload_bytes(sim: Simulation) -> int:
+    """Returns the least bytes of a client's upload that a rule or an attack keeps until the end of the round."""
+    if not sim.keeps_uploads or sim.personal != Personal() or sim.exchange.personal:
+        return 0
+    return _bytes(leaf for leaf in sim.model.parameters() if leaf.requires_grad)
+
+
 def _check_needs(needs: Mapping[str, int], sim: Simulation) -> None:
-    device = torch.device(sim.device)
+    device, way_out = torch.device(sim.device), WAY_OUT + (KEEP_NONE if needs["kept uploads"] else "")
     if device.type != "cuda":
-        check_fits(needs, available(), WAY_OUT)
+        check_fits(needs, available(), way_out)
         return
     on_host = {"batches", *(["clients' states"] if sim.client_state == "host" else [])}
-    check_fits({part: size for part, size in needs.items() if part in on_host}, available(), WAY_OUT)
+    check_fits({part: size for part, size in needs.items() if part in on_host}, available(), way_out)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     on_gpu = {part: size for part, size in needs.items() if part not in on_host}
-    check_fits(on_gpu, torch.cuda.mem_get_info(device)[0] + unused, WAY_OUT)
+    check_fits(on_gpu, torch.cuda.mem_get_info(device)[0] + unused, way_out)
+
+
+def _reporting(sim: Simulation) -> int:
+    """Returns how many clients report in a round: nine tenths of what is expected, if some fail."""
+    sampled = sample_size(len(sim.data.parts), sim.fraction)
+    return int(0.9 * sampled * (1 - sim.failures)) if sim.failures else sampled
 
 
 def _block(sim: Simulation) -> int:

@@ -85,11 +85,6 @@ def weights_of(sim: Simulation, clients: list[int]) -> Tensor:
     return torch.tensor([1.0 if uniform else float(len(sim.data.parts[client])) for client in clients])
 
 
-def keeps_uploads(sim: Simulation) -> bool:
-    """Returns whether the uploads of a round are kept until its end: a rule compares them, or an attack does."""
-    return sim.aggregation.combine is not None or sim.attack is not None
-
-
 def phases_of(sim: Simulation) -> list[tuple[int, Phase]]:
     """Returns the phases of a round, each with the number that tells its batches apart."""
     return [(place if phase.moves == "own" else 0, phase) for place, phase in enumerate(sim.personal.phases, 1)]
@@ -285,7 +280,7 @@ def _collect(
     after = [kept_of(runtime, state, old, reply, i, view) for i, old in enumerate(before)]
     new = {client: row for client, row in zip(block, after, strict=True) if any(row)}
     rows = {client: state.clients.keep(client, row, state.round + 1) for client, row in new.items()}
-    gather = partial(uploads.keep, block) if keeps_uploads(runtime.sim) else server.gather
+    gather = partial(uploads.keep, block) if runtime.sim.keeps_uploads else server.gather
     got = got._replace(
         total=gather(got.total, reply.upload, weights_of(runtime.sim, block)),
         last_sum=moved(got.last_sum, runtime.network, before, after),

@@ -22,7 +22,7 @@ from fedatoms.engine.execution.cuda_graph import compiled, start_compiler
 from fedatoms.engine.execution.loop import MapClients, one_by_one
 from fedatoms.engine.execution.vmap import NotVectorisable, refusing, vectorised
 from fedatoms.engine.gpu.rewrite import BatchedKernels, traced
-from fedatoms.engine.limits import AHEAD, check_machine
+from fedatoms.engine.limits import AHEAD, check_machine, upload_bytes
 from fedatoms.engine.peers import ALONE, Peers, even_share, owned
 from fedatoms.engine.server import sample_size
 from fedatoms.engine.spec import Simulation
@@ -152,7 +152,8 @@ def block_map(sim: Simulation, net: Network, clients: int, otherwise: MapClients
         if sim.block:
             return sim.block
         whole = learner._replace(trained=frozenset(net.parameters))  # a later phase may train all of it
-        fits = room(whole, broadcast, job) if sim.device.startswith("cuda") else UNMEASURED
+        beside = clients * upload_bytes(sim)
+        fits = room(whole, broadcast, job, beside) if sim.device.startswith("cuda") else UNMEASURED
         return even_blocks(clients, fits)
 
     return in_blocks(make, size_of_blocks, otherwise)

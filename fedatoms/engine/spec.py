@@ -9,7 +9,7 @@ from fedatoms.aggregation import TABLE as AGGREGATIONS
 from fedatoms.aggregation.base import Rule
 from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.algorithms.base import Algorithm, nothing, upload_params
-from fedatoms.core.accounting import check_accounting
+from fedatoms.core.accounting import check_accounting, check_delta
 from fedatoms.core.lookup import article, counted, shown
 from fedatoms.core.options import (
     ATTACKS,
@@ -109,6 +109,11 @@ class Simulation:
         if self.privacy is not None:
             _check_private(self, self.privacy)
         _check_uploads(self)
+
+    @property
+    def keeps_uploads(self) -> bool:
+        """Whether the uploads of a round are kept until its end: a rule compares them, or an attack does."""
+        return self.aggregation.combine is not None or self.attack is not None
 
     @property
     def scored(self) -> tuple[Scored, ...]:
@@ -224,11 +229,11 @@ def _check_uploads(sim: Simulation) -> None:
 
 def _check_attack(sim: Simulation, attack: Attack) -> None:
     one_of(ATTACKS, attack.name, "attack")
-    check_range("attack share", attack.share)
-    check_range("attack strength", attack.strength)
+    check_range("attack share", attack.share, "attack.share")
+    check_range("attack strength", attack.strength, "attack.strength")
     if len(malicious(attack, len(sim.data.parts), sim.seed)) == len(sim.data.parts):
         raise ValueError(
-            f"attack share={attack.share}: all {len(sim.data.parts)} clients would be malicious. Use less."
+            f"attack.share={attack.share}: all {len(sim.data.parts)} clients would be malicious. Use less."
         )
     if sim.uploads != "exact" and not has_false_labels(attack):
         raise ValueError(f"uploads={sim.uploads}: malicious clients lie in numbers, not in codes. Use uploads=exact.")
@@ -274,13 +279,14 @@ def _check_personal(personal: Personal, exchange: Exchange) -> None:
 
 def _check_private(sim: Simulation, privacy: Privacy) -> None:
     """Refuses what would let something of a client leave but through the noised sum, or change who is sampled."""
-    check_accounting()
     check_range("dp_noise", privacy.noise, "noise")
     check_range("dp_delta", privacy.delta, "delta")
     check_range("dp_clip", privacy.clip, "clip")
+    check_delta(privacy.delta, len(sim.data.parts))
     for broken, what in _leaks(sim):
         if broken:
             raise ValueError(f"differential privacy with {what}")
+    check_accounting()  # last: what is wrong is told before what is not installed
 
 
 def _leaks(sim: Simulation) -> list[tuple[bool, str]]:

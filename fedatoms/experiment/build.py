@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -109,7 +110,7 @@ def assemble(
         fraction=experiment.fraction,
         sampling=one_of(SAMPLINGS, experiment.sampling, "sampling"),
         failures=experiment.failures,
-        privacy=privacy_of(experiment),
+        privacy=privacy_of(experiment, noise=1.0),  # its own is found once all else is right
         uploads=one_of(UPLOADS, experiment.uploads, "uploads"),
         score=scored_models(experiment, means=method.uploads_models),
         seed=experiment.seed,
@@ -121,6 +122,8 @@ def assemble(
         folder=folder,
         head=experiment.head or None,
     )
+    if sim.privacy is not None:
+        sim = replace(sim, privacy=privacy_of(experiment))
     if fixed := fixed_groups(experiment):
         sim = hold_fixed(sim, fixed)
     check_rounds(sim)

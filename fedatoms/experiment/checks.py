@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
+from fedatoms.core.accounting import check_delta
 from fedatoms.core.lookup import article
 from fedatoms.core.options import CHOICES, check_numbers, one_of
 from fedatoms.experiment.fields import Experiment
@@ -76,13 +77,25 @@ def _check_privacy(experiment: Experiment) -> None:
     if experiment.dp_epsilon is not None and experiment.dp_noise is not None:
         both = f"dp_epsilon={experiment.dp_epsilon} and dp_noise={experiment.dp_noise}"
         raise ValueError(f"{both}: the one gives the other. Leave one out.")
-    if clip_text(experiment.dp_clip) != Experiment.dp_clip and not is_private(experiment):
-        clip = experiment.dp_clip
-        raise ValueError(f"dp_clip={clip} without noise protects nobody. Add dp_epsilon=8 or dp_noise=1.")
-    if is_private(experiment) and watchers_of(experiment):
-        seen = ",".join(watchers_of(experiment))
+    clip, delta = clip_text(experiment.dp_clip), experiment.dp_delta
+    for given, usual, name in ((clip, Experiment.dp_clip, "dp_clip"), (delta, Experiment.dp_delta, "dp_delta")):
+        if given != usual and not is_private(experiment):
+            raise ValueError(f"{name}={given} without noise protects nobody. Add dp_epsilon=8 or dp_noise=1.")
+    if is_private(experiment):
+        _check_private(experiment)
+
+
+def _check_private(experiment: Experiment) -> None:
+    """Refuses what a private run cannot have, as far as text can tell."""
+    check_delta(experiment.dp_delta, experiment.clients, "dp_delta")
+    if seen := ",".join(watchers_of(experiment)):
         raise ValueError(
             f"watch={seen}: the end of a private round tells how many took part. Leave one of the two out."
+        )
+    if experiment.deterministic:
+        raise ValueError(
+            "deterministic=True: who takes part in a private round, and its noise, come from the operating system, so "
+            "no run of it can be repeated. Leave one of the two out."
         )
 
 

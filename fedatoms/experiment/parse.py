@@ -7,6 +7,7 @@ from fedatoms.core.options import (
     ATTACKS,
     GLOBAL_MODELS,
     GROUPS,
+    MERE_ATTACKS,
     MODELS_SCORED,
     TRAINED_GROUPS,
     WATCHERS,
@@ -47,13 +48,14 @@ def clip_text(clip: str | float) -> str:
     >>> clip_text(1), clip_text("0.50"), clip_text("adaptive")
     ('1', '0.5', 'adaptive')
     """
+    if clip == ADAPTIVE:
+        return ADAPTIVE
     try:
         norm = float(clip)
     except ValueError:
-        norm = 0.0
-    if clip != ADAPTIVE and not range_of("dp_clip").holds(norm):
-        raise ValueError(f"dp_clip={clip} is neither a positive number nor {ADAPTIVE}. Use for example 1.")
-    return ADAPTIVE if clip == ADAPTIVE else repr(norm).removesuffix(".0")
+        raise ValueError(f"dp_clip={clip} is neither a number nor {ADAPTIVE}. Use for example 1.") from None
+    check_range("dp_clip", norm)
+    return repr(norm).removesuffix(".0")
 
 
 def is_private(experiment: Experiment) -> bool:
@@ -138,10 +140,18 @@ def attack_of(experiment: Experiment) -> tuple[AttackName, float, float | None] 
         share = None
     if share is None or len(numbers) > 2:
         raise ValueError(f"attack={experiment.attack} is no name, share and strength. Use for example {name}:0.2.")
-    check_range("attack share", share, f"attack {name}: share")
+    _check_part("share", share, f"{name}:0.2", experiment.attack)
+    if strength is not None and kind in MERE_ATTACKS:
+        raise ValueError(f"attack={experiment.attack}: {name} has no strength. Use {name}:{numbers[0]}.")
     if strength is not None:
-        check_range("attack strength", strength, f"attack {name}: strength")
+        _check_part("strength", strength, f"{name}:{numbers[0]}:9", experiment.attack)
     return kind, share, strength
+
+
+def _check_part(part: str, number: float, use: str, attack: str) -> None:
+    valid = range_of(f"attack {part}")
+    if not valid.holds(number):
+        raise ValueError(f"attack={attack}: a {part} of {number:g} is {valid.broken(number)}. Use for example {use}.")
 
 
 def made_by_caller(experiment: Experiment) -> bool:

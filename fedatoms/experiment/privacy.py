@@ -6,8 +6,8 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.parse import ADAPTIVE, clip_text, is_private
 
 
-def privacy_of(experiment: Experiment) -> Privacy | None:
-    """Returns the differential privacy of an experiment; None if it asks for none.
+def privacy_of(experiment: Experiment, noise: float | None = None) -> Privacy | None:
+    """Returns the differential privacy of an experiment, or with another noise; None if it asks for none.
 
     >>> privacy_of(Experiment()), privacy_of(Experiment(dp_noise=2.0, dp_clip=0.5)).clip
     (None, 0.5)
@@ -16,7 +16,7 @@ def privacy_of(experiment: Experiment) -> Privacy | None:
         return None
     clip, delta = clip_text(experiment.dp_clip), experiment.dp_delta
     adaptive = clip == ADAPTIVE
-    return Privacy(_noise_of(experiment), FIRST_CLIP if adaptive else float(clip), adaptive, delta)
+    return Privacy(noise or _noise_of(experiment), FIRST_CLIP if adaptive else float(clip), adaptive, delta)
 
 
 def _noise_of(experiment: Experiment) -> float:

@@ -14,7 +14,7 @@ from fedatoms.core.ledger import Bytes
 from fedatoms.core.records import FORMAT, fit, read_record, sealed
 from fedatoms.core.trees import Memory
 from fedatoms.engine import server as server_side
-from fedatoms.engine.round import aggregate, keeps_uploads, lacked_by, message_to
+from fedatoms.engine.round import aggregate, lacked_by, message_to
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
 from fedatoms.engine.uploads import keep
@@ -48,7 +48,7 @@ def take_in(runtime: Runtime, known: ServerState, answers: Mapping[int, Answer])
     present, total, uniform = sorted(answers), server_side.NOTHING_YET, runtime.sim.algorithm.weighting == "uniform"
     for client in present:
         block = {kind: trees.lead(tree) for kind, tree in answers[client].upload.items()}
-        gather = partial(keep, [client]) if keeps_uploads(runtime.sim) else server_side.gather
+        gather = partial(keep, [client]) if runtime.sim.keeps_uploads else server_side.gather
         total = gather(total, block, torch.tensor([1.0 if uniform else float(answers[client].samples)]))
     state = aggregate(runtime, known.state, present, total)
     return known._replace(state=state, base={**known.base, **dict.fromkeys(present, known.state.round + 1)})

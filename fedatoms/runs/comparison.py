@@ -49,7 +49,7 @@ class Line(NamedTuple):
     personal: dict[str, Spread]  # of clients' own models, as in a result; empty if there are none
     bytes_up: float
     bytes_down: float
-    seconds: float
+    seconds: float | None  # None: withheld, in one of its runs
     target: float  # the best score that every run of the comparison reaches
     rounds_to_target: float
     seeds: int
@@ -203,13 +203,18 @@ def _line(label: str, group: list[Result], first: list[Result], aim: tuple[str, 
         personal=_personal([result.personal or {} for result in group]),
         bytes_up=statistics.mean(ledger.total(result.bytes_up) for result in group),
         bytes_down=statistics.mean(ledger.total(result.bytes_down) for result in group),
-        seconds=statistics.mean(result.own_seconds for result in group),
+        seconds=_mean_seconds(group),
         target=target,
         rounds_to_target=statistics.mean(reached),
         seeds=len(group),
         results=group,
         gains=_gains(group, first, pooled),
     )
+
+
+def _mean_seconds(group: list[Result]) -> float | None:
+    known = [seconds for result in group if (seconds := result.own_seconds) is not None]
+    return statistics.mean(known) if len(known) == len(group) else None
 
 
 def _gains(group: list[Result], first: list[Result], pooled: Pools) -> dict[str, Gain | None]:

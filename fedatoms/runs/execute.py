@@ -78,8 +78,8 @@ def run(
     _check_experiment(experiment)
     experiment = pinned(experiment)
     folder, engine = run_folder(experiment), engine or Engine()
-    check_watchers(experiment)
     sim = engine.simulation(experiment, folder / CLIENTS)  # bad input fails here: nothing is written
+    check_watchers(experiment)
     with locked(folder, engine.if_locked):
         if (found := known()) is not None:
             return found
@@ -113,8 +113,8 @@ def resume(
     new = _changed(folder, changes)
     if engine.rounds is rounds and new.aggregation != load_run(folder).aggregation:
         raise ValueError(f"aggregation={new.aggregation}: a run of two rules is of neither. Start a run of its own.")
-    check_watchers(new)
     sim = engine.simulation(new, folder / CLIENTS)
+    check_watchers(new)
     with locked(folder, engine.if_locked):
         if (found := known()) is not None:
             return found
@@ -205,7 +205,7 @@ def _finish(run: _Run, loaded: Loaded, seal: int) -> Result:
         result = result_of(
             experiment,
             folder,
-            seconds=0.0 if runtime.sim.privacy else time.perf_counter() - began,  # it would tell the cohorts' sizes
+            seconds=None if runtime.sim.privacy else time.perf_counter() - began,
             parameters=sum(leaf.numel() for leaf in runtime.network.parameters.values()),
             provenance=provenance_of(runtime.sim.device, engine.peers.size, engine.abreast()),
         )

@@ -39,8 +39,8 @@ class Result:
     scores: dict[str, Summary]
     bytes_up: dict[str, int]
     bytes_down: dict[str, int]
-    seconds: float
-    seconds_per_round: float
+    seconds: float | None  # None: withheld, as it would tell the cohorts' sizes (differential privacy)
+    seconds_per_round: float | None
     parameters: int
     provenance: dict[str, object]
     folder: Path
@@ -51,10 +51,12 @@ class Result:
     metric: Scale = ACCURACY  # what the scores are numbers of
 
     @property
-    def own_seconds(self) -> float:
-        """Its share of the time of all runs whose clients were trained in one block with its own."""
+    def own_seconds(self) -> float | None:
+        """Its share of the time of all runs whose clients were trained in one block with its own; None if withheld."""
         abreast = self.provenance.get("abreast", 1)
-        return self.seconds / abreast if isinstance(abreast, int) and abreast > 0 else self.seconds
+        if self.seconds is None or not isinstance(abreast, int) or abreast < 1:
+            return self.seconds
+        return self.seconds / abreast
 
     @property
     def accuracy(self) -> dict[str, Summary]:
@@ -102,10 +104,11 @@ def score_curves(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
 
 
 def result_of(
-    experiment: Experiment, folder: Path, *, seconds: float, parameters: int, provenance: dict[str, object]
+    experiment: Experiment, folder: Path, *, seconds: float | None, parameters: int, provenance: dict[str, object]
 ) -> Result:
     """Summarises the rounds of a run."""
     rows = _some_rounds(folder)
+    times = [row["seconds"] for row in rows if row["seconds"] is not None]
     return Result(
         experiment=experiment,
         scores=summarise(rows),
@@ -113,7 +116,7 @@ def result_of(
         bytes_up=ledger.add(*(row["up"] for row in rows)),
         bytes_down=ledger.add(*(row["down"] for row in rows)),
         seconds=seconds,
-        seconds_per_round=statistics.median(row["seconds"] for row in rows),
+        seconds_per_round=statistics.median(times) if times else None,
         parameters=parameters,
         provenance=provenance,
         folder=folder,
@@ -222,8 +225,8 @@ class _FileRest(TypedDict):
     experiment: dict[str, object]
     bytes_up: dict[str, Count]
     bytes_down: dict[str, Count]
-    seconds: Seconds
-    seconds_per_round: Seconds
+    seconds: Seconds | None
+    seconds_per_round: Seconds | None
     parameters: Count
     provenance: dict[str, object]
     model_sha256: NotRequired[SHA256 | None]

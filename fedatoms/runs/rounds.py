@@ -53,7 +53,7 @@ class Row(TypedDict):
     failed: Count
     up: dict[str, Count]
     down: dict[str, Count]
-    seconds: Seconds
+    seconds: Seconds | None  # None: withheld
     scores: dict[str, ScoreRow]
     metric: NotRequired[ScaleRecord]
 
@@ -82,7 +82,7 @@ def row_of(progress: Progress) -> Row:
     loss = progress.record.loss if math.isfinite(progress.record.loss) else None
     others = [score.scale.record() for score in progress.scores.values() if not score.scale.is_accuracy]
     metric = {"metric": others[0]} if others else {}
-    withheld = {"seconds": 0.0} if "privacy" in extra else {}  # they tell the size of the cohort
+    withheld = {"seconds": None} if "privacy" in extra else {}  # they tell the size of the cohort
     return cast(Row, {**record, **extra, **withheld, "loss": loss, "scores": scores, **metric})
 
 

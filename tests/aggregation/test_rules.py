@@ -175,7 +175,12 @@ def identical_trees(a: Params, b: Params) -> bool:
 WRONG = {
     "medain": "unknown aggregation 'medain'. Did you mean 'median'?",
     "trimmed:0.5": "aggregation=trimmed:0.5: parameter=0.5 is not in [0, 0.5). Use for example trimmed:0.2.",
-    "trimmed:many": "aggregation=trimmed:many: 'many' is not a number. Use for example trimmed:0.2",
+    "trimmed:many": "aggregation=trimmed:many: 'many' is not a number. Use for example trimmed:0.2.",
+    "multi-krum:": "aggregation=multi-krum:: '' is not a number. Use for example multi-krum:1.",
+    "krum:-1": "aggregation=krum:-1: parameter=-1 is less than 1: who expects no liar can take the mean.",
+    "nearest-mixing:0": "aggregation=nearest-mixing:0: parameter=0 is less than 1: who expects no liar",
+    "krums:1": "unknown aggregation 'krums'. Did you mean 'krum'?",
+    "median:": "aggregation=median:: '' is not a number. Use median.",
     "krum:1.5": "aggregation=krum:1.5: parameter=1.5 is not a whole number. Use for example krum:1.",
     "median:2": "aggregation=median:2: parameter=2, but median has none.",
     "norm-bound:0": "aggregation=norm-bound:0: parameter=0 is not a positive number. Use for example norm-bound:1.",

@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "all models": ({"aggregation": aggregation("median"), "score": ("all",)}, "an aggregation rule does not reach it"),
     "features": ({"attack": Attack("noise", 0.2), "personal": personal("fedpac"), "algorithm": algorithm("fedavg"),
                   "score": ("server",)}, "an attack does not reach them"),
-    "a share": ({"attack": Attack("noise", 1.0)}, "attack share=1.0 is not in (0, 1)"),
+    "a share": ({"attack": Attack("noise", 1.0)}, "attack.share=1.0 is not in (0, 1)"),
     "everybody": ({"attack": Attack("noise", 0.95)}, "all 6 clients would be malicious"),
     "a name": ({"attack": Attack("nois", 0.2)}, "unknown attack 'nois'. Did you mean 'noise'?"),
     "no rule": ({"aggregation": "median"}, "is not an aggregation rule. Use fedatoms.aggregation.median()"),

@@ -319,6 +319,9 @@ def test_a_gpus_block_is_measured_in_one_step_of_one_client(monkeypatch: pytest.
     fits = room(learner, heard, job)
     assert fits == that_fit(1_500_000, step=10_000, held=twice + velocity + plan) and 1 < fits < blocks.MOST
     assert shapes == [(1, 1)]
+    kept = 1_000_000  # by a rule, until the end of the round
+    assert room(learner, heard, job, kept) == that_fit(500_000, step=10_000, held=twice + velocity + plan) < fits
+    assert room(learner, heard, job, 10**9) == 1
 
 
 def test_a_client_whose_step_does_not_fit_is_a_block_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

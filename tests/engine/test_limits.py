@@ -12,8 +12,10 @@ import torch
 from support.small import clients_of, small_net
 from torch import nn
 
+from fedatoms.aggregation import aggregation
 from fedatoms.algorithms import algorithm
 from fedatoms.engine import limits
+from fedatoms.engine.attacks import Attack
 from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.limits import check_device, check_memory, needs_of
 from fedatoms.engine.loop import train
@@ -121,6 +123,22 @@ def test_what_a_run_needs_grows_with_what_it_keeps() -> None:
     assert needs_of(small(map="vectorised"))["clients in training"] > 2 * plain["clients in training"]
     usual, wide = (needs_of(small(training=Training(batch_size=size)))["batches"] for size in (1, 1000))
     assert usual == 26 * (5 + 7 + 9) and wide == 26 * 3000
+
+
+def test_what_a_rule_or_an_attack_keeps_is_counted() -> None:
+    model = sum(leaf.numel() * leaf.element_size() for leaf in small_net().parameters())
+    for changes in ({"aggregation": aggregation("median")}, {"attack": Attack("noise", 0.3)}):
+        kept = needs_of(small(score=("server",), **changes))["kept uploads"]
+        assert kept == 2 * model  # of three clients, while the last one trains
+    assert needs_of(small(score=("server",)))["kept uploads"] == 0
+
+
+def test_a_round_whose_uploads_cannot_be_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = Simulation(small_net(), clients_of((2,) * 100), score=("server",))
+    monkeypatch.setattr(limits, "available", lambda: 10**5)
+    train(many, 1)
+    with pytest.raises(ValueError, match=r"most of it for kept uploads.*aggregation=mean alone keeps none"):
+        train(dataclasses.replace(many, aggregation=aggregation("median")), 1)
 
 
 @pytest.mark.parametrize("name", ["none", "fedrep", "ditto", "local"])

@@ -51,7 +51,7 @@ DAMAGE: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     "an empty object": (lambda lines: [*lines[:2], "{}\n", *lines[3:]], "line 3: object missing required field round"),
     "a list": (lambda lines: [*lines[:2], "[]\n", *lines[3:]], "line 3: expected object, got array"),
     "no scores": (field("scores", None), "line 3: scores: expected object, got null"),
-    "seconds of text": (field("seconds", "x"), "line 3: seconds: expected float, got str"),
+    "seconds of text": (field("seconds", "x"), "line 3: seconds: expected float \\| null, got str"),
     "seconds of nan": (field("seconds", float("nan")), "line 3 holds NaN, which is not a number of JSON"),
     "an accuracy of 101": (
         field("scores", {"server": {"accuracy": 101.0}}),

@@ -138,8 +138,12 @@ def test_what_is_written_holds_nothing_of_a_client(tmp_path: Path) -> None:
     run(replace(PRIVATE, out=str(tmp_path), client_state="disk"))
     folder = tmp_path / "private"
     for row in read_rounds(folder):
-        assert row["loss"] is None and row["clients"] == 4 and not row["seconds"] and set(row["scores"]) == {"server"}
-    assert not [*(folder / "checkpoint" / "clients").glob("*")] and not read_result(folder).seconds
+        assert (
+            row["loss"] is None and row["clients"] == 4 and row["seconds"] is None and set(row["scores"]) == {"server"}
+        )
+    assert not [*(folder / "checkpoint" / "clients").glob("*")]
+    result = read_result(folder)
+    assert result.seconds is None and result.seconds_per_round is None
 
 
 @pytest.mark.parametrize("rounds_said", [None, 3])
@@ -179,8 +183,13 @@ def test_more_rounds_cost_more_or_are_refused(tmp_path: Path) -> None:
     [
         ({"dp_epsilon": 8.0}, "the one gives the other. Leave one out"),
         ({"dp_noise": None, "dp_clip": 0.5}, r"dp_clip=0.5 without noise protects nobody. Add dp_epsilon=8"),
-        ({"dp_clip": "adaptiv"}, "dp_clip=adaptiv is neither a positive number nor adaptive. Use for example 1"),
-        ({"dp_clip": -1.0}, "dp_clip=-1.0 is neither"),
+        ({"dp_clip": "adaptiv"}, "dp_clip=adaptiv is neither a number nor adaptive. Use for example 1"),
+        ({"dp_clip": -1.0}, "dp_clip=-1.0 is less than 1e-06: a shorter update is lost in rounding. Use for example 1"),
+        ({"dp_clip": "1e300"}, r"dp_clip=1e\+300 is more than 1e6. Use for example 1"),
+        ({"dp_clip": "nan"}, "dp_clip=nan is not"),
+        ({"dp_delta": 0.05}, "dp_delta=0.05 is not below 1/20, one in the number of clients"),
+        ({"dp_noise": None, "dp_delta": 1e-6}, "dp_delta=1e-06 without noise protects nobody. Add dp_epsilon=8"),
+        ({"deterministic": True}, "come from the operating system, so no run of it can be repeated"),
         ({"dp_noise": 0.0}, "dp_noise=0.0 is less than 0.1. Use for example 1"),
     ],
 )

@@ -77,8 +77,11 @@ def even_blocks(sampled: int, fits: int) -> int:
     return -(-sampled // blocks)
 
 
-def room(learner: Learner, broadcast: Server, job: Job) -> int:
-    """Returns how many clients fit into a GPU's free memory, at most ``MOST``, by training one for one step."""
+def room(learner: Learner, broadcast: Server, job: Job, beside: int = 0) -> int:
+    """Returns how many clients fit into a GPU's free memory, at most ``MOST``, by training one for one step.
+
+    ``beside`` is what the round will need there for other things, in bytes.
+    """
     device = learner.data.y.device
     try:
         step = _peak_of_a_step(learner, broadcast, job)
@@ -87,7 +90,7 @@ def room(learner: Learner, broadcast: Server, job: Job) -> int:
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     leaves = pytree.tree_leaves((job, begin(learner, job)))
     held = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
-    return that_fit(torch.cuda.mem_get_info(device)[0] + unused, step, held)
+    return that_fit(max(torch.cuda.mem_get_info(device)[0] + unused - beside, 0), step, held)
 
 
 def that_fit(free: int, step: int, held: int) -> int:

@@ -146,7 +146,8 @@ def _cost(base: Entry, found: Versus, place: Standings) -> str:
 
 
 def _spent(one: Reached) -> str:
-    return f"**{amount(one.sent)}** and **{duration(one.seconds)}** ({counted(round(one.rounds), 'round')})"
+    seconds = "" if one.seconds is None else f" and **{duration(one.seconds)}**"
+    return f"**{amount(one.sent)}**{seconds} ({counted(round(one.rounds), 'round')})"
 
 
 def _atoms(groups: Sequence[Group]) -> str:

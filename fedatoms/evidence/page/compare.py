@@ -151,11 +151,13 @@ def _cells(mine: Entry, base: Entry, place: Standings, found: Versus) -> list[Ce
 
 
 def _reached(cost: Reached | None, value: float | None, write: Callable[[float], str]) -> Cell:
-    if cost is None or value is None:
+    if cost is None:
         return number(None, none="")
     if cost.never:
         few = f" ({cost.never} of {cost.seeds})" if cost.never < cost.seeds else ""
         return Cell(f"never{few}", "", "number quiet")
+    if value is None:
+        return number(None, none="withheld")
     return Cell(write(value), repr(float(value)), "number")
 
 

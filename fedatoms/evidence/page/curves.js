@@ -15,8 +15,8 @@ function at(xs, ys, x) { // linear between two points; null outside
 }
 function lineOf(setting, n, model) {
   const found = numbers.values[data.curves.indexOf(setting)][n], band = found.models[model];
-  if (!band) return null;
   const axis = find("curve-axis").value, count = Number(find("curve-smooth").value);
+  if (!band || (axis !== "rounds" && !found[axis].length)) return null; // seconds may be withheld
   const until = new Map(found.rounds.map((round, k) => [round, axis === "rounds" ? round : found[axis][k] / (axis === "bytes" ? 1e9 : 1)]));
   const x = band.x.map((round) => axis === "rounds" ? round : until.get(round) ?? null);
   const part = (values) => values && smoothed(values, count);

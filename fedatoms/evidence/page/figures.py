@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
@@ -121,7 +122,8 @@ def _values(group: Group) -> Json:
     runs = [run for run in group.runs if run.rows]
     models = _models(group, runs)
     rounds = [row["round"] + 1 for row in runs[0].rows if row["scores"]]
-    return {"models": models, "rounds": rounds, "bytes": _until(runs, _sent), "seconds": _until(runs, _seconds)}
+    seconds = _until(runs, attrgetter("seconds")) if all(run.seconds for run in runs) else []  # withheld
+    return {"models": models, "rounds": rounds, "bytes": _until(runs, _sent), "seconds": seconds}
 
 
 def _models(group: Group, runs: Sequence[Run]) -> dict[str, Json]:
@@ -138,11 +140,6 @@ def _until(runs: Sequence[Run], spent: Callable[[Run], list[float]]) -> list[flo
 
 def _sent(run: Run) -> list[float]:
     return [total(row["up"]) + total(row["down"]) for row in run.rows]
-
-
-def _seconds(run: Run) -> list[float]:
-    share = run.result.own_seconds / run.result.seconds if run.result.seconds else 1.0
-    return [share * row["seconds"] for row in run.rows]
 
 
 def _band(seeds: Sequence[list[tuple[int, float]]], metric: Scale) -> Json:

@@ -49,7 +49,7 @@ function card(run) {
 }
 function row(run) {
   const line = part("tr");
-  const cells = [[run.name, "wide"], [run.state, `state ${kinds[run.state] || "quiet"}`], [`${run.done} of ${run.rounds ?? "?"}`, "number"], [digits(run.loss), "number"], [scores(run)], [size(run.up), "number"], [size(run.down), "number"], [String(run.failed), "number"], [spread(run)], [digits(run.seconds), "number"], [run.where, "wide"], [run.folder, "path"]];
+  const cells = [[run.name, "wide"], [run.state, `state ${kinds[run.state] || "quiet"}`], [`${run.done} of ${run.rounds ?? "?"}`, "number"], [digits(run.loss), "number"], [scores(run)], [size(run.up), "number"], [size(run.down), "number"], [String(run.failed), "number"], [spread(run)], [run.seconds === null ? "withheld" : digits(run.seconds), "number"], [run.where, "wide"], [run.folder, "path"]];
   line.append(...cells.map(([text, kind]) => part("td", text, kind || "")));
   return line;
 }

@@ -43,12 +43,17 @@ def values(each: Progress) -> Json:
         "failed": sum(row["failed"] for row in each.rows),
         "up": up,
         "down": down,
-        "seconds": short(sum(row["seconds"] for row in each.rows)),
+        "seconds": _seconds(each),
         "metric": {"name": metric.name, "unit": metric.unit},
         "scores": last_parts(each.rows),
         "look": {"colour": colour_of(each.experiment), "dash": dash_of(each.experiment)} if each.experiment else {},
         "curves": _curves(each) if each.state in CURVES else {},
     }
+
+
+def _seconds(each: Progress) -> float | None:
+    known = [seconds for row in each.rows if (seconds := row["seconds"]) is not None]
+    return short(sum(known)) if len(known) == len(each.rows) else None  # withheld
 
 
 def _curves(each: Progress) -> dict[str, list[tuple[float, float]]]:

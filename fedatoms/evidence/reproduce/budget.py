@@ -95,7 +95,8 @@ def took(results: Iterable[Result], device: str) -> list[Took]:
     """
     ours = [one for one in results if one.provenance.get("device") == device]
     ours = sorted(ours, key=lambda one: str(one.provenance.get("time")))
-    return [Took(Job("", (one.experiment,)), one.own_seconds) for one in ours]
+    known = [(one.experiment, one.own_seconds) for one in ours]
+    return [Took(Job("", (experiment,)), seconds) for experiment, seconds in known if seconds is not None]
 
 
 def informed(limit: Limit, settings: Reproduce, jobs: Iterable[Job], results: Iterable[Result]) -> Limit:

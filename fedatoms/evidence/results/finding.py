@@ -47,6 +47,14 @@ class Run:
         """The run's folder, as found."""
         return self.result.folder.as_posix()
 
+    @property
+    def seconds(self) -> list[float]:
+        """Its own seconds of each round; none if they are withheld."""
+        whole, own = self.result.seconds, self.result.own_seconds
+        share = own / whole if whole and own else 1.0
+        known = [seconds for row in self.rows if (seconds := row["seconds"]) is not None]
+        return [share * seconds for seconds in known] if len(known) == len(self.rows) else []
+
 
 class FoundMeasure(NamedTuple):
     """A measure with its checked values, and its folder."""

@@ -32,11 +32,14 @@ class Track(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Rounds, bytes both ways and seconds to a score, means over seeds; ``never`` counts those that do not reach it."""
+    """Rounds, bytes both ways and seconds to a score, means over seeds; ``never`` counts those that do not reach it.
+
+    ``seconds`` is None where a run withholds them.
+    """
 
     rounds: float
     sent: float
-    seconds: float
+    seconds: float | None
     never: int
     seeds: int
 
@@ -139,13 +142,13 @@ def _tracks(group: Group) -> dict[str, dict[int, Track]]:
 
 
 def _track(run: Run, model: str, metric: Scale) -> Track:
-    share = run.result.own_seconds / run.result.seconds if run.result.seconds else 1.0
     sent = list(accumulate(total(row["up"]) + total(row["down"]) for row in run.rows))
-    seconds = list(accumulate(share * row["seconds"] for row in run.rows))
+    seconds = list(accumulate(run.seconds))
     found = [(t, _score(row["scores"].get(model), metric)) for t, row in enumerate(run.rows)]
     scored = [(t, value) for t, value in found if value is not None]
     best = list(accumulate((value for _, value in scored), max if metric.higher else min))
-    return Track([t + 1 for t, _ in scored], best, [sent[t] for t, _ in scored], [seconds[t] for t, _ in scored])
+    until = [seconds[t] for t, _ in scored] if seconds else []
+    return Track([t + 1 for t, _ in scored], best, [sent[t] for t, _ in scored], until)
 
 
 def _score(found: Mapping[str, object] | None, metric: Scale) -> float | None:
@@ -162,10 +165,10 @@ def _reached(
     places = [bisect_left([sign * x for x in tracks[s].best], sign * targets[s] - ROUNDING) for s in seeds]
     never = sum(place == len(tracks[seed].best) for place, seed in zip(places, seeds, strict=True))
     ends = [(tracks[s], min(place, len(tracks[s].best) - 1)) for place, s in zip(places, seeds, strict=True)]
-    rounds, sent, seconds = (
-        statistics.fmean(column[place] for column, place in some)
-        for some in zip(*([(t.rounds, n), (t.sent, n), (t.seconds, n)] for t, n in ends), strict=True)
-    )
+    rounds = statistics.fmean(track.rounds[place] for track, place in ends)
+    sent = statistics.fmean(track.sent[place] for track, place in ends)
+    known = all(track.seconds for track, _ in ends)
+    seconds = statistics.fmean(track.seconds[place] for track, place in ends) if known else None
     return Reached(rounds, sent, seconds, never, len(seeds))
 
 
