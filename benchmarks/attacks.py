@@ -35,7 +35,7 @@ PAGE = ROOT / "docs" / "robustness.md"
 FIVE = Experiment(clients=5, fraction=1.0, epochs=1, lr_decay=1.0, score="server", dirichlet=0.3)
 SETTINGS = {
     "digits": replace(FIVE, batch_size=80, lr=0.2, rounds=20, device="cpu", threads=1),
-    "cifar10": replace(FIVE, dataset="cifar10", model="lenet", batch_size=100, lr=0.1, rounds=30),
+    "cifar10": replace(FIVE, dataset="cifar10", model="lenet", batch_size=100, lr=0.1, rounds=20),
 }
 NOT_IID = "dirichlet"
 CASES: dict[str, tuple[str, str]] = {  # partition and attack

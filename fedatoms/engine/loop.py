@@ -22,7 +22,7 @@ from fedatoms.engine.evaluation import Score, evaluate
 from fedatoms.engine.limits import check_machine
 from fedatoms.engine.peers import will_stop
 from fedatoms.engine.private_round import advance_privately, memory_of
-from fedatoms.engine.round import advance, keeps_uploads, launch, settle
+from fedatoms.engine.round import advance, launch, settle
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation, check_simulation
 from fedatoms.engine.state import Launched, Record, State
@@ -119,7 +119,7 @@ def runs_ahead(runtime: Runtime) -> bool:
     """Returns whether a round can be launched before the last one is settled: nothing in it waits for the device."""
     sim = runtime.sim
     alone = runtime.pause is None and runtime.peers.size == 1 and sim.privacy is None
-    waits = keeps_uploads(sim) or sim.personal.collaboration is not None or sim.data.lazy is not None
+    waits = sim.keeps_uploads or sim.personal.collaboration is not None or sim.data.lazy is not None
     return sim.device.startswith("cuda") and sim.client_state == "device" and alone and not waits
 
 
