@@ -85,9 +85,15 @@ def resnet18(atoms: int | None) -> Simulation:
 CASES: dict[str, tuple[str, Callable[[], Simulation], int, int, int]] = {
     "lenet-bf16": ("LeNet with 9 atoms, 10 x 50, bf16", lambda: lenet("bf16"), 1, 50, 20),
     "resnet18": ("ResNet-18, 10 x 20 of 64 pixels, bf16", lambda: resnet18(None), 1, 10, 10),
-    "resnet18-atoms": ("the same with 9 atoms", lambda: resnet18(9), 1, 10, 10),
+    "resnet18-atoms": ("ResNet-18 with 9 atoms, 10 x 20 of 64 pixels, bf16", lambda: resnet18(9), 1, 10, 10),
     "lenet-1": ("LeNet with 9 atoms, 100 x 50, tf32", lambda: lenet("tf32", 100), 1, 50, 4),
-    "lenet-2": ("the same, two processes share the card", lambda: lenet("tf32", 100), 2, 50, 4),
+    "lenet-2": (
+        "LeNet with 9 atoms, 100 x 50, tf32, two processes that share the card",
+        lambda: lenet("tf32", 100),
+        2,
+        50,
+        4,
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from fedatoms.bench.results import Results, joined, read
 from fedatoms.bench.standings import lead
 
 ROOT = Path(__file__).parent.parent
-RESULTS = [ROOT / "benchmarks" / "results" / name for name in ("h200.json", "h200-pfl.json")]
+RESULTS = [ROOT / "benchmarks" / "results" / name for name in ("h200.json", "h200-parts.json", "h200-pfl.json")]
 PAGE, PICTURE = ROOT / "docs" / "performance.md", ROOT / "docs" / "performance.png"
 
 

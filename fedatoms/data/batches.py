@@ -71,10 +71,12 @@ def plan(
     draws = generator(seed, "batches", client, round, *([phase] if phase else []))
     order = torch.stack([torch.randperm(len(part), generator=draws) for _ in range(epochs)])
     key = torch.randint(2**63 - 1, (), generator=draws)
-    missing = -len(part) % batch_size
-    rows = pad_tensor(part[order], (0, missing)).view(-1, batch_size)
-    real = pad_tensor(torch.ones_like(order, dtype=torch.bool), (0, missing)).view(-1, batch_size)
-    return _pad_with_first(Plan(rows, real, *_draw_augmentation(rows.shape, recipe, draws), key))
+    rows, real = part[order], torch.ones_like(order, dtype=torch.bool)
+    if missing := -len(part) % batch_size:
+        rows, real = (pad_tensor(leaf, (0, missing)) for leaf in (rows, real))
+    rows, real = rows.view(-1, batch_size), real.view(-1, batch_size)
+    drawn = Plan(rows, real, *_draw_augmentation(rows.shape, recipe, draws), key)
+    return _pad_with_first(drawn) if missing else drawn
 
 
 def pad_steps(plans: Sequence[Plan], steps: int = 0) -> Plan:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, partial
 from typing import TypeVar
 
@@ -120,7 +120,7 @@ def train_own(
     """Trains the personal parameters of some clients, each on its own data, and returns the state that has them."""
     learner, own = _learner(runtime, state, phase), runtime.layout.own
     broadcast = Server(trees.restrict(state.server.params, learner.travelling), {})
-    jobs = (_job(runtime, state, client, phase, place) for client in clients)
+    jobs = _jobs(runtime, state, clients, phase, place)
     waiting, rows, traces = iter(clients), {}, []
     for reply in runtime.map_clients(learner, broadcast, (job._replace(memory={}) for job in jobs)):
         block = [next(waiting) for _ in reply.steps]
@@ -138,7 +138,7 @@ def train_shared(
     """Trains what is uploaded, and yields the clients of each block with their replies."""
     learner = _learner(runtime, state, phase)
     broadcast = server.broadcast(state.server, runtime.sim.algorithm, learner.travelling)
-    jobs = (_job(runtime, state, client, phase, place=0) for client in present)
+    jobs: Iterable[Job] = _jobs(runtime, state, present, phase, place=0)
     if learner.align is not None:
         targets = (feature_exchange.targets_of(runtime, state, before[client]) for client in present)
         jobs = (job._replace(memory={**job.memory, **those}) for job, those in zip(jobs, targets, strict=True))
@@ -307,16 +307,20 @@ def _pulled(pull: float) -> Algorithm:
     return Algorithm(correct=proximal(pull)) if pull else Algorithm()
 
 
-def _job(runtime: Runtime, state: State, client: int, phase: Phase, place: int) -> Job:
+def _jobs(runtime: Runtime, state: State, clients: list[int], phase: Phase, place: int) -> Iterator[Job]:
+    """Yields what each client works on; what is the same for all is worked out once."""
     sim, layout, t = runtime.sim, runtime.layout, state.round
-    row, lacking, sent = row_of(runtime, state, client), lacked_by(runtime, state, client), travelling(runtime, t)
+    sent, shared = travelling(runtime, t), runtime.network.split(state.server.params)[0]
     names = [name for name in runtime.network.parameters if name in sent]  # in a fixed order: files have another
-    memory = {kind: {name: row.memory[kind][name] for name in names} for kind in sorted(row.memory)}
-    kept = row.own.keys() - layout.own
-    slow = {name: leaf for name, leaf in row.own.items() if name in kept and layout.labels[name] not in lacking}
-    own = trees.restrict(row.own, layout.own) if phase.view == "personal" else {}
-    batches = runtime.batches(client, t, phase.epochs or sim.training.epochs, place)
-    return Job({**runtime.network.split(state.server.params)[0], **slow, **own}, memory, batches)
+    epochs = phase.epochs or sim.training.epochs
+    for client in clients:
+        row, own = row_of(runtime, state, client), dict[str, Tensor]()
+        memory = {kind: {name: row.memory[kind][name] for name in names} for kind in sorted(row.memory)}
+        if row.own:
+            lacking = lacked_by(runtime, state, client)
+            own = {n: leaf for n, leaf in row.own.items() if n not in layout.own and layout.labels[n] not in lacking}
+            own |= trees.restrict(row.own, layout.own) if phase.view == "personal" else {}
+        yield Job({**shared, **own}, memory, runtime.batches(client, t, epochs, place))
 
 
 def _learner(runtime: Runtime, state: State, phase: Phase) -> Learner:

@@ -14,7 +14,7 @@ from fedatoms.engine import server as server_side
 from fedatoms.engine.client_round import Job, Learner, local_round, rate_of
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, every_round, fast_slow
 from fedatoms.engine.loop import begin
-from fedatoms.engine.round import _job, advance, select
+from fedatoms.engine.round import _jobs, advance, select
 from fedatoms.engine.runtime import layout_of, prepare
 from fedatoms.engine.spec import Simulation, batches_of, head_of
 from fedatoms.engine.training import Training
@@ -157,7 +157,7 @@ def test_what_a_client_kept_ends_with_the_servers_next_version() -> None:
     for t in range(2, 12):
         state = play(sim, t)
         for k in select(sim, t)[1]:
-            row, job = state.clients.rows.get(k), _job(prepare(sim), state, k, Phase(), 0)
+            row, job = state.clients.rows.get(k), next(_jobs(prepare(sim), state, [k], Phase(), 0))
             if row is not None and row.own:
                 stale = "rest" in server_side.lacking(state.versions, state.held[k])
                 source = state.server.params if stale else row.own

@@ -328,6 +328,7 @@ def test_a_result_is_what_its_rounds_say() -> None:
     assert files == read.keys() | {note.path for note in kept().left_out} and all(run.rows for run in read.values())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("read_once")
 def test_the_page_of_the_paper_shows_the_files() -> None:
     page, made = (RUNS / "README.md").read_text(), runpy.run_path(str(RUNS / "table.py"))

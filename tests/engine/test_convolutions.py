@@ -379,7 +379,17 @@ def test_what_is_not_finite_stays_so_in_float16() -> None:
     assert in_half(torch.zeros(3)).values.tolist() == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("shape", [(2, 16, 3, 9, 5), (3, 20, 7, 25, 3), (1, 64, 40, 6, 5), (2, 5, 2, 64, 8)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2, 5, 2, 64, 8),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ((2, 16, 3, 9, 5), (3, 20, 7, 25, 3), (1, 64, 40, 6, 5))
+        ),
+    ],
+    ids=str,
+)
 def test_the_kernels_compose_as_the_operators_do(shape: tuple[int, ...]) -> None:
     """By Triton's interpreter: filters, atoms and entries that fill no tile, more tiles of filters than parts."""
     pytest.importorskip("triton")

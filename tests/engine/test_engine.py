@@ -81,7 +81,16 @@ def test_padding_and_blocks_do_not_matter(sizes: list[int], batch: int, epochs: 
     assert difference(loop.server.params, fast.server.params) < 1e-10
 
 
-@pytest.mark.parametrize(("name", "atoms"), some_now(["resnet18", "resnet18-gn"], [None, 4]))
+@pytest.mark.parametrize(
+    ("name", "atoms"),
+    [
+        ("resnet18", 4),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("resnet18", None), ("resnet18-gn", None), ("resnet18-gn", 4))
+        ),
+    ],
+)
 def test_a_resnet_of_64_pixels_is_vectorised_as_it_is(name: str, atoms: int | None) -> None:
     """BatchNorm or GroupNorm, a strided stem and shortcuts; the smaller client's batch has a padded row."""
     draws = torch.Generator().manual_seed(0)

@@ -1,6 +1,7 @@
 """The compiled map: the same replies as the plain one, from buffers that are filled again in each round."""
 
 import gc
+import itertools
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.cases import some_now
 from support.small import all_scores, clients_of, difference, play, small_net
 from torch.fx import GraphModule
 
@@ -33,7 +33,16 @@ def agree(one: State, other: State) -> bool:
     return memories and difference(one.server.params, other.server.params) < 1e-10
 
 
-@pytest.mark.parametrize(("name", "block"), some_now(ALGORITHMS, [2, 5]))
+NOW = {("fedavg", 2), ("scaffold", 5), ("feddyn", 2), ("moon", 5)}
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [
+        pytest.param(*case, marks=() if case in NOW else pytest.mark.slow)
+        for case in itertools.product(ALGORITHMS, (2, 5))
+    ],
+)
 def test_buffers_and_idle_clients_do_not_matter(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler: blocks that are too long or too short, unequal clients, failures, fast and slow rounds."""
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)

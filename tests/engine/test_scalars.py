@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.cases import some_of
 from support.small import all_scores, clients_of, difference, identical, play, small_net
 from torch import Tensor, nn
 
@@ -130,7 +131,7 @@ def stop_after_two(progress: Progress) -> None:
         raise Stopped
 
 
-@pytest.mark.parametrize("place", ["device", "disk"])
+@pytest.mark.parametrize("place", some_of(["device", "disk"], "disk"))
 def test_a_run_with_a_scalar_is_kept_resumed_personalised_and_explained(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,6 +184,7 @@ def test_rounds_that_contradict_their_result_and_unfinished_runs_are_named(tmp_p
     assert zero.reason.startswith("damaged: not a whole experiment file: it lacks the fields")
 
 
+@pytest.mark.slow
 def test_the_csv_has_all_results_but_those_that_were_repeated(
     of_the_repository: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +396,7 @@ def test_without_an_explanation_the_page_says_what_to_type(tmp_path: Path) -> No
     assert "<code>fedatoms explain RUN</code> writes one" in page_of(tmp_path / "runs")
 
 
+@pytest.mark.slow
 def test_the_page_of_the_repository_shows_its_results(of_the_repository: Report) -> None:
     shown, now = (page.read_text() for page in (ROOT / "docs" / "report.html", of_the_repository.page))
     cells = r"<td.*?</td>"

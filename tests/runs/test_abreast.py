@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.cases import some_now, some_of
+from support.cases import some_of
 from support.signals import interruptible
 from support.small import all_scores, clients_of, difference, small_net
 from torch import nn
@@ -125,7 +125,13 @@ def test_three_seeds_in_one_block_are_three_runs(name: str) -> None:
         check_same(alone, shared)
 
 
-@pytest.mark.parametrize(("name", "size"), some_now(["fedavg", "feddc", "moon"], [5, 12]))
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("fedavg", 5),
+        *(pytest.param(name, size, marks=pytest.mark.slow) for name in ("feddc", "moon") for size in (5, 12)),
+    ],
+)
 def test_so_they_are_in_compiled_blocks_of_any_size(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sims = seeds(simulation(algorithm=algorithm(name), score=("server", "all")))
     alone = [watched(sim, 3) for sim in sims]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.cases import some_now
+from support.cases import some_now, some_of
 from support.sealed import rewrite
 from support.small import identical
 
@@ -155,7 +155,9 @@ def test_a_round_without_any_report_is_still_valid_json(tmp_path: Path) -> None:
     assert "NaN" not in text and '"loss": null' in text
 
 
-@pytest.mark.parametrize("damage", ["manifest", "tensors", "truncated", "client", "index", "missing"])
+@pytest.mark.parametrize(
+    "damage", some_of(["manifest", "tensors", "truncated", "client", "index", "missing"], "manifest", "client")
+)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(damage: str, tmp_path: Path) -> None:
     experiment = replace(TINY, algorithm="scaffold", out=str(tmp_path), rounds=6)
     with pytest.raises(Stopped):
