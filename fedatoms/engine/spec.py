@@ -111,11 +111,6 @@ class Simulation:
         _check_uploads(self)
 
     @property
-    def keeps_uploads(self) -> bool:
-        """Whether the uploads of a round are kept until its end: a rule compares them, or an attack does."""
-        return self.aggregation.combine is not None or self.attack is not None
-
-    @property
     def scored(self) -> tuple[Scored, ...]:
         """The models to score."""
         if self.score is None:
