@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.table import Table
 
 from fedatoms.cli.result_tables import in_seconds, titled
 from fedatoms.core.ledger import total
+from fedatoms.experiment.identities import run_name
 from fedatoms.experiment.unusual import circumstances
 from fedatoms.runs.results import Result
 from fedatoms.runs.states import RunState
@@ -19,7 +21,7 @@ def states_table(states: Sequence[RunState]) -> Table:
     table.add_column("rounds", justify="right", no_wrap=True)
     for head in ("headline", "MB", "seconds"):
         table.add_column(head, justify="right", no_wrap=True)
-    words = [", ".join(circumstances(state.experiment)) if state.experiment else "" for state in states]
+    words = [_unsaid(state) for state in states]
     for head in ("with", "folder") if any(words) else ("folder",):
         table.add_column(head, overflow="fold")
     for state, found in zip(states, words, strict=True):
@@ -27,6 +29,13 @@ def states_table(states: Sequence[RunState]) -> Table:
         unusual = [found] if any(words) else []
         table.add_row(state.state, rounds, *_outcome(state.result), *unusual, str(state.folder))
     return table
+
+
+def _unsaid(state: RunState) -> str:
+    """Names what is not as usual in a run, unless the name of its folder does."""
+    if state.experiment is None or state.folder.name == run_name(replace(state.experiment, name="")):
+        return ""
+    return ", ".join(circumstances(state.experiment))
 
 
 def _outcome(result: Result | None) -> tuple[str, str, str]:
