@@ -10,7 +10,7 @@ from fedatoms.core.inputs import leaves, take
 from fedatoms.core.lookup import first_line
 from fedatoms.core.memory import available, check_fits
 from fedatoms.engine.execution.blocks import UNMEASURED
-from fedatoms.engine.server import keeps_uploads, sample_size
+from fedatoms.engine.server import sample_size
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.layers import require_values, require_weights
 from fedatoms.personal.base import Personal
@@ -85,7 +85,7 @@ def needs_of(sim: Simulation, until: int = 0, epochs: int = 0) -> dict[str, int]
 
 def upload_bytes(sim: Simulation) -> int:
     """Returns the least bytes of a client's upload that a rule or an attack keeps until the end of the round."""
-    if not keeps_uploads(sim.aggregation, sim.attack) or sim.personal != Personal() or sim.exchange.personal:
+    if not sim.keeps_uploads or sim.personal != Personal() or sim.exchange.personal:
         return 0
     return _bytes(leaf for leaf in sim.model.parameters() if leaf.requires_grad)
 

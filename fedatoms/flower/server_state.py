@@ -46,10 +46,9 @@ def order_for(runtime: Runtime, known: ServerState, client: int, *, score: bool 
 def take_in(runtime: Runtime, known: ServerState, answers: Mapping[int, Answer]) -> ServerState:
     """Aggregates accepted answers in the order of the clients, and ends the round."""
     present, total, uniform = sorted(answers), server_side.NOTHING_YET, runtime.sim.algorithm.weighting == "uniform"
-    rule, attack = runtime.sim.aggregation, runtime.sim.attack
     for client in present:
         block = {kind: trees.lead(tree) for kind, tree in answers[client].upload.items()}
-        gather = partial(keep, [client]) if server_side.keeps_uploads(rule, attack) else server_side.gather
+        gather = partial(keep, [client]) if runtime.sim.keeps_uploads else server_side.gather
         total = gather(total, block, torch.tensor([1.0 if uniform else float(answers[client].samples)]))
     state = aggregate(runtime, known.state, present, total)
     return known._replace(state=state, base={**known.base, **dict.fromkeys(present, known.state.round + 1)})
