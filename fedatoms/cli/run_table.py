@@ -33,9 +33,10 @@ def states_table(states: Sequence[RunState]) -> Table:
 
 def _unsaid(state: RunState) -> str:
     """Names what is not as usual in a run, unless the name of its folder does."""
-    if state.experiment is None or state.folder.name == run_name(replace(state.experiment, name="")):
+    words = circumstances(state.experiment) if state.experiment else []
+    if not state.experiment or not words or state.folder.name == run_name(replace(state.experiment, name="")):
         return ""
-    return ", ".join(circumstances(state.experiment))
+    return ", ".join(words)
 
 
 def _outcome(result: Result | None) -> tuple[str, str, str]:
