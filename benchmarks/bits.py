@@ -110,8 +110,9 @@ def table(found: File) -> str:
     made = found["provenance"]
     epochs = f" of {found['epochs']} local epoch{'s' * (found['epochs'] > 1)}" if found["epochs"] else ""
     seeds = sorted({run["seed"] for run in found["runs"]})
+    of = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     lines = [
-        f"{found['dataset']}, {found['rounds']} rounds{epochs}, seeds {', '.join(map(str, seeds))} ({made['device']}, "
+        f"{found['dataset']}, {found['rounds']} rounds{epochs}, {of} ({made['device']}, "
         f"torch {made['torch']}, fedatoms {made['fedatoms']}, commit {made['commit']}):\n",
         "| network | uploads | accuracy | to exact | uploaded MB | share |",
         "|---|---|---:|---:|---:|---:|",
