@@ -110,8 +110,9 @@ def table(found: File) -> str:
     made = found["provenance"]
     epochs = f" of {found['epochs']} local epoch{'s' * (found['epochs'] > 1)}" if found["epochs"] else ""
     seeds = sorted({run["seed"] for run in found["runs"]})
+    of = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     lines = [
-        f"{found['dataset']}, {found['rounds']} rounds{epochs}, seeds {', '.join(map(str, seeds))} ({made['device']}, "
+        f"{found['dataset']}, {found['rounds']} rounds{epochs}, {of} ({made['device']}, "
         f"torch {made['torch']}, fedatoms {made['fedatoms']}, commit {made['commit']}):\n",
         "| network | uploads | accuracy | to exact | uploaded MB | share |",
         "|---|---|---:|---:|---:|---:|",
@@ -126,7 +127,8 @@ def _line(found: File, network: str, uploads: str) -> str:
     change = gain(scores, exact)
     sent, all_of = (statistics.fmean(run["bytes"] for run in each.values()) for each in (mine, base))
     to_exact = "" if uploads == "exact" or change is None else short(change)
-    cells = (f"{statistics.fmean(scores.values()):.2f}", to_exact, f"{sent / 1e6:.2f}", f"{sent / all_of:.3f}")
+    fewer = f" ({len(mine)} seeds)" if len(mine) < len({run["seed"] for run in found["runs"]}) else ""
+    cells = (f"{statistics.fmean(scores.values()):.2f}{fewer}", to_exact, f"{sent / 1e6:.2f}", f"{sent / all_of:.3f}")
     return f"| {network} | {uploads} | {' | '.join(cells)} |"
 
 

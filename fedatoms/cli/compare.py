@@ -128,9 +128,10 @@ def _check(experiments: list[Experiment], plot: Path | None) -> None:
     if plot is not None and plot.suffix not in FORMATS:
         raise ValueError(f"--plot {plot} does not end in {', '.join(FORMATS)}. Use for example --plot plot.png.")
     if plot is not None:
-        need(f"--plot {plot}", "plot", "matplotlib")
         check_output(plot)
     if any(experiment.name for experiment in experiments):
         raise ValueError("--name cannot name the runs of a comparison: each has its own folder in --out. Leave it out.")
     for experiment in experiments:
         simulation(experiment, run_folder(experiment) / CLIENTS)  # as a run does; nothing is written
+    if plot is not None:
+        need(f"--plot {plot}", "plot", "matplotlib")  # last: what is wrong is told before what is not installed

@@ -239,7 +239,7 @@ def _summary() -> Callable[["RoundDone"], str]:
             which = "" if score.scale.is_accuracy else f"{score.scale.name} "
             scored = f"{name} {which}{score.scale.write(score.value)}"
         privacy = progress.record.extra.get("privacy")
-        first = f"epsilon {privacy['epsilon']:.3f}" if privacy else f"loss {progress.record.loss:.3f}"
+        first = f"epsilon {privacy['epsilon']:.4g}" if privacy else f"loss {progress.record.loss:.3f}"
         return f"{first}  {scored}  {trained / seconds:.1f} clients/s"
 
     return summary

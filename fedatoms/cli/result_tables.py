@@ -1,6 +1,5 @@
 """What a person sees after the work: tables that fit 80 columns, and sentences about them."""
 
-import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
@@ -11,7 +10,6 @@ from fedatoms.adapt.joining import Joined
 from fedatoms.bench.report import cells
 from fedatoms.bench.results import Event, Gap, Ratio, Row
 from fedatoms.core.gains import Gain, beyond, short
-from fedatoms.core.ledger import total
 from fedatoms.core.lookup import counted, some
 from fedatoms.core.scales import ACCURACY, Scale
 from fedatoms.evidence.explain.bounds import Bounds
@@ -20,15 +18,14 @@ from fedatoms.evidence.explain.values import Explanation, Round
 from fedatoms.evidence.reproduce.tables import TerminalTable
 from fedatoms.nn.summaries import Summary
 from fedatoms.runs.comparison import Line, Spread, scored_on
-from fedatoms.runs.results import WINDOW, Result
-from fedatoms.runs.states import RunState
+from fedatoms.runs.results import WINDOW
 
 
 def result_table(made: TerminalTable) -> Table | str:
     """Makes a table of what was reproduced, or a sentence where it is no table."""
     if not made.heads:
         return f"{made.title}\n{made.note}"
-    table = _titled(made.title, made.note)
+    table = titled(made.title, made.note)
     table.show_edge = table.pad_edge = False  # so that Table 1 fits 80 columns
     for n, head in enumerate(made.heads):
         table.add_column(head, justify="left" if n == 0 else "right", overflow="fold", no_wrap=head == "data")
@@ -37,44 +34,10 @@ def result_table(made: TerminalTable) -> Table | str:
     return table
 
 
-def states_table(states: Sequence[RunState]) -> Table:
-    """Makes the table of runs: their state, how far they are, and what they gave and cost if they are finished."""
-    table = _titled("", f"headline: {_scored_by(states)} of the last scored model; MB: sent up and down")
-    table.add_column("state", no_wrap=True)
-    table.add_column("rounds", justify="right", no_wrap=True)
-    for head in ("headline", "MB", "seconds"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("folder", overflow="fold")
-    for state in states:
-        rounds = f"{state.done} of {'?' if state.rounds is None else state.rounds}"
-        table.add_row(state.state, rounds, *_outcome(state.result), str(state.folder))
-    return table
-
-
-def _outcome(result: Result | None) -> tuple[str, str, str]:
-    if result is None:
-        return "", "", ""
-    headline = list(result.scores.values())[-1].headline if result.scores else math.nan
-    written = result.metric.number(headline)
-    if not result.metric.is_accuracy:
-        written = f"{result.metric.name} {result.metric.write(headline)}"
-    size = (total(result.bytes_up) + total(result.bytes_down)) / 1e6
-    return written, f"{size:.1f}", _seconds(result.own_seconds)
-
-
-def _seconds(value: float | None) -> str:
-    return "withheld" if value is None else f"{value:.1f}"
-
-
-def _scored_by(states: Sequence[RunState]) -> str:
-    others = any(state.result and not state.result.metric.is_accuracy for state in states)
-    return "accuracy in %, or the metric that is named," if others else "accuracy"
-
-
 def inspected(found: Summary) -> Table:
     """Makes the table of a network's decomposed layers; it fits 80 columns."""
     note = "parameters without biases; error: of the svd of the present weights, in % of their norm"
-    table = _titled(f"{found.model}: {counted(found.atoms, 'atom')}", note)
+    table = titled(f"{found.model}: {counted(found.atoms, 'atom')}", note)
     table.add_column("layer", overflow="fold")
     for head in ("kernel", "atoms", "plain", "decomposed", "error"):
         table.add_column(head, justify="right", no_wrap=True)
@@ -148,7 +111,7 @@ def costs(lines: Sequence[Line]) -> Table:
     for head in (f"{unit} up", f"{unit} down", "seconds", *target):
         table.add_column(head, justify="right", no_wrap=True)
     for line in lines:
-        sent = f"{line.bytes_up / scale:.1f}", f"{line.bytes_down / scale:.1f}", _seconds(line.seconds)
+        sent = f"{line.bytes_up / scale:.1f}", f"{line.bytes_down / scale:.1f}", in_seconds(line.seconds)
         table.add_row(line.label, *sent, *([f"{line.rounds_to_target:.0f}"] if target else []))
     return table
 
@@ -278,7 +241,7 @@ def rounds_table(explanation: Explanation) -> Table:
         "of both; mean test loss of real and latent clients; variance with latent clients, in % of that without: by "
         "formula, and drawn again"
     )
-    table = _titled(f"{explanation.run} from round {explanation.round + 1} on", note)
+    table = titled(f"{explanation.run} from round {explanation.round + 1} on", note)
     heads = ("round", "clients", "apart", "with", "without", "real\nloss", "latent\nloss", "variance\nformula", "drawn")
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
@@ -289,7 +252,7 @@ def rounds_table(explanation: Explanation) -> Table:
 
 def layers_table(explanation: Explanation) -> Table:
     """Makes the table of distances by layer."""
-    table = _titled("by layer", "apart: as above, over the rounds")
+    table = titled("by layer", "apart: as above, over the rounds")
     table.add_column("layer", overflow="fold")
     for head in ("apart,\nmean", "least", "most"):
         table.add_column(head, justify="right", no_wrap=True)
@@ -301,7 +264,7 @@ def layers_table(explanation: Explanation) -> Table:
 
 def bounds_table(title: str, asked: Bounds, about: str, rows: Sequence[Bound]) -> Table:
     """Makes the table of one of the paper's bounds."""
-    table = _titled(title, "printed: the formula in the paper; derived: what the steps of its own proof give")
+    table = titled(title, "printed: the formula in the paper; derived: what the steps of its own proof give")
     result = f"bound at\nT = {asked.rounds}", f"least T\nfor {asked.epsilon:g}"
     for head in (about, "formula", "D", "B + D\n+ start", *result):
         table.add_column(head, justify="right", no_wrap=True)
@@ -326,14 +289,24 @@ def _round(each: Round) -> tuple[str, ...]:
     )
 
 
-def _titled(title: str, note: str) -> Table:
+def in_seconds(value: float | None) -> str:
+    """Writes the seconds of a run, if they are told.
+
+    >>> in_seconds(1.25), in_seconds(None)
+    ('1.2', 'withheld')
+    """
+    return "withheld" if value is None else f"{value:.1f}"
+
+
+def titled(title: str, note: str) -> Table:
+    """Makes an empty table with a title above it and a note below."""
     table = Table(title=title, title_justify="left", caption=note, caption_justify="left", box=SIMPLE_HEAD)
     table.padding, table.min_width = (0, 1, 0, 0), len(title) + 2  # a title is not broken
     return table
 
 
 def _table(title: str, note: str) -> Table:
-    table = _titled(title, note)
+    table = titled(title, note)
     table.add_column("run", overflow="fold", min_width=6)
     return table
 

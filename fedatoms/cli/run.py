@@ -86,7 +86,7 @@ def _run(experiment: Experiment) -> int:
             say(f"{home} holds this run already: nothing is run again.")
             return _show(result, home)
         with watching(terminal(), home.name, experiment.rounds) as watch:
-            result = run(experiment, watch=watch, engine=Engine(here(peers), peers=peers))
+            result = run(experiment, watch=watch, say=say, engine=Engine(here(peers), peers=peers))
     return _show(result, home)
 
 

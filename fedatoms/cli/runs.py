@@ -49,13 +49,12 @@ def _runs(folders: Sequence[Path], *, as_json: bool, check: bool) -> int:
         for state in states:
             print(json.dumps(_values(state)))
     else:
-        _show(states)
+        _show(states, folders)
     return 1 if any(state.state == "damaged" for state in states) else 0
 
 
-def _show(states: Sequence["RunState"]) -> None:
-    from fedatoms.cli.result_tables import states_table
-    from fedatoms.runs.loading import how_to_resume
+def _show(states: Sequence["RunState"], folders: Sequence[Path]) -> None:
+    from fedatoms.cli.run_table import states_table
 
     console = terminal()
     console.print(states_table(states))
@@ -64,10 +63,21 @@ def _show(states: Sequence["RunState"]) -> None:
             line(console, f"{state.folder}: {state.state}: {as_typed(state.why)}")
     if older := sum(not state.checked for state in states):
         line(console, f"{older} not checked: of an older version, whose files have no checksums")
-    for state in states:
-        if state.state in ("stopped", "failed", "damaged"):
-            return suggest(console, (how_to_resume(state.folder).replace("`", ""), "goes on where it stopped"))
-    suggest(console, (f"fedatoms report {states[0].folder.parent}", "all its runs on one page"))
+    suggest(console, _next(states, " ".join(map(str, folders))))
+
+
+def _next(states: Sequence["RunState"], folders: str) -> tuple[str, str]:
+    """Returns what to type next: what resumes the run that needs it most, or shows all of them."""
+    from fedatoms.runs.loading import how_to_resume
+
+    first = {state.state: state.folder for state in reversed(states) if state.rounds is not None}
+    ways = {"stopped": "goes on where it stopped", "failed": "tries again what failed", "damaged": "mends what it can"}
+    for kind, purpose in ways.items():
+        if kind in first:
+            return how_to_resume(first[kind]).replace("`", ""), purpose
+    if "finished" in first:
+        return f"fedatoms report {folders}", "all its runs on one page"
+    return f"fedatoms report {folders} --serve", "a page that follows them"
 
 
 def _values(state: "RunState") -> dict[str, object]:

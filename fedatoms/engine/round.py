@@ -280,7 +280,8 @@ def _collect(
     after = [kept_of(runtime, state, old, reply, i, view) for i, old in enumerate(before)]
     new = {client: row for client, row in zip(block, after, strict=True) if any(row)}
     rows = {client: state.clients.keep(client, row, state.round + 1) for client, row in new.items()}
-    gather = partial(uploads.keep, block) if runtime.sim.keeps_uploads else server.gather
+    rule, attack = runtime.sim.aggregation, runtime.sim.attack
+    gather = partial(uploads.keep, block) if server.keeps_uploads(rule, attack) else server.gather
     got = got._replace(
         total=gather(got.total, reply.upload, weights_of(runtime.sim, block)),
         last_sum=moved(got.last_sum, runtime.network, before, after),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedatoms.aggregation.base import Rule
 from fedatoms.algorithms.base import Algorithm, Server
 from fedatoms.core import trees
 from fedatoms.core.options import Group, Sampling
@@ -30,6 +31,15 @@ class Total(NamedTuple):
 
 
 NOTHING_YET = Total({}, 0.0)
+
+
+def keeps_uploads(rule: Rule, attack: object | None) -> bool:
+    """Returns whether the uploads of a round are kept until its end: a rule compares them, or an attack does.
+
+    >>> keeps_uploads(Rule(), None), keeps_uploads(Rule(), "an attack")
+    (False, True)
+    """
+    return rule.combine is not None or attack is not None
 
 
 def sample_size(clients: int, fraction: float) -> int:

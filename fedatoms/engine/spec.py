@@ -37,7 +37,7 @@ from fedatoms.data.samples import are_labels
 from fedatoms.engine.attacks import Attack, has_false_labels, malicious
 from fedatoms.engine.exchange import Exchange, every_round
 from fedatoms.engine.privacy import Privacy
-from fedatoms.engine.server import sample_size
+from fedatoms.engine.server import keeps_uploads, sample_size
 from fedatoms.engine.training import Training
 from fedatoms.nn.layers import require_unwrapped
 from fedatoms.nn.parameter_groups import heads
@@ -113,7 +113,7 @@ class Simulation:
     @property
     def keeps_uploads(self) -> bool:
         """Whether the uploads of a round are kept until its end: a rule compares them, or an attack does."""
-        return self.aggregation.combine is not None or self.attack is not None
+        return keeps_uploads(self.aggregation, self.attack)
 
     @property
     def scored(self) -> tuple[Scored, ...]:

@@ -94,7 +94,7 @@ def _check_private(experiment: Experiment) -> None:
         )
     if experiment.deterministic:
         raise ValueError(
-            "deterministic=True: who takes part in a private round, and its noise, come from the operating system, so "
+            "`deterministic`: who takes part in a private round, and its noise, come from the operating system, so "
             "no run of it can be repeated. Leave one of the two out."
         )
 

@@ -35,8 +35,8 @@ _AGGREGATION = (
     f"({AGGREGATIONS.strengths()}); or module:factory of your own."
 )
 _ATTACK = (
-    f"What malicious clients do: {in_words(ATTACKS)}, with their share of all clients, and its strength, as in "
-    "sign-flip:0.2:9; empty: none."
+    f"What malicious clients do: {in_words(ATTACKS)}, with their share of all clients, and its strength where it "
+    "has one, as in sign-flip:0.2:9; empty: none."
 )
 _FIXED = f"Groups that are never trained and never sent, of {','.join(TRAINED_GROUPS)}; empty: none."
 _SCORE = f"Models to score, of {','.join(MODELS_SCORED)}; auto takes what fits the method and the number of clients."

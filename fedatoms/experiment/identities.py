@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedatoms.experiment.fields import EXECUTION_FIELDS, RESUMED_FIELDS, TOLD_FIELDS, Experiment
 from fedatoms.experiment.files import ADDED_LATER, to_json
+from fedatoms.experiment.unusual import circumstances
 from fedatoms.experiment.weights import pinned
 
 
@@ -67,6 +68,8 @@ def run_name(experiment: Experiment) -> str:
 
     >>> run_name(Experiment(name="mine")), run_name(Experiment()).startswith("fedavg-digits-s0-")
     ('mine', True)
+    >>> run_name(Experiment(aggregation="krum:1", dp_epsilon=8.0)).rpartition("-")[0]
+    'fedavg-krum.1-epsilon-8-digits-s0'
     """
     if experiment.name:
         return experiment.name
@@ -74,7 +77,8 @@ def run_name(experiment: Experiment) -> str:
     size = {"atoms": experiment.atoms, "fedpara": experiment.gamma, "pfedpara": experiment.gamma}.get(kind)
     layers = "" if kind == "plain" else f"-{kind}{size}"
     own = "" if experiment.personal == "none" else f"-{experiment.personal}"
-    method = f"{experiment.algorithm}{layers}{own}".replace(":", ".")  # module:factory, in folders of any system
+    more = "".join(f"-{words}" for words in circumstances(experiment)).replace(" ", "-")
+    method = f"{experiment.algorithm}{layers}{own}{more}".replace(":", ".")  # module:factory, in folders of any system
     aim = "" if experiment.objective == "classification" else f"-{experiment.objective}".replace(":", ".")
     return f"{method}{aim}-{experiment.dataset}-s{experiment.seed}-{identity(experiment)[:6]}"
 

@@ -181,8 +181,12 @@ def labels(experiments: Sequence[Experiment]) -> list[str]:
     return [" ".join(_show(name, one[name]) for name in varied or _named(one)) for one in fields]
 
 
+_NAMED_IF_UNUSUAL = ("fixed", "personal", "aggregation", "attack", "uploads", "dp_epsilon", "dp_noise")
+
+
 def _named(fields: Mapping[str, object]) -> list[str]:
-    more = {"fixed": fields["fixed"] != "", "personal": fields["personal"] != "none"}
+    usual = to_json(Experiment())
+    more = {name: fields[name] != usual[name] for name in _NAMED_IF_UNUSUAL}
     return ["algorithm", "parametrisation", *(name for name, shown in more.items() if shown)]
 
 

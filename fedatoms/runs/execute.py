@@ -11,6 +11,7 @@ from fedatoms.core.files import remove_partials
 from fedatoms.core.lookup import counted
 from fedatoms.core.outside import naming
 from fedatoms.core.run_files import CHECKPOINT, CLIENTS, EXPERIMENT, RESULT, rounds_file
+from fedatoms.engine.attacks import malicious
 from fedatoms.engine.loop import Progress, Watch, begin, rounds
 from fedatoms.engine.peers import ALONE, Peers
 from fedatoms.engine.runtime import Runtime, prepare
@@ -68,6 +69,7 @@ def run(
     experiment: Experiment,
     *,
     watch: Watch | None = None,
+    say: Say = lambda line: None,
     engine: Engine | None = None,
     known: Known = lambda: None,
 ) -> Result:
@@ -93,6 +95,7 @@ def run(
             runtime = engine.prepare(sim, engine.peers, experiment.rounds)
             fresh = Loaded(begin(runtime), 0.0, [])
         write_json(folder / EXPERIMENT, sealed_fields(experiment))
+        _tell_attack(sim, say)
         lead(engine.peers, folder, 0)
         return _finish(_Run(experiment, runtime, folder, engine, watch), fresh, keep_rounds(folder, []))
 
@@ -121,9 +124,16 @@ def resume(
         remove_partials(folder)
         configure(new)
         runtime = engine.prepare(sim, engine.peers, new.rounds)
+        _tell_attack(sim, say)
         loaded, seal = _last_checkpoint(new, runtime, folder, say)
         lead(engine.peers, folder, loaded.state.round)
         return _finish(_Run(new, runtime, folder, engine, watch), loaded, seal)
+
+
+def _tell_attack(sim: Simulation, say: Say) -> None:
+    if sim.attack is not None:
+        liars, clients = len(malicious(sim.attack, len(sim.data.parts), sim.seed)), len(sim.data.parts)
+        say(f"{liars} of {counted(clients, 'client')} {'attacks' if liars == 1 else 'attack'}: {sim.attack.name}")
 
 
 def _check_experiment(experiment: object) -> None:
@@ -233,7 +243,7 @@ def _train(run: _Run, loaded: Loaded, began: float, seal: int) -> State:
                 checkpoints.note(state.clients)
                 if is_due(experiment, state.round):
                     save_state()
-                for each in (watch, show):
+                for each in (show, watch):
                     if each is not None:
                         each(progress)
         except KeyboardInterrupt:

@@ -82,5 +82,5 @@ def privacy_line(result: Result) -> str:
     if (epsilon := epsilon_in(result.extra.get(PRIVACY))) is None:
         return ""
     told = cast(dict[str, object], result.extra[PRIVACY])
-    cost = f"epsilon {epsilon:.3f} at delta {told['delta']}, {counted(cast(int, told['rounds']), 'round')} spent"
+    cost = f"epsilon {epsilon:.4g} at delta {told['delta']}, {counted(cast(int, told['rounds']), 'round')} spent"
     return f"privacy: {cost}, noise {told['noise']:.4g}; neighbours: {told['neighbours']}"

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypedDict
 from fedatoms.core.lookup import one_line
 from fedatoms.core.records import FORMAT, fit, read_record, sealed
 from fedatoms.core.run_files import EXPERIMENT, FAILURE, RESULT, checkpoints, rounds_file
+from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
 from fedatoms.runs.lock import writer
 from fedatoms.runs.results import Result, changed_files, read_result, write_json
@@ -29,6 +30,7 @@ class RunState(NamedTuple):
     why: str = ""  # the error of one that failed, what is damaged, or who writes it and how old its last round is
     result: Result | None = None
     checked: bool = True  # whether its files have checksums; those of older versions have none
+    experiment: Experiment | None = None  # None if it cannot be read
 
 
 class Failure(TypedDict):
@@ -78,10 +80,11 @@ def state_of(folder: Path, *, check: bool = False) -> RunState:
     """Returns the state of a run; with ``check`` all its files are compared with their checksums."""
     lines = read_lines(folder)
     try:
-        rounds, result, damage = _read(folder, len(lines.rows), check=check)
+        experiment, result, damage = _read(folder, len(lines.rows), check=check)
     except (ValueError, OSError) as error:
         return RunState(folder, "damaged", len(lines.rows), None, one_line(error))
-    state = RunState(folder, "stopped", len(lines.rows), rounds, "", result, checked=is_sealed(folder))
+    rounds, sealed_files = experiment.rounds, is_sealed(folder)
+    state = RunState(folder, "stopped", len(lines.rows), rounds, "", result, sealed_files, experiment)
     if by := writer(folder):
         return state._replace(state="running", why=f"{by}{_age(folder)}")
     if damage or lines.damage:
@@ -98,15 +101,15 @@ def _over(state: RunState, rounds: int) -> RunState:
     return state
 
 
-def _read(folder: Path, lines: int, *, check: bool) -> tuple[int, Result | None, str]:
-    """Returns the rounds that a run was asked for, its result if there is one, and what contradicts that."""
+def _read(folder: Path, lines: int, *, check: bool) -> tuple[Experiment, Result | None, str]:
+    """Returns what a run was asked for, its result if there is one, and what contradicts that."""
     result = read_result(folder) if (folder / RESULT).exists() else None
-    rounds = load_run(folder).rounds if result is None or (folder / EXPERIMENT).exists() else result.experiment.rounds
+    asked = load_run(folder) if result is None or (folder / EXPERIMENT).exists() else result.experiment
     known = _rounds_known(folder, result)
     if lines < known and (rounds_file(folder).exists() or result is None):
-        return rounds, result, f"{rounds_file(folder)} has {lines} of the {known} rounds that are done"
+        return asked, result, f"{rounds_file(folder)} has {lines} of the {known} rounds that are done"
     changed = changed_files(result) if check and result else []
-    return rounds, result, f"{', '.join(changed)} changed since the run ended" if changed else ""
+    return asked, result, f"{', '.join(changed)} changed since the run ended" if changed else ""
 
 
 def _rounds_known(folder: Path, result: Result | None) -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fedatoms.cli.compare import _check
 from fedatoms.cli.parsing import as_typed
 from fedatoms.core import extras
 from fedatoms.experiment.build import simulation
@@ -32,6 +33,7 @@ def test_an_attack_that_means_nothing_is_refused_by_its_own_flag(attack: str) ->
 
 WRONG: dict[str, tuple[Callable[[Experiment], object], dict[str, object], str]] = {
     "privacy": (simulation, {"dp_epsilon": 8.0}, "sampling=fixed: epsilon is accounted for clients that are sampled"),
+    "a plot": (lambda one: _check([one], Path("plot.png")), {"clients": 5000}, "clients=5000"),
     "a watcher": (run, {"watch": "mlflow", "clients": 5000}, "clients=5000"),
 }
 

@@ -3,7 +3,7 @@
 import importlib.util
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +11,11 @@ import pytest
 
 from fedatoms.cli import main
 from fedatoms.core.options import WATCHERS
+from fedatoms.engine.loop import Progress
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs import watchers
 from fedatoms.runs.execute import resume, run
-from fedatoms.runs.rounds import read_rounds
+from fedatoms.runs.rounds import keep_rounds, read_rounds
 from fedatoms.runs.watchers.base import Watching
 
 TINY = Experiment(clients=5, fraction=0.4, rounds=3, epochs=1, batch_size=64, checkpoint_every=1, eval_every=2)
@@ -40,10 +41,9 @@ def in_mlflow(folder: Path) -> Numbers:
     (found,) = client.search_runs([group.experiment_id])
     assert found.info.status == "FINISHED" and found.data.params["clients"] == "5"
     assert not {"out", "data_dir"} & set(found.data.params)
-    return {
-        name: {each.step: each.value for each in client.get_metric_history(found.info.run_id, name)}
-        for name in found.data.metrics
-    }
+    histories = {name: client.get_metric_history(found.info.run_id, name) for name in found.data.metrics}
+    assert all(len({each.step for each in history}) == len(history) for history in histories.values())
+    return {name: {each.step: each.value for each in history} for name, history in histories.items()}
 
 
 def in_wandb(folder: Path) -> Numbers:
@@ -161,6 +161,61 @@ def test_a_store_that_fails_is_left_out_and_the_run_goes_on(tmp_path: Path, monk
     with pytest.warns(UserWarning, match="watch=tensorboard fails, and the run goes on without it: the disk is full"):
         run(replace(TINY, out=str(tmp_path), name="run", tensorboard=True))
     assert store.seen == [1, 2] and len(read_rounds(tmp_path / "run")) == 3
+
+
+class Killed(BaseException):
+    """What no code catches, as a kill."""
+
+
+def killing(t: int) -> Callable[[Progress], None]:
+    """Returns what kills a run after a round."""
+
+    def watch(progress: Progress) -> None:
+        if progress.state.round == t:
+            raise Killed
+
+    return watch
+
+
+@pytest.mark.parametrize(("at", "saved"), [(1, []), (3, [1, 2]), (4, [1, 2, 3, 4])])
+def test_no_store_sees_a_round_that_a_kill_throws_away(
+    at: int, saved: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(fails=0)
+    monkeypatch.setattr(watchers, "_open", store.open)
+    monkeypatch.setattr("fedatoms.runs.execute.check_watchers", lambda experiment: None)
+    every_two = replace(TINY, out=str(tmp_path), name="run", watch="wandb", checkpoint_every=2, rounds=5)
+    with pytest.raises(Killed):
+        run(every_two, watch=killing(at))
+    assert store.seen == saved
+    resume(tmp_path / "run", {})
+    assert store.seen == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(OF_SQLALCHEMY)
+@pytest.mark.parametrize("at", [1, 4])
+def test_mlflow_has_each_round_of_a_killed_run_once(at: int, tmp_path: Path) -> None:
+    needs("mlflow")
+    with pytest.raises(Killed):
+        run(
+            replace(TINY, out=str(tmp_path), name="run", watch="mlflow", checkpoint_every=2, rounds=5),
+            watch=killing(at),
+        )
+    resume(tmp_path / "run", {})
+    assert close(in_folder(tmp_path / "run"), in_mlflow(tmp_path / "run"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(OF_SQLALCHEMY)
+def test_mlflow_forgets_rounds_that_an_older_checkpoint_has_lost(tmp_path: Path) -> None:
+    needs("mlflow")
+    experiment = replace(TINY, out=str(tmp_path), name="run", watch="mlflow", rounds=4)
+    run(experiment)
+    keep_rounds(tmp_path / "run", read_rounds(tmp_path / "run")[:2])
+    with watchers.watching(experiment, tmp_path / "run", 2):
+        pass
+    assert in_mlflow(tmp_path / "run")["loss/train"].keys() == {1, 2}
 
 
 @pytest.mark.parametrize(("error", "ended"), [(KeyboardInterrupt, "stopped"), (RuntimeError, "failed")])

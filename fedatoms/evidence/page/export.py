@@ -9,6 +9,7 @@ from fedatoms.evidence.results.cells import column_name, row_name
 from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import is_stand_in
 from fedatoms.experiment.files import without_paths
+from fedatoms.runs.spent import epsilon_in
 
 
 def to_csv(runs: Sequence[Run]) -> str:
@@ -27,7 +28,7 @@ def to_csv(runs: Sequence[Run]) -> str:
 
 
 def _line(run: Run) -> dict[str, object]:
-    result = run.result
+    result, spent = run.result, epsilon_in(run.result.extra.get("privacy"))
     scores = {model: summary._asdict() for model, summary in result.scores.items()}
     paper = [
         f"Table {cell.table}, {row_name(cell)}, {column_name(cell)}: {cell.printed}"
@@ -43,6 +44,7 @@ def _line(run: Run) -> dict[str, object]:
         **_prefixed("bytes up", result.bytes_up),
         **_prefixed("bytes down", result.bytes_down),
         **{"seconds": result.seconds, "seconds per round": result.seconds_per_round, "parameters": result.parameters},
+        **({} if spent is None else {"epsilon spent": spent}),
         **_prefixed("provenance", result.provenance),
         "paper": "; ".join(paper),
     }

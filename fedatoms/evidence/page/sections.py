@@ -213,7 +213,7 @@ def origins(runs: Sequence[Run]) -> str:
     for run, epsilon in zip(runs, spent, strict=True):
         source = [text(run.result.provenance.get(name)) for name in shown]
         costs = [number(run.result.own_seconds, ",.1f", none="withheld"), number(run.result.parameters, ",d")]
-        cost = [text(None) if epsilon is None else number(epsilon, ".3f")] if private else []
+        cost = [text(None) if epsilon is None else number(epsilon, ".4g")] if private else []
         rows.append([_run(run), number(run.result.experiment.seed, "d"), *source, *costs, *cost])
     return table("origin", "When, where and at which commit each run was made", heads, rows)
 

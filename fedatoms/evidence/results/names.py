@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
-from fedatoms.experiment.parse import period_of
+from fedatoms.experiment.parse import is_private, period_of
+from fedatoms.experiment.unusual import privacy_words
 
-_METHOD = {"algorithm", "parametrisation", "atoms", "fixed", "personal"}  # always part of a name
+_METHOD = {"algorithm", "parametrisation", "atoms", "fixed", "personal", "aggregation", "uploads"}  # always in a name
 _ONLY_WITH_ATOMS = {"init", "atoms_lr", "atoms_decay", "where"}
 _SETTING = {"dataset", "holdout", "partition", "clients", "classes_per_client", "distinct", "dirichlet", "unbalanced"}
-_SETTING |= {"attack"}  # what was done to a run, and none of its merits
+_SETTING |= {"attack", "dp_epsilon", "dp_noise", "dp_delta"}  # what was done to a run, and none of its merits
 _NEVER = _METHOD | _SETTING | {"seed", *EXECUTION_FIELDS}  # the others are named where they differ
 _NAMED = [field.name for field in dataclasses.fields(Experiment) if field.name not in _NEVER]
 
@@ -34,8 +35,16 @@ def setting(experiment: Experiment) -> str:
     rest += ["distinct"] if experiment.distinct and experiment.partition == "shards" else []
     rest += ["scored on held-out images"] if experiment.holdout else []
     rest += [f"attack {experiment.attack}"] if experiment.attack else []
+    rest += _privacy(experiment)
     more = f" ({', '.join(rest)})" if rest else ""
     return f"{experiment.dataset}, {experiment.clients} clients{spread}{more}"
+
+
+def _privacy(experiment: Experiment) -> list[str]:
+    """Says what privacy was asked for; of a given noise also how often it is used, as that decides what it is worth."""
+    at = [f"delta {experiment.dp_delta:g}"] if is_private(experiment) else []
+    often = [f"{experiment.rounds} rounds of {experiment.fraction:g}"] if experiment.dp_noise is not None else []
+    return [*privacy_words(experiment), *at, *often]
 
 
 def labels(experiments: Sequence[Experiment]) -> list[str]:
@@ -76,7 +85,9 @@ def differences(mine: Experiment, base: Experiment) -> str:
     """
     methods = [(one.algorithm, _layers(one), one.personal) for one in (mine, base)]
     words = [f"{ours} ({theirs})" for ours, theirs in zip(*methods, strict=True) if ours != theirs]
-    fields = [name for name in (*_NAMED, "fixed") if _matters(mine, name) and _matters(base, name)]
+    fields = [
+        name for name in (*_NAMED, "fixed", "aggregation", "uploads") if _matters(mine, name) and _matters(base, name)
+    ]
     shown = [(_show(mine, name), _show(base, name)) for name in fields]
     words += [f"{ours} ({theirs.split(' ', 1)[1]})" for ours, theirs in shown if ours != theirs]
     return ", ".join(words)
@@ -107,18 +118,22 @@ def natural_order(text: str) -> list[tuple[int, str]]:
 
 
 def method_name(experiment: Experiment) -> str:
-    """Returns the algorithm, the parametrisation, the fixed groups and the personalised method.
+    """Returns the algorithm, the parametrisation, the fixed groups, the personalised method, and unusual uploads.
 
     >>> method_name(Experiment(parametrisation="atoms", personal="local-atoms"))
     'fedavg + 9 atoms, local-atoms'
     >>> method_name(Experiment(parametrisation="atoms", fixed="atoms"))
     'fedavg + 9 atoms, fixed atoms'
+    >>> method_name(Experiment(aggregation="krum:1", uploads="8-bit"))
+    'fedavg, krum:1, 8-bit uploads'
     """
     kind = experiment.parametrisation
     layers = {"plain": "", "atoms": f" + {experiment.atoms} atoms"}.get(kind, f" + {kind}")
     fixed = f", fixed {experiment.fixed}" if experiment.fixed else ""
     own = "" if experiment.personal == "none" else f", {experiment.personal}"
-    return f"{experiment.algorithm}{layers}{fixed}{own}"
+    rule = "" if experiment.aggregation == Experiment.aggregation else f", {experiment.aggregation}"
+    uploads = "" if experiment.uploads == Experiment.uploads else f", {experiment.uploads} uploads"
+    return f"{experiment.algorithm}{layers}{fixed}{own}{rule}{uploads}"
 
 
 def atoms_used(experiments: Iterable[Experiment]) -> str:

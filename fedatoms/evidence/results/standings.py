@@ -177,7 +177,7 @@ def _as_baseline(entry: Entry) -> tuple[object, ...]:
     one = entry.group.experiment
     methods = ((ALGORITHMS, one.algorithm), (PERSONAL, one.personal))
     unusual = one.parametrisation != "plain", *(not table.has(name, "baseline") for table, name in methods)
-    unusual += tuple(getattr(one, name) != getattr(Experiment, name) for name in ("uploads", "dp_epsilon", "dp_noise"))
+    unusual += tuple(getattr(one, name) != getattr(Experiment, name) for name in ("uploads", "aggregation"))
     return *unusual, not cells_of(one), -len(entry.group.seeds), len(entry.name), entry.name
 
 

@@ -2,7 +2,7 @@
 
 import importlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -13,18 +13,26 @@ from fedatoms.core.options import Watcher
 from fedatoms.engine.loop import Progress, Watch
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.parse import watchers_of
-from fedatoms.runs.watchers.base import Ended, Open, Watching, numbers_of
+from fedatoms.runs.rounds import row_of
+from fedatoms.runs.together import is_due
+from fedatoms.runs.watchers.base import Ended, Open, Watching, missed, numbers_of
 
 
 class Way(NamedTuple):
-    """How to open a watcher: module:function in this folder, and the packages of the extra that has its name."""
+    """How to open a watcher: module:function in this folder, and the packages of the extra that has its name.
+
+    One that cannot take back rounds hears of each only when a checkpoint has it: no kill can throw it away then.
+    """
 
     opens: str
     packages: tuple[str, ...]
+    takes_back: bool = False
 
+
+_Round = tuple[int, Mapping[str, float]]  # its number, and what was measured in it
 
 WATCHERS: dict[Watcher, Way] = {
-    "tensorboard": Way("_tensorboard:tensorboard", ("tensorboard",)),
+    "tensorboard": Way("_tensorboard:tensorboard", ("tensorboard",), takes_back=True),
     "mlflow": Way("_mlflow:mlflow", ("mlflow", "sqlalchemy", "alembic")),
     "wandb": Way("_wandb:wandb", ("wandb",)),
 }
@@ -49,19 +57,36 @@ def watching(experiment: Experiment, folder: Path, first: int) -> Iterator[Watch
         opened = dict[Watcher, Watching]()
         for name in watchers_of(experiment):
             opened[name] = ways.enter_context(_closing(_open(name, experiment, folder, first)))
+            _tell(opened, [name], missed(opened[name], folder))
+        held: list[_Round] = []  # since the last checkpoint
+
+        def settle() -> None:
+            _tell(opened, [name for name in opened if not WATCHERS[name].takes_back], held)
+            held.clear()
 
         def watch(progress: Progress) -> None:
-            numbers = numbers_of(progress)
-            for name in list(opened):
-                try:
-                    opened[name].see(progress.state.round, numbers)
-                except Exception as error:  # whatever a store may raise
-                    del opened[name]
-                    warnings.warn(
-                        f"watch={name} fails, and the run goes on without it: {one_line(error)}", stacklevel=2
-                    )
+            held.append((progress.state.round, numbers_of(row_of(progress))))
+            _tell(opened, [name for name in opened if WATCHERS[name].takes_back], held[-1:])
+            if is_due(experiment, progress.state.round):
+                settle()
 
-        yield watch
+        try:
+            yield watch
+        except KeyboardInterrupt:  # after which a checkpoint was written
+            settle()
+            raise
+        settle()
+
+
+def _tell(opened: dict[Watcher, Watching], names: list[Watcher], rounds: list[_Round]) -> None:
+    """Shows rounds to some of the watchers, and closes out one that fails."""
+    for name in names:
+        try:
+            for t, numbers in rounds:
+                opened[name].see(t, numbers)
+        except Exception as error:  # whatever a store may raise
+            del opened[name]
+            warnings.warn(f"watch={name} fails, and the run goes on without it: {one_line(error)}", stacklevel=3)
 
 
 def _open(name: Watcher, experiment: Experiment, folder: Path, first: int) -> Watching:

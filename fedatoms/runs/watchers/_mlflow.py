@@ -15,7 +15,7 @@ OURS = "fedatoms.run"  # the tag by which a resumed run is found
 
 
 def mlflow(experiment: Experiment, folder: Path, first: int) -> Watching:
-    """Logs to ``mlflow.db`` in ``--out``; a resumed run continues its own, from the first round that it lacks."""
+    """Logs to ``mlflow.db`` in ``--out``; a resumed run continues its own, and logs what that lacks."""
     os.environ.update({**QUIETLY, **os.environ})
     from mlflow.entities import Metric, Param
     from mlflow.tracking import MlflowClient
@@ -24,16 +24,17 @@ def mlflow(experiment: Experiment, folder: Path, first: int) -> Watching:
     client, mine = MlflowClient(uri), address(experiment, folder)
     known = client.get_experiment_by_name("fedatoms")
     group = known.experiment_id if known else client.create_experiment("fedatoms")
-    found = client.search_runs([group], f"tags.`{OURS}` = '{mine}'") if first else []
-    run = (found or [client.create_run(group, tags={OURS: mine}, run_name=folder.name)])[0].info.run_id
-    done = max((each.step for each in client.get_metric_history(run, "seconds")), default=0) if found else 0
-    if not found:
+    ours = [each.info.run_id for each in client.search_runs([group], f"tags.`{OURS}` = '{mine}'")]
+    last = {run: max((each.step for each in client.get_metric_history(run, "seconds")), default=0) for run in ours}
+    for each in [run for run in ours if last[run] > first > 0]:  # it has rounds that the run has lost
+        client.delete_run(each)
+    run = next((each for each in ours if last[each] <= first), "")
+    if not run:
+        run = client.create_run(group, tags={OURS: mine}, run_name=folder.name).info.run_id
         client.log_batch(run, params=[Param(name, str(value)) for name, value in without_paths(experiment).items()])
     client.update_run(run, "RUNNING")
 
     def see(t: int, numbers: Mapping[str, float]) -> None:
-        if t > done:
-            now = int(1000 * time.time())
-            client.log_batch(run, [Metric(name, value, now, t) for name, value in numbers.items()])
+        client.log_batch(run, [Metric(name, value, int(1000 * time.time()), t) for name, value in numbers.items()])
 
-    return Watching(see, lambda ended: client.set_terminated(run, ENDS[ended]))
+    return Watching(see, lambda ended: client.set_terminated(run, ENDS[ended]), last.get(run, 0))

@@ -1,15 +1,15 @@
 """The interface of watchers: a function that sees the numbers of a round, and one that is told how the run ended."""
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from fedatoms.core import ledger
-from fedatoms.engine.loop import Progress
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import trajectory
+from fedatoms.runs.results import metric_of
+from fedatoms.runs.rounds import Row, read_lines
 
 Ended = Literal["finished", "stopped", "failed"]
 
@@ -19,6 +19,7 @@ class Watching(NamedTuple):
 
     see: Callable[[int, Mapping[str, float]], None]  # round, and its numbers by name
     close: Callable[[Ended], None]
+    last: int | None = None  # the last round that its store has, if it can tell
 
 
 Open = Callable[[Experiment, Path, int], Watching]  # experiment, the run's folder, rounds that are done already
@@ -33,11 +34,24 @@ def address(experiment: Experiment, folder: Path) -> str:
     return hashlib.sha256(f"{folder.name} {trajectory(experiment)}".encode()).hexdigest()[:16]
 
 
-def numbers_of(progress: Progress) -> dict[str, float]:
-    """Returns the numbers of a round by name, such as ``loss/train`` or ``accuracy/server``; all are finite."""
-    record = progress.record
-    found = {"loss/train": record.loss, "bytes/up": ledger.total(record.up), "bytes/down": ledger.total(record.down)}
-    found |= {"seconds": record.seconds, "clients/failed": record.failed}
-    for name, score in progress.scores.items():
-        found |= {f"{score.scale.name}/{name}": score.value, f"loss/{name}": score.loss}
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+def numbers_of(row: Row) -> dict[str, float]:
+    """Returns the numbers of a round by name, such as ``loss/train`` or ``accuracy/server``; all are finite.
+
+    >>> row = {"round": 0, "loss": 2.0, "clients": 5, "failed": 0, "up": {"head": 4}, "down": {}, "seconds": None}
+    >>> numbers_of({**row, "scores": {"server": {"accuracy": 50.0}}})
+    {'loss/train': 2.0, 'bytes/up': 4.0, 'bytes/down': 0.0, 'clients/failed': 0.0, 'accuracy/server': 50.0}
+    """
+    found: dict[str, float | None] = {"loss/train": row["loss"], "seconds": row["seconds"]}
+    found |= {"bytes/up": ledger.total(row["up"]), "bytes/down": ledger.total(row["down"])}
+    found |= {"clients/failed": row["failed"]}
+    metric = metric_of([row]).name
+    for name, parts in row["scores"].items():
+        known = cast(Mapping[str, float | None], parts)
+        found |= {f"{part}/{name}": known.get(part) for part in (metric, "loss")}
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def missed(watcher: Watching, folder: Path) -> list[tuple[int, Mapping[str, float]]]:
+    """Returns the rounds of a resumed run that a store lacks, with their numbers: a kill may have come before them."""
+    rows = [] if watcher.last is None else read_lines(folder).rows[watcher.last :]
+    return [(row["round"] + 1, numbers_of(row)) for row in rows]
