@@ -156,9 +156,8 @@ class _Nodes:
             way = f"{strategy.way_out()}, and continue with resume=true in the run config."
             if isinstance(error, NotFinite):
                 way = (
-                    "Nothing of the round is kept: continue with resume=true in the run config and "
-                    'aggregation="median". If it stops again, an earlier round did the harm: start again with a lower '
-                    "lr."
+                    "Nothing of the round is kept: resume=true in the run config tries it again. If it stops again, "
+                    'start a new run with a lower lr or, if a node may lie, with aggregation="median".'
                 )
             raise type(error)(f"{error}. The model so far is {self.folder / MODEL}. {way}") from None
 

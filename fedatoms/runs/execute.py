@@ -112,7 +112,7 @@ def resume(
     if engine.rounds is rounds and is_remote(folder):
         raise ValueError(f"{folder} is a run on nodes, which hold its clients' states. Continue it with {RESUME}.")
     new = _changed(folder, changes)
-    if engine.rounds is rounds and new.aggregation != load_run(folder).aggregation:
+    if new.aggregation != load_run(folder).aggregation:
         raise ValueError(f"aggregation={new.aggregation}: a run of two rules is of neither. Start a run of its own.")
     check_watchers(new)
     sim = engine.simulation(new, folder / CLIENTS)
