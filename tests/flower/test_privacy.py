@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.cases import some_now, some_of
+from support.private import Killed, killing, seeded, still
 from support.small import clients_of, difference, identical, small_net
 
 pytest.importorskip("flwr")
@@ -53,16 +54,6 @@ def task(experiment: Experiment, dtype: torch.dtype = torch.float32) -> Task:
     return task_of(experiment, DATA)._replace(model=lambda: small_net().to(dtype))
 
 
-def seeded() -> Uniforms:
-    draws = torch.Generator().manual_seed(5)
-    return lambda count: torch.rand(count, generator=draws, dtype=torch.float64).clamp(min=1e-12)
-
-
-def still() -> Uniforms:
-    """Draws no noise, and everyone whose probability is above a half."""
-    return lambda count: torch.full((count,), 0.5, dtype=torch.float64)
-
-
 @pytest.fixture
 def drawing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Generators], None]:
     """Lets every simulation that is built from now on draw from a generator of its own."""
@@ -99,7 +90,7 @@ KINDS: dict[str, dict[str, object]] = {
 def test_nodes_and_the_simulator_give_the_same_bits_with_the_same_draws(
     kind: str, clip: float, tmp_path: Path, drawing: Callable[[Generators], None]
 ) -> None:
-    drawing(seeded)
+    drawing(lambda: seeded(5))
     experiment = replace(PRIVATE, **{"dp_clip": clip, **KINDS[kind]})
     state, records = simulated(experiment)
     on_flower(experiment, tmp_path, task=task(experiment))
@@ -144,7 +135,7 @@ LIES: dict[str, Callable[[Tensor], Tensor]] = {
 def test_a_node_that_uploads_anything_moves_the_sum_by_at_most_the_clip(
     lie: str, tmp_path: Path, drawing: Callable[[Generators], None]
 ) -> None:
-    drawing(still)
+    drawing(lambda: still)
     experiment, wide = replace(PRIVATE, fraction=1.0, rounds=1, eval_every=1), torch.float64
     for name, meddle in (("lies", sending(LIES[lie])), ("silent", silent)):
         on_flower(experiment, tmp_path / name, meddle, task(experiment, wide))
@@ -162,7 +153,7 @@ def test_whether_one_answer_counts_does_not_depend_on_the_others(
     tmp_path: Path, drawing: Callable[[Generators], None]
 ) -> None:
     """Far from all others, and the only one: without privacy the first is refused, and the second not."""
-    drawing(still)
+    drawing(lambda: still)
     experiment, far = replace(PRIVATE, fraction=1.0, rounds=1, eval_every=1), sending(LIES["1e9"])
     alone: Meddle = lambda client, message, app: (  # noqa: E731
         far(client, message, app) if client == 2 or round_of(message) is None else None
@@ -182,7 +173,7 @@ def drawn(lowest: float) -> Generators:
     """Returns generators that draw everyone, or nobody, and then the same noise."""
 
     def generators() -> Uniforms:
-        noise = seeded()
+        noise = seeded(5)
         return lambda count: torch.full((count,), lowest) if count == PRIVATE.clients else noise(count)
 
     return generators
@@ -198,10 +189,6 @@ def test_a_round_that_nobody_answers_is_one_that_asks_nobody_a_round_of_noise(
     start = {f"params/{name}": leaf for name, leaf in parametrise(experiment, small_net()).state_dict().items()}
     models = [_model(tmp_path / name) for name in ("all", "none")]
     assert identical(*models) and not identical(models[0], start)
-
-
-class Killed(BaseException):
-    """What no code catches, as a kill."""
 
 
 PLACES = {
@@ -221,7 +208,7 @@ def test_a_server_that_is_killed_and_resumed_has_counted_every_round_that_it_dre
     if place in PLACES:
         with monkeypatch.context() as patched, pytest.raises(Killed):
             owner, name = PLACES[place]
-            patched.setattr(owner, name, _killing(getattr(owner, name), 1 if place == "the result" else at))
+            patched.setattr(owner, name, killing(getattr(owner, name), 1 if place == "the result" else at))
             on_flower(PRIVATE, tmp_path, task=task(PRIVATE))
     else:
         with pytest.raises(Killed):
@@ -246,19 +233,6 @@ class _Counting:
             return torch.full((count,), 0.4, dtype=torch.float64)
 
         return uniforms
-
-
-def _killing(function: Callable[..., object], at: int) -> Callable[..., object]:
-    calls = 0
-
-    def killed(*args: object, **options: object) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            raise Killed
-        return function(*args, **options)
-
-    return killed
 
 
 def _kills(number: int) -> Meddle:
