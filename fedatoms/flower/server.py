@@ -140,8 +140,8 @@ class _Nodes:
             with self._stopping(strategy):
                 for progress in _rounds(strategy, self.grid, until, eval_every, self._save_holders, own=self._personal):
                     save_state(self.folder / NODES, strategy.known)
-                    yield progress
                     self.last = progress.state
+                    yield progress
         finally:
             _log_refused(read_lines(self.folder).rows)
 

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from fedatoms.core.lookup import counted
 from fedatoms.engine.evaluation import Score, from_numbers, over_clients
 from fedatoms.engine.private_round import drawn
 from fedatoms.engine.round import select
@@ -146,7 +147,8 @@ class FedAtoms(Strategy):
             if not wanted or len(self._members.nodes) < self.settings.min_train_nodes:
                 self._find_nodes(grid, wanted)
         if (there := len(self._members.nodes)) < (least := self.settings.min_train_nodes):
-            raise TooFew(f"round {self.known.state.round + 1}: {there} nodes are there, but min-train-nodes is {least}")
+            online = f"round {self.known.state.round + 1}: {counted(there, 'node')} online"
+            raise TooFew(f"{online}, but min-train-nodes is {least}")
 
     def way_out(self) -> str:
         """Says what to do about a round that had too few answers."""

@@ -18,6 +18,7 @@ pytest.importorskip("flwr")
 pytest.importorskip("dp_accounting")
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
+from safetensors.torch import load_file
 from support.flower_grid import FIRST, App, Meddle, OneProcess, on_flower, round_of, server_as_tree, server_of, task_of
 from torch import Tensor
 
@@ -244,21 +245,26 @@ def _kills(number: int) -> Meddle:
     return meddle
 
 
+@pytest.mark.parametrize("done", [0, 1])
 def test_a_round_for_which_nodes_are_missing_is_not_drawn_and_costs_nothing(
-    tmp_path: Path, drawing: Callable[[Generators], None]
+    done: int, tmp_path: Path, drawing: Callable[[Generators], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = _Counting()
+    counted, run = _Counting(), tmp_path / "runs" / "it"
     drawing(counted.generator)
 
-    def leave(grid: OneProcess) -> None:
-        for client in range(1, 6):
-            del grid.contexts[FIRST + client]
+    def online(grid: OneProcess) -> list[int]:
+        return [*grid.contexts][: 1 if len([*run.glob("checkpoint/*.safetensors")]) >= done else None]
 
-    with pytest.raises(TooFew, match=r"^round 1: 1 nodes are there, but min-train-nodes is 4\. The model so far is"):
-        on_flower(PRIVATE, tmp_path, task=task(PRIVATE), change=leave, min_train_nodes=4)
-    assert counted.cohorts == 0 and not (tmp_path / "runs" / "it" / SPENT).exists()
+    few = rf"^round {done + 1}: 1 node online, but min-train-nodes is 4\. The model so far is"
+    with monkeypatch.context() as patched, pytest.raises(TooFew, match=few):
+        patched.setattr(OneProcess, "get_node_ids", online)
+        on_flower(PRIVATE, tmp_path, task=task(PRIVATE), min_train_nodes=4)
+    assert counted.cohorts == done and (run / SPENT).exists() == bool(done)
+    if done:
+        model = {f"params/{name}": leaf for name, leaf in load_file(run / "model.safetensors").items()}
+        assert identical(model, _model(tmp_path))
     on_flower(PRIVATE, tmp_path, task=task(PRIVATE), resume=True, min_train_nodes=4)
-    assert read_result(tmp_path / "runs" / "it").extra["privacy"]["rounds"] == 3  # type: ignore[index]
+    assert read_result(run).extra["privacy"]["rounds"] == 3  # type: ignore[index]
 
 
 def test_what_is_logged_and_published_is_the_same_whoever_takes_part_and_whatever_they_answer(
