@@ -1,9 +1,11 @@
 """What a deployed round costs before anything is learnt: Flower with an empty client, one that imports torch, and ours.
 
 Two nodes on this machine, the digits, one thread. The three take turns on one deployment, so that a busy machine is
-busy for all of them. Prints the median seconds of a round of each; takes minutes.
+busy for all of them. Prints the median seconds of a round of each, and of processor time of the process that a message
+to a node starts, which depends less on what else the machine does; takes minutes.
 """
 
+import os
 import statistics
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,6 +48,10 @@ def train(message, context):
         import torch
     return Message(RecordDict(), reply_to=message)
 """
+CLOCK = """
+import atexit, time
+atexit.register(lambda: print(time.process_time(), file=open("{path}", "a")))
+"""
 SERVER = """
 import time
 
@@ -76,6 +82,18 @@ def write_floor(folder: Path) -> Path:
     return folder
 
 
+def clocked(module: Path, path: Path) -> None:
+    """Lets the process of a client write its processor time when it ends."""
+    module.write_text(CLOCK.format(path=path) + module.read_text())
+
+
+def taken(path: Path) -> float:
+    """Returns the median of what ``clocked`` wrote, and forgets it."""
+    seconds = [float(line) for line in path.read_text().split()]
+    path.unlink()
+    return statistics.median(seconds)
+
+
 def floor(deployment: Deployment, app: Path, *, torch: bool) -> list[float]:
     """Returns the seconds of rounds of an empty client."""
     lines = deployment.run(app, {"rounds": ROUNDS, "torch": torch}, timeout=900)
@@ -91,22 +109,33 @@ def ours(deployment: Deployment, app: Path, out: Path, name: str) -> list[float]
 
 def main() -> None:
     """Lets the three take turns."""
-    found: dict[str, list[float]] = {"Flower, empty client": [], "Flower, imports torch": [], "fedatoms, digits": []}
+    kinds = ("Flower, empty client", "Flower, imports torch", "fedatoms, digits")
+    found: dict[str, list[float]] = {kind: [] for kind in kinds}
+    busy: dict[str, list[float]] = {kind: [] for kind in kinds}
     with TemporaryDirectory() as name:
         folder = Path(name)
         empty, app = write_floor(folder / "empty"), folder / "app"
         new(app)
+        clock = folder / "clock"
+        for module in (empty / "floor" / "client.py", app / "federation" / "client_app.py"):
+            clocked(module, clock)
         nodes: list[dict[str, Value]] = [
             {"partition-id": i, "num-partitions": NODES, "state-dir": str(folder / "state")} for i in range(NODES)
         ]
         with deployed(folder / "deployment", nodes) as deployment:
             for turn in range(TURNS):
-                found["Flower, empty client"] += floor(deployment, empty, torch=False)[1:]
-                found["Flower, imports torch"] += floor(deployment, empty, torch=True)[1:]
-                found["fedatoms, digits"] += ours(deployment, app, folder / "runs", f"turn-{turn}")[1:]
+                for kind, torch in ((kinds[0], False), (kinds[1], True)):
+                    found[kind] += floor(deployment, empty, torch=torch)[1:]
+                    busy[kind].append(taken(clock))
+                found[kinds[2]] += ours(deployment, app, folder / "runs", f"turn-{turn}")[1:]
+                busy[kinds[2]].append(taken(clock))
     for kind, seconds in found.items():
         each = ", ".join(f"{second:.1f}" for second in seconds)
-        print(f"{kind:22} {statistics.median(seconds):6.1f} s a round ({each})")
+        processor = statistics.mean(busy[kind])
+        print(
+            f"{kind:22} {statistics.median(seconds):6.1f} s a round ({each}), {processor:.2f} s of processor a message"
+        )
+    print(f"{os.getloadavg()[1]:.1f} processes wanted a core on average in the last five minutes")
 
 
 if __name__ == "__main__":

@@ -31,23 +31,42 @@ CLIP = "clip"  # what the server remembers of an adaptive clip
 
 def advance_privately(runtime: Runtime, state: State) -> tuple[State, Record]:
     """Runs one private round."""
-    began, t = time.perf_counter(), state.round
-    names, clip = travelling(runtime, t), clip_of(runtime.sim, state)
-    total = summed(runtime, state, cohort(_privacy(runtime.sim), len(runtime.sim.data.parts), runtime.sim.fraction))
-    new = _aggregated(runtime, state, total, names, clip)
+    began = time.perf_counter()
+    new, record = settled(runtime, state, summed(runtime, state, drawn(runtime.sim)))
     trace = server.trace_of(new.server)
     if runtime.pause is not None:
         runtime.pause()
-    server.check_finite(state.server, new.server, trace, t)
-    up, down = _expected_bytes(runtime, state, names)
-    record = Record(t, math.nan, round(expected_cohort(runtime.sim)), 0, up, down, time.perf_counter() - began)
-    return new, told(runtime.sim, record, t + 1, clip)
+    server.check_finite(state.server, new.server, trace, state.round)
+    return new, record._replace(seconds=time.perf_counter() - began)
+
+
+def drawn(sim: Simulation) -> list[int]:
+    """Draws who takes part in a round; nothing that is known beforehand says who."""
+    return cohort(_privacy(sim), len(sim.data.parts), sim.fraction)
+
+
+def settled(runtime: Runtime, state: State, total: Total) -> tuple[State, Record]:
+    """Ends a round with the sum of its clipped updates: noise, the algorithm's step, and what may be told of it."""
+    names, clip = travelling(runtime, state.round), clip_of(runtime.sim, state)
+    new, (up, down) = _aggregated(runtime, state, total, names, clip), _expected_bytes(runtime, state, names)
+    record = Record(state.round, math.nan, round(expected_cohort(runtime.sim)), 0, up, down, 0.0)
+    return new, told(runtime.sim, record, state.round + 1, clip)
 
 
 def summed(runtime: Runtime, state: State, clients: list[int]) -> Total:
     """Trains some clients and sums their clipped updates: before noise, each moves the sum by at most the clip."""
     collect = partial(_collect, clip_of(runtime.sim, state))
     return train_phases(runtime, state, clients, collect, NOTHING_YET)[1]
+
+
+def added(total: Total, uploads: Params, start: Params, clip: float) -> Total:
+    """Adds the clipped updates of a block of models, with a leading client axis, to a total: all weigh the same.
+
+    >>> added(NOTHING_YET, {"w": torch.tensor([[3.0, 4.0], [0.0, 2.0]])}, {"w": torch.zeros(2)}, clip=1.0).weight
+    2.0
+    """
+    moves = clipped(uploads, start, clip)
+    return server.gather(total, moves, torch.ones(len(moves[NUMBERS]["within"])))
 
 
 def expected_cohort(sim: Simulation) -> float:
@@ -80,8 +99,7 @@ def told(sim: Simulation, record: Record, spent: int, clip: object) -> Record:
 
 
 def _collect(clip: float, got: Total, state: State, block: list[int], reply: Reply, view: View) -> tuple[Total, Rows]:
-    uploads = clipped(reply.upload["params"], state.server.params, clip)
-    return server.gather(got, uploads, torch.ones(len(block))), {}
+    return added(got, reply.upload["params"], state.server.params, clip), {}
 
 
 def _aggregated(runtime: Runtime, state: State, total: Total, names: frozenset[str], clip: float) -> State:

@@ -3,7 +3,8 @@
 A process that is killed by ``kill -9``, or for want of memory, says nothing. Flower itself notices after a minute that
 it no longer hears from it, and until then ``flwr run --stream`` shows nothing. Run as ``python -m
 fedatoms.flower.last_words``; its input is a pipe that only the ServerApp holds open, with the grid's address on its
-first line and a full stop at the end of a run that ends by itself.
+first line and a full stop at the end of a run that ends by itself. It imports Flower only if it has something to say:
+that takes a second of a processor which nodes of this machine need.
 """
 
 import contextlib
@@ -12,12 +13,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import BinaryIO
-
-from flwr.serverapp import Grid
-from flwr.superlink.grid.http_grid import HttpGrid
+from typing import TYPE_CHECKING, BinaryIO
 
 from fedatoms.flower.watcher import ALL_IS_WELL, environment
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+    from flwr.superlink.grid.http_grid import HttpGrid
 
 KILLED = (
     "the ServerApp ended without a word: it was killed, by hand or for want of memory. Type the same command with "
@@ -27,8 +29,10 @@ Where = Mapping[str, object]
 
 
 @contextmanager
-def outlived(grid: Grid) -> Iterator[None]:
+def outlived(grid: "Grid") -> Iterator[None]:
     """Sees to it that, if this process is killed inside, the SuperLink of the grid hears of it at once."""
+    from flwr.superlink.grid.http_grid import HttpGrid
+
     if not isinstance(grid, HttpGrid):  # a simulation, which ends with this process
         yield
         return
@@ -61,7 +65,7 @@ def listen(pipe: BinaryIO, tell: Callable[[Where], None]) -> None:
         tell(json.loads(where))
 
 
-def _address(grid: HttpGrid) -> Where:
+def _address(grid: "HttpGrid") -> Where:
     certificate = None if grid._cert is None else grid._cert.decode()
     run = grid.run.run_id
     return {"address": grid._addr, "insecure": grid._insecure, "cert": certificate, "token": grid._token, "run": run}
@@ -73,6 +77,7 @@ def _tell(where: Where) -> None:
     from flwr.proto.log_pb2 import PushLogsRequest
     from flwr.proto.node_pb2 import Node
     from flwr.proto.runtime_pb2 import PushTaskOutputRequest
+    from flwr.superlink.grid.http_grid import HttpGrid
 
     certificate = None if where["cert"] is None else str(where["cert"]).encode()
     grid = HttpGrid(str(where["address"]), bool(where["insecure"]), certificate, token=str(where["token"]))

@@ -45,6 +45,7 @@ class Membership(NamedTuple):
     node_keys: str = "auto"
     holders: Mapping[int, Holder] = {}
     roster: Mapping[int, Entry] | None = None
+    tells_sizes: bool = True  # False: how much data a client has is not logged
     nodes: Mapping[int, int] = {}
     infos: Mapping[int, NodeInfo] = {}  # what the node of each client reported when it joined
     asked: Mapping[int, str] = {}  # node -> Flower's id of the question; empty once it has been answered
@@ -139,8 +140,8 @@ def _admit(members: Membership, node: int, reply: Message, key: str | None) -> M
         return _turned_away(members, node, f"does not say which partition-id it has: {error!r}")
     if (why := _why_not(members, node, info, key)) is not None:
         return _turned_away(members, node, why)
-    counts = (info.samples, info.tests)
-    log.info("client %d (node %d) joins with %d samples and %d test images", info.client, node, *counts)
+    sizes = f" with {info.samples} samples and {info.tests} test images" if members.tells_sizes else ""
+    log.info("client %d (node %d) joins%s", info.client, node, sizes)
     if key is not None and not _holds(members, info.client, key):
         log.info("client %d belongs to the key %s of node %d from now on", info.client, key[:OF_KEY], node)
         members = members._replace(holders={**members.holders, info.client: Holder(key[:OF_KEY], node)})

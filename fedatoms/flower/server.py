@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -23,11 +24,13 @@ from fedatoms.engine.state import Record, State
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run, to_json
 from fedatoms.experiment.identities import resumable, run_name, trajectory
+from fedatoms.experiment.parse import is_private
 from fedatoms.flower.checks import FEWEST
 from fedatoms.flower.judging import POLICIES
 from fedatoms.flower.last_words import outlived
 from fedatoms.flower.membership import NODE_KEYS, ask, describe_ownership
 from fedatoms.flower.private_files import private, shut
+from fedatoms.flower.private_rounds import about_nodes, check_private, log_cost, written
 from fedatoms.flower.roster import load_roster
 from fedatoms.flower.server_state import ServerState, load_holders, load_state, save_holders, save_state
 from fedatoms.flower.strategy import FedAtoms, NotFinite, TooFew
@@ -35,6 +38,7 @@ from fedatoms.flower.task import Settings, Task, configured, server_simulation
 from fedatoms.runs.execute import Engine, resume, run
 from fedatoms.runs.loading import write_model
 from fedatoms.runs.personal_models import score_after, score_before
+from fedatoms.runs.remote import NODES
 from fedatoms.runs.results import Result
 from fedatoms.runs.rounds import Row, read_lines
 
@@ -66,7 +70,27 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
     find(settings.far_unjudged, POLICIES, "far-unjudged")
     load_roster(settings.roster, experiment.clients)
     _freed(settings, experiment)
-    if settings.min_train_nodes > (most := sample_size(experiment.clients, experiment.fraction)):
+    _check_numbers(experiment, settings)
+    if is_private(experiment):
+        check_private(settings)
+    experiment = replace(experiment, checkpoint_every=1, name=run_name(experiment))
+    folder = Path(experiment.out) / experiment.name
+    nodes = _Nodes(task, grid, experiment, settings)
+    engine = Engine(nodes.simulation, nodes.rounds, nodes.personal, nodes.extra, CONTINUE, WAY_OUT, ready=nodes.ready)
+    watch = log_cost if is_private(experiment) else None
+    if settings.resume:
+        _check_same(load_run(folder), experiment, folder)
+    with private():
+        if settings.resume:
+            changes = {name: getattr(experiment, name) for name in ("rounds", "eval_every", "aggregation")}
+            return resume(folder, changes, watch=watch, engine=engine, say=lambda line: log.info("%s", line))
+        return run(experiment, watch=watch, engine=engine)
+
+
+def _check_numbers(experiment: Experiment, settings: Settings) -> None:
+    """Refuses to wait for more nodes than there are, or to judge where a round has too few."""
+    most = sample_size(experiment.clients, 1.0 if is_private(experiment) else experiment.fraction)
+    if settings.min_train_nodes > most:
         raise ValueError(
             f"min-train-nodes={settings.min_train_nodes}, but a round has {most} clients. Use {most} or less."
         )
@@ -74,17 +98,6 @@ def federate(task: Task, grid: Grid, experiment: Experiment, settings: Settings)
         raise ValueError(
             f'far-unjudged="refuse", but a round has {most} clients, and it takes {FEWEST} to judge. Leave it out.'
         )
-    experiment = replace(experiment, checkpoint_every=1, name=run_name(experiment))
-    folder = Path(experiment.out) / experiment.name
-    nodes = _Nodes(task, grid, experiment, settings)
-    engine = Engine(nodes.simulation, nodes.rounds, nodes.personal, nodes.extra, CONTINUE, WAY_OUT)
-    if settings.resume:
-        _check_same(load_run(folder), experiment, folder)
-    with private():
-        if settings.resume:
-            changes = {name: getattr(experiment, name) for name in ("rounds", "eval_every", "aggregation")}
-            return resume(folder, changes, engine=engine, say=lambda line: log.info("%s", line))
-        return run(experiment, engine=engine)
 
 
 def _check_same(old: Experiment, new: Experiment, folder: Path) -> None:
@@ -101,6 +114,7 @@ class _Nodes:
         self.task, self.grid, self.experiment, self.settings = task, grid, experiment, settings
         self.folder = Path(experiment.out) / experiment.name
         self.strategy: FedAtoms | None = None  # made when the rounds begin
+        self.last: State | None = None  # that the run has kept
         self.for_last_scores = 0  # bytes
 
     def simulation(self, experiment: Experiment, _: Path) -> Simulation:
@@ -108,26 +122,44 @@ class _Nodes:
 
     def rounds(self, runtime: Runtime, state: State, until: int, eval_every: int) -> Iterator[Progress]:
         shut(self.folder)  # not before: this process is the only one that writes it
-        self.strategy = strategy = FedAtoms(runtime, self._open_state(state), self.settings)
+        about = about_nodes(self.folder / NODES, private=runtime.sim.privacy is not None)
+        self.strategy = strategy = FedAtoms(runtime, self._open_state(state), self.settings, about)
+        self.last = state
         strategy.summary()
         log.info("%s", describe_ownership(self.grid, self.settings.node_keys))
+        return self._rounds(strategy, until, eval_every)
+
+    def ready(self) -> None:
+        """Finds the nodes before a private round is counted."""
+        assert self.strategy is not None, "rounds come first"
+        with self._stopping(self.strategy):
+            self.strategy.await_nodes(self.grid)
+
+    def _rounds(self, strategy: FedAtoms, until: int, eval_every: int) -> Iterator[Progress]:
         try:
-            for progress in _rounds(strategy, self.grid, until, eval_every, self._save_holders, own=self._personal):
-                save_state(self.folder / "nodes", strategy.known)
-                yield progress
-                state = progress.state
+            with self._stopping(strategy):
+                for progress in _rounds(strategy, self.grid, until, eval_every, self._save_holders, own=self._personal):
+                    save_state(self.folder / NODES, strategy.known)
+                    self.last = progress.state
+                    yield progress
+        finally:
+            _log_refused(read_lines(self.folder).rows)
+
+    @contextmanager
+    def _stopping(self, strategy: FedAtoms) -> Iterator[None]:
+        """Writes the model so far where a run stops, and says how it goes on."""
+        try:
+            yield
         except (TooFew, NotFinite) as error:
-            write_model(self.folder, runtime.sim, state)
+            assert self.last is not None, "rounds come first"
+            write_model(self.folder, strategy.runtime.sim, self.last)
             way = f"{strategy.way_out()}, and continue with resume=true in the run config."
             if isinstance(error, NotFinite):
                 way = (
-                    "Nothing of the round is kept: continue with resume=true in the run config and "
-                    'aggregation="median". If it stops again, an earlier round did the harm: start again with a lower '
-                    "lr."
+                    "Nothing of the round is kept: resume=true in the run config tries it again. If it stops again, "
+                    'start a new run with a lower lr or, if a node may lie, with aggregation="median".'
                 )
             raise type(error)(f"{error}. The model so far is {self.folder / MODEL}. {way}") from None
-        finally:
-            _log_refused(read_lines(self.folder).rows)
 
     def personal(self, experiment: Experiment, runtime: Runtime, state: State, folder: Path) -> dict[str, float]:
         assert self.strategy is not None, "rounds come first"
@@ -147,7 +179,7 @@ class _Nodes:
 
     def _open_state(self, state: State) -> ServerState:
         """Loads the server state of a run; clients that are freed belong to no key from now on."""
-        folder, which = self.folder / "nodes", trajectory(self.experiment)
+        folder, which = self.folder / NODES, trajectory(self.experiment)
         known = load_state(folder, state, which) if state.round else ServerState(state, secrets.token_hex(4), which)
         held, freed = load_holders(folder), _freed(self.settings, self.experiment)
         for client in sorted(freed & held.keys()):
@@ -158,8 +190,8 @@ class _Nodes:
 
     def _save_holders(self, known: ServerState) -> None:
         """Writes which key owns each client, before anything is sent to them."""
-        if known.holders != load_holders(self.folder / "nodes"):
-            save_holders(self.folder / "nodes", known.holders)
+        if known.holders != load_holders(self.folder / NODES):
+            save_holders(self.folder / NODES, known.holders)
 
 
 SaveHolders = Callable[[ServerState], None]
@@ -184,8 +216,9 @@ def _rounds(
                 score, size = _scores(strategy, grid, 0, save)
                 scores |= {} if score is None else {"personal": score}
                 record = record._replace(extra={**record.extra, "beside": {**record.extra["beside"], "scores": size}})
-        log.info("round %d: loss %.4f, %d clients, %s", number + 1, record.loss, record.clients, _written(scores))
-        log.info("round %d: bytes of arrays and headers, %s%s", number + 1, _sizes(metrics), _beside(record))
+        if runtime.sim.privacy is None:  # else what may be told is told when it is counted
+            log.info("round %d: loss %.4f, %d clients, %s", number + 1, record.loss, record.clients, written(scores))
+            log.info("round %d: bytes of arrays and headers, %s%s", number + 1, _sizes(metrics), _beside(record))
         yield Progress(state, record, scores)
 
 
@@ -218,10 +251,6 @@ def _sizes(metrics: MetricRecord) -> str:
 def _beside(record: Record) -> str:
     words = {"refused": "of those up refused", "scores": "more down for scores"}
     return "".join(f", {size} {words[what]}" for what, size in record.extra["beside"].items())
-
-
-def _written(scores: dict[Scored, Score]) -> str:
-    return ", ".join(f"{name} {score.scale.write(score.value)}" for name, score in scores.items()) or "not scored"
 
 
 def _column(row: Row, name: str) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """The server state between rounds: the run's own, and which state and versions each client holds."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypedDict
@@ -50,8 +50,12 @@ def take_in(runtime: Runtime, known: ServerState, answers: Mapping[int, Answer])
         block = {kind: trees.lead(tree) for kind, tree in answers[client].upload.items()}
         gather = partial(keep, [client]) if runtime.sim.keeps_uploads else server_side.gather
         total = gather(total, block, torch.tensor([1.0 if uniform else float(answers[client].samples)]))
-    state = aggregate(runtime, known.state, present, total)
-    return known._replace(state=state, base={**known.base, **dict.fromkeys(present, known.state.round + 1)})
+    return with_answers(known, aggregate(runtime, known.state, present, total), present)
+
+
+def with_answers(known: ServerState, after: State, present: Iterable[int]) -> ServerState:
+    """Ends a round: the clients whose answers were accepted start the next one from their states after this one."""
+    return known._replace(state=after, base={**known.base, **dict.fromkeys(present, after.round)})
 
 
 def note_missing(known: ServerState, client: int, missing: Missing) -> ServerState:

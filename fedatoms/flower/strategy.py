@@ -10,7 +10,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from fedatoms.core.lookup import counted
 from fedatoms.engine.evaluation import Score, from_numbers, over_clients
+from fedatoms.engine.private_round import drawn
 from fedatoms.engine.round import select
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.server import not_finite, trace_of
@@ -19,6 +21,7 @@ from fedatoms.flower import nonces, wire
 from fedatoms.flower.checks import Refused, alike, check_answer, check_records, check_score, outliers
 from fedatoms.flower.judging import POLICIES, unjudged
 from fedatoms.flower.membership import Membership, absence, ask, by_sender, find_nodes, printable, reason_of
+from fedatoms.flower.private_rounds import take_in_privately
 from fedatoms.flower.ranges import loud_losses, loud_scores
 from fedatoms.flower.roster import load_roster
 from fedatoms.flower.server_state import ServerState, bytes_in, note_missing, order_for, take_in
@@ -42,14 +45,20 @@ class NotFinite(RuntimeError):
 class FedAtoms(Strategy):
     """A Flower strategy for any algorithm, schedule and personalised method of fedatoms."""
 
-    def __init__(self, runtime: Runtime, known: ServerState, settings: Settings) -> None:
+    def __init__(
+        self, runtime: Runtime, known: ServerState, settings: Settings, about_nodes: logging.Logger = log
+    ) -> None:
         self.runtime, self.known, self.settings = runtime, known, settings
+        self._about_nodes = about_nodes  # which says whom a round has asked
+        self._private = runtime.sim.privacy is not None
         self.record: Record | None = None  # of the last round
         self.for_scores = 0  # bytes of arrays in the last orders to score
         self.score: Score | None = None  # of nodes' own models, when it was last asked for
         most, keys = settings.max_examples, settings.node_keys
         roster = load_roster(settings.roster)
-        self._members = Membership(len(runtime.data.parts), known.trajectory, most, keys, known.holders, roster)
+        clients, tells = len(runtime.data.parts), not self._private
+        self._members = Membership(clients, known.trajectory, most, keys, known.holders, roster, tells)
+        self._chosen: list[int] = []
         self._orders: dict[int, Message] = {}  # to each client that was last asked
         self._sent: list[tuple[Order, Size]] = []
         self._received: list[Size] = []
@@ -64,15 +73,16 @@ class FedAtoms(Strategy):
         """Draws the clients of the round as the simulator does, and sends each what it lacks."""
         self._grid, self._began, self._sent, self._received, self._refused = grid, time.perf_counter(), [], [], {}
         self._failed = set()
-        chosen, _ = select(self.runtime.sim, self.known.state.round)
-        self._find_nodes(grid, chosen)
+        sim, number = self.runtime.sim, self.known.state.round
+        chosen = self._chosen = drawn(sim) if self._private else select(sim, number)[0]
+        self._find_nodes(grid, () if self._private else chosen)  # to wait for some would tell that they were drawn
         there = [client for client in chosen if client in self._members.nodes]
-        log.info("round %d: asking %d of %d clients", self.known.state.round + 1, len(there), len(chosen))
+        self._about_nodes.info("round %d: asking %d of %d clients", number + 1, len(there), len(chosen))
         for client in chosen:
             if client not in there:
-                log.warning("round %d: client %d has no node that answers", self.known.state.round + 1, client)
+                self._about_nodes.warning("round %d: client %d has no node that answers", number + 1, client)
         if len(there) < len(chosen) and (why := absence(self._members, self.settings.wait)):
-            log.warning("round %d: %s", self.known.state.round + 1, why)
+            self._about_nodes.warning("round %d: %s", number + 1, why)
         self._orders = {client: self._message(client) for client in there}
         return list(self._orders.values())
 
@@ -80,24 +90,19 @@ class FedAtoms(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Averages the accepted answers in the order of the clients; logs a line for each of the others."""
-        state, (chosen, _) = self.known.state, select(self.runtime.sim, self.known.state.round)
         found = self._read(replies, self._orders, _answer)
         first = {client: answer for client, answer in found.items() if isinstance(answer, Answer)}
         answers = self._accepted({**first, **self._ask_again(found)})
-        if len(answers) < self.settings.min_train_nodes:
-            refused = f" ({len(self._refused)} refused)" if self._refused else ""
-            raise TooFew(
-                f"round {state.round + 1}: {len(answers)} good answers from {len(chosen)} clients{refused}, but "
-                f"min-train-nodes is {self.settings.min_train_nodes}"
-            )
-        if len(answers) < (fewest := self.runtime.sim.aggregation.fewest):
-            few = "round %d: %d answers, and the aggregation needs %d to outvote one: the model stays as it is"
-            log.warning(few, state.round + 1, len(answers), fewest)
-        known = take_in(self.runtime, self.known, answers)
+        state = self.known.state
+        if self._private:
+            known, record = take_in_privately(self.runtime, self.known, answers)
+        else:
+            self._check_enough(len(answers))
+            known = take_in(self.runtime, self.known, answers)
+            record = self._recorded(state.round, answers)
         if what := not_finite(state.server, known.state.server, trace_of(known.state.server)):
             raise NotFinite(f"round {state.round + 1}: the server's '{what}' is not finite, although all answers were")
-        self.known = known
-        self.record = self._recorded(state.round, answers, len(chosen))
+        self.known, self.record = known, record
         return wire.pack({"params": self.known.state.server.params}), self._metrics(self.record.loss)
 
     def configure_evaluate(
@@ -136,11 +141,33 @@ class FedAtoms(Strategy):
         """Logs which run this is, and its settings."""
         log.info("fedatoms: run %s, %d clients, %s", self.known.run, len(self.runtime.data.parts), self.settings)
 
+    def await_nodes(self, grid: Grid) -> None:
+        """Finds the nodes of a private round before anything is drawn; too few of them stop the run, at no cost."""
+        for wanted in ([], [*range(len(self.runtime.data.parts))]):
+            if not wanted or len(self._members.nodes) < self.settings.min_train_nodes:
+                self._find_nodes(grid, wanted)
+        if (there := len(self._members.nodes)) < (least := self.settings.min_train_nodes):
+            online = f"round {self.known.state.round + 1}: {counted(there, 'node')} online"
+            raise TooFew(f"{online}, but min-train-nodes is {least}")
+
     def way_out(self) -> str:
         """Says what to do about a round that had too few answers."""
-        if self._refused or self._failed:
+        if (self._refused or self._failed) and not self._private:  # of whose answers nothing stops
             return "The lines above say why answers were refused or did not come: mend that"
         return absence(self._members, self.settings.wait) or "Start the missing nodes"
+
+    def _check_enough(self, answers: int) -> None:
+        """Stops a round with fewer answers than it needs; says it where there are fewer than the rule needs."""
+        number, least = self.known.state.round + 1, self.settings.min_train_nodes
+        if answers < least:
+            refused = f" ({len(self._refused)} refused)" if self._refused else ""
+            raise TooFew(
+                f"round {number}: {answers} good answers from {len(self._chosen)} clients{refused}, but "
+                f"min-train-nodes is {least}"
+            )
+        if answers < (fewest := self.runtime.sim.aggregation.fewest):
+            few = "round %d: %d answers, and the aggregation needs %d to outvote one: the model stays as it is"
+            log.warning(few, number, answers, fewest)
 
     def _find_nodes(self, grid: Grid, wanted: Iterable[int]) -> None:
         self._members = find_nodes(grid, self._members, wanted, self.settings.wait)
@@ -189,7 +216,7 @@ class FedAtoms(Strategy):
         for client, missing in found.items():
             if isinstance(missing, Missing):
                 what = "has lost its state, and starts afresh" if missing.lost else f"lacks {', '.join(missing.groups)}"
-                log.warning("round %d: client %d (node %d) %s", *self._who(client), what)
+                self._about_nodes.warning("round %d: client %d (node %d) %s", *self._who(client), what)
                 self.known = note_missing(self.known, client, missing)
                 again[client] = self._message(client)
         assert self._grid is not None, "a round is configured first"
@@ -204,6 +231,8 @@ class FedAtoms(Strategy):
                 answers[client] = check_answer(self.runtime, state, answer, most=self._members.infos[client].samples)
             except Refused as error:
                 self._refuse(client, str(error))
+        if self._private:  # whether one answer counts must not depend on the others; each is clipped
+            return answers
         self._judge(len(answers))
         before = None if self.record is None else self.record.loss
         far = {**outliers(state, answers, self.settings.far), **loud_losses(answers, before)}
@@ -222,17 +251,19 @@ class FedAtoms(Strategy):
         )
 
     def _leave_out(self, client: int, reason: str) -> None:
-        log.warning("round %d: left out client %d (node %d): %s", *self._who(client), printable(reason))
+        line = "round %d: left out client %d (node %d): %s"
+        self._about_nodes.warning(line, *self._who(client), printable(reason))
 
     def _refuse(self, client: int, reason: str) -> None:
         reason = printable(reason, REASON)
-        log.warning("round %d: refused the answer of client %d (node %d): %s", *self._who(client), reason)
+        line = "round %d: refused the answer of client %d (node %d): %s"
+        self._about_nodes.warning(line, *self._who(client), reason)
         self._refused[client] = f"node {self._members.nodes[client]}: {reason}"
 
     def _who(self, client: int) -> tuple[int, int, int]:
         return self.known.state.round + 1, client, self._members.nodes[client]
 
-    def _recorded(self, number: int, answers: dict[int, Answer], chosen: int) -> Record:
+    def _recorded(self, number: int, answers: dict[int, Answer]) -> Record:
         loss = sum(answer.loss for answer in answers.values()) / len(answers)
         up = bytes_in(self.runtime, [each.sent or each.upload for each in answers.values()])
         down = bytes_in(self.runtime, [order.down for order, _ in self._sent])
@@ -242,7 +273,7 @@ class FedAtoms(Strategy):
             "beside": {"refused": refused} if refused else {},  # bytes of arrays that are in no average
         }
         seconds = time.perf_counter() - self._began
-        failed = chosen - len(answers)
+        failed = len(self._chosen) - len(answers)
         return Record(number, loss, len(answers), failed, up, down, seconds, extra)
 
     def _metrics(self, loss: float) -> MetricRecord:

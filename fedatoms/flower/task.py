@@ -170,7 +170,15 @@ def node_simulation(task: Task, experiment: Experiment, partition: int) -> Simul
         test_x, test_y = _fitting(task, experiment, (test_x, test_y), f"test images of partition {partition}")
     parts, tests = ([torch.zeros(0, dtype=torch.int64)] * experiment.clients for _ in range(2))
     parts[partition], tests[partition] = torch.arange(len(y)), torch.arange(len(test_y))
-    return _simulation(task, experiment, Federation(x, y, parts, test_x, test_y, tests, task.classes, task.recipe))
+    data = Federation(x, y, parts, test_x, test_y, tests, task.classes, task.recipe)
+    return _simulation(task, _without_privacy(experiment), data)
+
+
+def _without_privacy(experiment: Experiment) -> Experiment:
+    """Returns an experiment as a node sees it: the server alone draws, clips and noises."""
+    if not is_private(experiment):
+        return experiment
+    return replace(experiment, sampling="fixed", dp_epsilon=None, dp_noise=None, dp_clip=Experiment.dp_clip)
 
 
 def own_data(task: Task, experiment: Experiment, partition: int) -> Own:
@@ -199,10 +207,10 @@ def _fitting(task: Task, experiment: Experiment, samples: tuple[Inputs, Tensor],
 def _simulation(task: Task, experiment: Experiment, data: Federation) -> Simulation:
     if experiment.failures:
         raise ValueError("--failures simulates nodes that fail; here they fail by themselves. Leave it out.")
-    if experiment.sampling != "fixed" or is_private(experiment):
+    if experiment.sampling != "fixed" and not is_private(experiment):
         raise ValueError(
-            "--sampling poisson and --dp-...: the nodes of a federation drop out, and that changes who is sampled, "
-            "unaccounted for. Leave them out, or use the simulator."
+            "--sampling poisson without --dp-epsilon or --dp-noise: a round may ask nobody, and nothing is gained. "
+            "Leave it out, or add one of them."
         )
     if experiment.attack:
         raise ValueError("--attack lets simulated clients lie; nodes would really do it. Use it in the simulator.")
@@ -211,7 +219,8 @@ def _simulation(task: Task, experiment: Experiment, data: Federation) -> Simulat
     with torch.random.fork_rng(devices=[]):  # the same network everywhere, also where its parts never travel
         torch.manual_seed(experiment.seed)
         model = parametrise(experiment, task.model())
-    sim = assemble(replace(experiment, map="one_by_one", score="server"), model, data, objective=task.objective)
+    score = experiment.score if is_private(experiment) else "server"  # with privacy others are refused
+    sim = assemble(replace(experiment, map="one_by_one", score=score), model, data, objective=task.objective)
     _check_metrics(sim, experiment)
     if sim.personal.collaboration is not None:
         raise ValueError(

@@ -63,6 +63,7 @@ class Engine(NamedTuple):
     peers: Peers = ALONE  # processes that train the run together; this one is number 0, the others ``assist`` it
     prepare: Callable[[Simulation, Peers, int], Runtime] = lambda sim, peers, rounds: prepare(sim, peers=peers)
     abreast: Callable[[], int] = lambda: 1  # how many runs this process trains at the same time
+    ready: Callable[[], None] = lambda: None  # waits for what a private round needs, before it is counted
 
 
 def run(
@@ -114,7 +115,7 @@ def resume(
     if engine.rounds is rounds and is_remote(folder):
         raise ValueError(f"{folder} is a run on nodes, which hold its clients' states. Continue it with {RESUME}.")
     new = _changed(folder, changes)
-    if engine.rounds is rounds and new.aggregation != load_run(folder).aggregation:
+    if new.aggregation != load_run(folder).aggregation:
         raise ValueError(f"aggregation={new.aggregation}: a run of two rules is of neither. Start a run of its own.")
     sim = engine.simulation(new, folder / CLIENTS)
     check_watchers(new)
@@ -237,7 +238,7 @@ def _train(run: _Run, loaded: Loaded, began: float, seal: int) -> State:
         try:
             done, until = state.round, experiment.rounds
             coming = engine.rounds(runtime, state, until, experiment.eval_every)
-            for progress in spending(folder, runtime.sim, coming, done, until):
+            for progress in spending(folder, runtime.sim, coming, done, until, engine.ready):
                 lines.append(row_of(progress))
                 state = progress.state  # after its line: a checkpoint never knows more rounds than the file
                 checkpoints.note(state.clients)

@@ -1,6 +1,6 @@
 """Private rounds that a run has spent: counted on disk before each of them begins, so that no kill makes one free."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, TypedDict, cast
 
@@ -36,16 +36,25 @@ def spent_rounds(folder: Path, done: int) -> int:
     return rounds
 
 
-def spending(folder: Path, sim: Simulation, rounds: Iterator[Progress], done: int, until: int) -> Iterator[Progress]:
+def spending(
+    folder: Path,
+    sim: Simulation,
+    rounds: Iterator[Progress],
+    done: int,
+    until: int,
+    ready: Callable[[], None] = lambda: None,
+) -> Iterator[Progress]:
     """Counts each private round before it begins, and tells what all that ever began have cost.
 
-    A round that a kill lost may have been seen; it was drawn by itself, so it counts like any other.
+    A round that a kill lost may have been seen; it was drawn by itself, so it counts like any other. One for which
+    ``ready`` raises has not begun, and costs nothing.
     """
     if sim.privacy is None:
         yield from rounds
         return
     spent = spent_rounds(folder, done)
     for _ in range(done, until):
+        ready()
         spent += 1
         write_json(folder / SPENT, sealed({FORMAT: 2, "rounds": spent}))
         sync_folder(folder)

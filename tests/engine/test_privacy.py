@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 from support.cases import some_now, some_of
+from support.private import seeded, still
 from support.small import clients_of, difference, identical, small_net
 from torch import Tensor
 
@@ -38,16 +39,6 @@ EXCHANGES = {
 }
 ALLOWED = {"fedavg", "fedprox", "fedavgm", "fedadam"}
 TRAINING = Training(epochs=1, batch_size=10, lr=0.05)
-
-
-def still(count: int) -> Tensor:
-    """Draws no noise at all, and everyone whose probability is above a half."""
-    return torch.full((count,), 0.5, dtype=torch.float64)
-
-
-def seeded(seed: int) -> Uniforms:
-    draws = torch.Generator().manual_seed(seed)
-    return lambda count: torch.rand(count, generator=draws, dtype=torch.float64).clamp(min=1e-12)
 
 
 def simulation(**changes: object) -> Simulation:

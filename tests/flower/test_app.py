@@ -1,4 +1,4 @@
-"""An app that `fedatoms flower new` of 0.1.0 wrote runs as it is."""
+"""An app that `fedatoms flower new` writes has all settings, and one that 0.1.0 wrote runs as it is."""
 
 import os
 import subprocess
@@ -12,7 +12,8 @@ from support import ROOT
 pytest.importorskip("flwr")
 
 from fedatoms.experiment.fields import Experiment
-from fedatoms.flower.task import built_in, configured
+from fedatoms.flower.new_app import new
+from fedatoms.flower.task import Settings, built_in, configured
 
 FILES = {
     "__init__.py": '"""A federation with filter atoms, on Flower."""\n',
@@ -115,6 +116,14 @@ def test_an_app_of_0_1_0_runs_as_it_is(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "it" / "result.json").exists()
+
+
+def test_a_new_app_has_every_setting_and_the_threads_of_a_node_so_that_one_run_can_change_them(tmp_path: Path) -> None:
+    new(tmp_path / "app")
+    config = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert {*(name.replace("_", "-") for name in Settings._fields), "threads"} <= config.keys()
+    experiment, settings = configured(built_in(Experiment(clients=3, partition="iid")), config)
+    assert settings == Settings(timeout=600.0, wait=60.0) and experiment.threads == 0
 
 
 def test_the_config_of_an_app_of_0_1_0_is_understood() -> None:

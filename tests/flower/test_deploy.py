@@ -288,7 +288,7 @@ def test_secrets_are_for_their_owner_and_are_never_overwritten(tmp_path: Path) -
         node_key(tmp_path, "node")
 
 
-def test_the_deployment_needs_neither_torch_nor_flower_to_be_imported() -> None:
+def test_the_deployment_and_what_outlives_a_server_need_neither_torch_nor_flower_to_be_imported() -> None:
     code = "import sys; sys.modules.update(dict.fromkeys(['torch', 'flwr', 'cryptography']));"
-    code += "import fedatoms.flower.deploy"
+    code += "import fedatoms.flower.deploy, fedatoms.flower.last_words"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

@@ -18,7 +18,9 @@ pytest.importorskip("flwr")
 from support.deployed_app import SMALL, is_the_simulators, node_configs, write_app
 from support.faults import end_node, hold_node, kill_part, kill_server_app, let_node_go, start_node
 
+from fedatoms.core.accounting import epsilon_of
 from fedatoms.flower.deploy import Deployment, DeploymentError, deployed
+from fedatoms.runs.results import read_result
 from fedatoms.runs.rounds import read_rounds
 
 pytestmark = pytest.mark.federation
@@ -109,6 +111,27 @@ def test_too_few_nodes_end_a_run_in_peace_and_it_goes_on_when_they_are_back(tmp_
         start_node(deployment, 2)
         deployment.run(app, {**config, "resume": True}, timeout=LONG)
     assert is_the_simulators(tmp_path / "runs" / "it", THREE)
+
+
+def test_a_private_run_counts_every_round_through_a_kill_and_names_nobody(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    experiment = replace(THREE, fraction=0.7, sampling="poisson", dp_noise=2.0)
+    app, config = write_app(tmp_path / "app", experiment), {"out": str(tmp_path / "runs"), "timeout": 90.0}
+    with deployed(tmp_path / "deployment", node_configs(tmp_path, 3)) as deployment:
+        kill = acting({"round 1: epsilon": partial(kill_server_app, deployment)})
+        with pytest.raises(DeploymentError):
+            deployment.run(app, config, timeout=LONG, each_line=kill)
+        end_node(deployment, 2)
+        lines = deployment.run(app, {**config, "resume": True}, timeout=LONG)
+    said = read_result(tmp_path / "runs" / "it").extra["privacy"]
+    assert said["rounds"] in (3, 4)  # the second may have been drawn when the kill came
+    assert said["epsilon"] == epsilon_of(0.7, 2.0, said["rounds"], 1e-5)
+    rows = read_rounds(tmp_path / "runs" / "it")
+    assert [(row["round"], row["loss"], row["clients"], row["failed"]) for row in rows] == [
+        (t, None, 2, 0) for t in range(3)
+    ]
+    assert [line for line in lines if "round 3: epsilon" in line]
+    assert not [line for line in lines if re.search(r"round \d+: (asking|left out|refused|client)|samples", line)]
 
 
 @pytest.mark.slow

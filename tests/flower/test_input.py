@@ -137,8 +137,8 @@ def test_a_server_whose_test_images_are_not_those_of_the_task_says_what_to_mend(
 
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "failures": ({"failures": 0.1}, "--failures simulates nodes that fail"),
-    "privacy": ({"dp_noise": 1.0}, "--sampling poisson and --dp-...: the nodes of a federation drop out"),
-    "cohorts of any size": ({"sampling": "poisson"}, "--sampling poisson and --dp-...: the nodes of a federation"),
+    "privacy of statistics": ({"dp_noise": 1.0}, "differential privacy with the buffer norm1.running_mean"),
+    "cohorts of any size": ({"sampling": "poisson"}, "--sampling poisson without --dp-epsilon or --dp-noise"),
     "a step that nodes lack": ({"personal": "fedpac"}, "--personal fedpac needs a step on the server"),
     "a score that nodes lack": ({"score": "server,local"}, "--score local needs each node's last trained model"),
     "an aggregation": ({"aggregation": "medain"}, "unknown aggregation 'medain'"),

@@ -350,8 +350,8 @@ def test_a_server_whose_own_loss_is_not_finite_stops_with_a_line_and_goes_on_fro
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert lines == [
         f"stopped in round 2: the server's loss is nan, although all answers were finite. The model so far is "
-        f"{run / 'model.safetensors'}. Nothing of the round is kept: continue with resume=true in the run config and "
-        f'aggregation="median". If it stops again, an earlier round did the harm: start again with a lower lr.'
+        f"{run / 'model.safetensors'}. Nothing of the round is kept: resume=true in the run config tries it again. If "
+        f'it stops again, start a new run with a lower lr or, if a node may lie, with aggregation="median".'
     ]
     assert_as_after_round_0(tmp_path)
     on_flower(experiment, tmp_path, resume=True)

@@ -139,6 +139,8 @@ def test_a_run_can_be_resumed_for_more_rounds(tmp_path: Path) -> None:
 
 def test_a_resumed_run_may_not_change_what_it_computes(tmp_path: Path) -> None:
     run(replace(TINY, out=str(tmp_path), name="run", rounds=1))
+    with pytest.raises(ValueError, match=r"^aggregation=median: a run of two rules is of neither\. Start a run of its"):
+        resume(tmp_path / "run", {"aggregation": "median"})
     with pytest.raises(ValueError, match="`lr` cannot change in a resumed run"):
         resume(tmp_path / "run", {"lr": 0.5, "rounds": 2})
 

@@ -1,12 +1,13 @@
 """A private run cannot spend twice: what it reports is at least what was ever computed, wherever it is killed."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.cases import some_now
+from support.private import Killed, killing
 
 from fedatoms.core.accounting import epsilon_of
 from fedatoms.core.run_files import EXPERIMENT, ROUNDS, SPENT
@@ -38,10 +39,6 @@ PRIVATE = Experiment(
 )
 
 
-class Killed(BaseException):
-    """What no code catches, as a kill."""
-
-
 class Counting:
     """Counts the private rounds that are computed, over all processes that a run has had."""
 
@@ -55,20 +52,6 @@ class Counting:
         for progress in rounds(runtime, state, until, eval_every):
             self.computed += 1
             yield progress
-
-
-def killing(function: Callable[..., object], at: int) -> Callable[..., object]:
-    """Returns a function that is killed in place of its call number ``at``."""
-    calls = 0
-
-    def killed(*args: object, **options: object) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            raise Killed
-        return function(*args, **options)
-
-    return killed
 
 
 PLACES = {
