@@ -79,7 +79,7 @@ def column(page: Page, table: str, number: int) -> list[str]:
 
 def test_the_page_opens_offline_asks_for_nothing_and_is_small(opened: Opened) -> None:
     assert opened.requests == [opened.page.url]
-    assert Path(opened.page.url.removeprefix("file://")).stat().st_size < 6e6
+    assert Path(opened.page.url.removeprefix("file://")).stat().st_size < 3e6  # with twice as many runs as that is for
     assert opened.page.title() == "fedatoms report"
     assert opened.seconds < 5  # 0.3 s where nothing else runs
 
@@ -189,7 +189,7 @@ def test_an_explanation_is_drawn_with_real_clients_on_the_diagonal(opened: Opene
     page.locator(f"#{why}-fork th button").nth(2).focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Enter")
-    assert column(page, f"{why}-fork", 2) == ["64.0", "60.0"]
+    assert [float(key) for key in column(page, f"{why}-fork", 2)] == [64.0, 60.0]
 
 
 def test_figures_in_sight_are_drawn_first(opened: Opened) -> None:

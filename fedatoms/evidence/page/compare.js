@@ -44,9 +44,10 @@ async function rebase() {
     row.dataset.changed = "yes";
     data.changing.forEach((column, k) => {
       const cell = row.cells[column];
-      const [text, key, kind] = cells ? cells[k] : [own[n][k].textContent, keyOf(own[n][k]), own[n][k].className];
+      const [text, key, kind] = cells ? cells[k] : [own[n][k].textContent, own[n][k].dataset.key, own[n][k].className];
       cell.textContent = text;
-      cell.dataset.key = key;
+      if (key) cell.dataset.key = key;
+      else delete cell.dataset.key;
       cell.className = kind;
     });
   });
@@ -63,4 +64,5 @@ async function inflate(id) {
   for (let n = 0; n < bytes.length; n++) bytes[n] = letters.charCodeAt(n);
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
+const summed = ({ per, by }) => { let sum = 0; return by.map((step) => (sum += step) / per); }; // packing.py writes the steps
 async function unpackNumbers() { numbers ??= JSON.parse(await inflate("numbers")); }

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from fedatoms.core.gains import Pooled
 from fedatoms.evidence.page.answer import amount, duration, form_of
-from fedatoms.evidence.page.html_table import Cell, gain_cell, number, spread, table, text
+from fedatoms.evidence.page.html_table import Cell, gain_cell, number, number_key, spread, table, text
 from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.paper.tables import cells_of, contrast
 from fedatoms.evidence.results.commands import command_of
@@ -61,7 +61,7 @@ def baselines(places: Sequence[Standings]) -> list[Json]:
 
 
 def against_all(places: Sequence[Standings]) -> list[list[list[list[list[str]]]]]:
-    """Returns the changing cells by setting, baseline and experiment: text, sort key and style of each."""
+    """Returns the changing cells by setting, baseline and experiment: text, sort key if it differs, and style."""
     return [
         [[_changing(mine, place.entries[n], place) for mine in place.entries] for n in _bases(place)]
         for place in places
@@ -135,7 +135,8 @@ def _row(each: Entry, place: Standings) -> list[Cell]:
 
 
 def _changing(mine: Entry, base: Entry, place: Standings) -> list[list[str]]:
-    return [list(cell) for cell in _cells(mine, base, place, versus(mine, base, place.metric, place.pooled))]
+    cells = _cells(mine, base, place, versus(mine, base, place.metric, place.pooled))
+    return [[cell.text, "" if cell.key == cell.text else cell.key, cell.kind] for cell in cells]
 
 
 def _cells(mine: Entry, base: Entry, place: Standings, found: Versus) -> list[Cell]:
@@ -156,7 +157,7 @@ def _reached(cost: Reached | None, value: float | None, write: Callable[[float],
     if cost.never:
         few = f" ({cost.never} of {cost.seeds})" if cost.never < cost.seeds else ""
         return Cell(f"never{few}", "", "number quiet")
-    return Cell(write(value), repr(float(value)), "number")
+    return Cell(write(value), number_key(value), "number")
 
 
 def _command(words: str) -> Cell:

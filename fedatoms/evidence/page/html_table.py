@@ -1,6 +1,7 @@
 """Sortable tables: HTML from columns and cells, with all text escaped."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from html import escape
 from typing import NamedTuple
 
@@ -50,14 +51,23 @@ def text(value: object) -> Cell:
 
 
 def number(value: float | None, form: str = ".2f", kind: str = "", none: str = "not run") -> Cell:
-    """Returns a cell of a number, sorted by its full value.
+    """Returns a cell of a number, sorted by its value.
 
     >>> number(0.125, "+.1f"), number(None).text
     (Cell(text='+0.1', key='0.125', kind='number'), 'not run')
     """
     if value is None:
         return Cell(none, kind="number quiet")
-    return Cell(format(value, form).replace("-", "\u2212"), repr(float(value)), f"number {kind}".strip())
+    return Cell(format(value, form).replace("-", "\u2212"), number_key(value), f"number {kind}".strip())
+
+
+def number_key(value: float) -> str:
+    """Returns what a number is sorted by: more digits than any cell shows.
+
+    >>> number_key(80.0941850369998), number_key(44232700800.0)
+    ('80.094185', '4.42327008e+10')
+    """
+    return f"{value:.9g}"
 
 
 def spread(value: Spread | None, form: str = ".2f") -> Cell:
@@ -99,8 +109,15 @@ def gain_cell(value: Gain | None, form: str = "+.2f", *, coloured: bool = False,
 
 
 def _td(cell: Cell) -> str:
-    key = "" if cell.key == cell.text else f' data-key="{escape(cell.key)}"'  # the text is the key of others
+    key = "" if _says_its_key(cell) else f' data-key="{escape(cell.key)}"'
     return f"<td{key}{_class(cell.kind)}>{escape(cell.text)}</td>"
+
+
+def _says_its_key(cell: Cell) -> bool:
+    """Says whether the text of a cell can be sorted by: it is the key, or the same number."""
+    with suppress(ValueError):
+        return cell.text == cell.key or float(cell.text) == float(cell.key)
+    return False
 
 
 def _kind(rows: Sequence[Sequence[Cell]], column: int) -> str:
