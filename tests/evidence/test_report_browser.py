@@ -108,13 +108,13 @@ def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     assert page.locator("#curve-figure path.js-line").count() == len(names)
     off = page.locator("#curve-lines input:not(:checked)").evaluate_all("boxes => boxes.map(box => box.value)")
     assert "fedavg + 25 atoms, atoms-lr 2" in off and not {*off} & {*names}
-    assert "not in the paper's tables are switched off at first" in page.inner_text("#curve-note")
+    assert "not in the paper's tables are switched off at first" in page.text_content("#curve-note")
     page.select_option("#curve-setting", "digits, 20 clients with 2 classes each")
     wait_for_traces(page, 2)
     digits = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.y)")
     assert digits == [[51, 51, 51, 50, 50, 50], [50.5, 50.5, 50.5]]  # the range over seeds, and their mean
     assert page.locator("#curve-lines input:not(:checked)").count() == 0  # of digits the paper has no table
-    assert "switched off" not in page.inner_text("#curve-note")
+    assert "switched off" not in page.text_content("#curve-note")
     page.locator("#curve-lines input").first.focus()
     page.keyboard.press("Space")
     wait_for_traces(page, 0)

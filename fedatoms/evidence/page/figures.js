@@ -148,6 +148,7 @@ for (const figure of document.querySelectorAll(".figure")) {
 // On paper everything is open, and figures are the still ones.
 let closed = [];
 addEventListener("beforeprint", () => {
+  while (waiting.length) showSome();
   closed = [...document.querySelectorAll("details:not([open])")];
   for (const one of closed) one.open = true;
 });

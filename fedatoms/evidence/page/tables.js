@@ -31,7 +31,7 @@ document.addEventListener("copy", (event) => {
   event.clipboardData.setData("text/plain", minus(text));
   event.preventDefault();
 });
-const shownRows = (table) => [...table.tBodies[0].rows].filter((row) => row.offsetParent !== null);
+const shownRows = (table) => [...table.tBodies[0].rows].filter((row) => row.offsetParent !== null || waiting.includes(row));
 const cellsOf = (row) => [...row.cells].map((cell) => minus(cell.textContent.trim()));
 function asMarkdown(table) {
   const plain = (cells) => `| ${cells.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`;
