@@ -1,7 +1,6 @@
 """The page in a real browser: it draws, sorts, fits phones and screens, and asks nobody for anything."""
 
 import json
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -10,8 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 from support import ROOT
+from support.browser import a_browser
 from support.results import a_measure, a_run, an_explanation
 
 from fedatoms.evidence.measures import MEASURES
@@ -26,9 +26,6 @@ pytestmark = pytest.mark.slow
 
 RUNS = ROOT / "paper-results"
 NAME = "<script>document.title='broken'</script>"
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
 
 
 class Opened(NamedTuple):
@@ -43,8 +40,6 @@ class Opened(NamedTuple):
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    if CHROMIUM is None:
-        pytest.skip("no chromium was found; on Debian: apt-get install chromium")
     folder = tmp_path_factory.mktemp("report")
     for seed in (0, 1):
         a_run(folder / "runs" / f"{NAME.replace('/', '|')}{seed}", accuracy=50.0 + seed, seed=seed)
@@ -53,8 +48,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     mine = an_explanation(folder / "runs" / "explained").parent
     done = report([RUNS, folder / "runs", folder / "measures"], folder / "report.html")
     why = f"why-{[each.folder for each in done.found.explanations].index(mine)}"
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with a_browser() as browser:
         page = browser.new_context(
             viewport={"width": 1440, "height": 900}, offline=True, reduced_motion="reduce"
         ).new_page()
@@ -70,7 +64,6 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
         page.evaluate("document.getElementById('curves').scrollIntoView()")
         page.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
         yield Opened(page, complaints, requests, seconds, why)
-        browser.close()
 
 
 def column(page: Page, table: str, number: int) -> list[str]:
@@ -332,17 +325,6 @@ def test_without_scripts_and_on_paper_every_figure_is_a_still_one(opened: Opened
         assert page.eval_on_selector_all(".still", count) > boxes + 10 and not page.locator(".figure:visible").count()
         assert not page.locator(".controls:visible").count()
         context.close()
-
-
-def test_axe_finds_nothing(opened: Opened) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
-    for scheme in ("light", "dark"):
-        page = opened.page.context.new_page()
-        page.emulate_media(color_scheme=scheme)
-        page.goto(opened.page.url.split("#")[0])
-        found = axe.Axe().run(page).response["violations"]
-        assert [(each["id"], each["nodes"][0]["html"][:200]) for each in found] == []
-        page.close()
 
 
 def test_the_live_page_shows_the_next_round_by_itself(opened: Opened, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def table(
     )
     label = escape(caption)
     return (
-        f'<div class="box" id="{escape(name)}" role="region" aria-label="{label}" tabindex="0"><table>'
+        f'<div class="box" id="{escape(name)}" role="group" aria-label="{label}" tabindex="0"><table>'
         f"<caption><span>{label}</span></caption><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
 
