@@ -337,7 +337,7 @@ def test_the_live_page_shows_the_next_round_by_itself(opened: Opened, tmp_path: 
         thread = threading.Thread(target=site.serve_forever, args=(0.02,))
         thread.start()
         page = browser.new_page()
-        page.goto(f"http://127.0.0.1:{site.server_port}/")
+        page.goto(site.address)
         page.wait_for_selector("text=round 3 of 9")
         assert page.inner_text("#said") == "1 running." and "47.50 %" in page.inner_text("#cards")
         rows = (folder / "rounds.jsonl").read_text()

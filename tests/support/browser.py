@@ -45,7 +45,7 @@ def a_site(folders: Sequence[Path]) -> Iterator[str]:
         thread = threading.Thread(target=site.serve_forever, args=(0.02,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{site.server_port}/"
+            yield site.address
         finally:
             site.shutdown()
             thread.join()
