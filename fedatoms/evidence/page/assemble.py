@@ -14,6 +14,7 @@ from fedatoms.core.outputs import check_output
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page import answer, compare, explanations, figures, measures, run_figures, sections
 from fedatoms.evidence.page.export import to_csv
+from fedatoms.evidence.page.links import read_on
 from fedatoms.evidence.page.packing import as_script, letters, packed
 from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.page.verdict_cards import claim_cards, overview
@@ -52,7 +53,7 @@ def report(folders: Sequence[Path], page: Path, data_dir: Path | None = None) ->
     check_something(found, folders)
     page.parent.mkdir(parents=True, exist_ok=True)
     replace_file(csv, to_csv(found.runs).encode())
-    replace_file(page, render(found, folders, csv.name, data_dir).encode())
+    replace_file(page, render(found, folders, csv.name, data_dir, page.parent).encode())
     return Report(page, csv, found)
 
 
@@ -65,8 +66,8 @@ def check_something(found: Found, folders: Sequence[Path]) -> None:
         raise ValueError(f"no finished run below {places}.{named} Make one with `fedatoms run`.")
 
 
-def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | None) -> str:
-    """Returns the page as text."""
+def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | None, beside: Path | None = None) -> str:
+    """Returns the page as text; ``beside`` is the folder where it will lie, for links to what lies around it."""
     groups = group(found.runs)
     places, of_runs, judged = all_standings(groups), from_runs(groups), claims(found)
     splits, left_out = figures.splits(found.runs, data_dir)
@@ -80,7 +81,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         csv=escape(quote(csv)),
         answer=answer.sentences(found, groups, places),
         best=answer.by_setting(places),
-        versus=compare.versus_table(places) if places else "",
+        versus=compare.versus_table(places, beside) if places else "",
         pairs=compare.pairs_table(groups),
         unfinished=sections.unfinished(found),
         facts=sections.summary(found, groups, folders),
@@ -93,7 +94,8 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         bars=figures.sent_stills(groups),
         bytes=sections.sent_bytes(found.runs),
         splits=sections.paragraphs(left_out),
-        provenance=sections.origins(found.runs),
+        provenance=sections.origins(found.runs, beside),
+        read_on=read_on(beside),
     )
 
 

@@ -10,11 +10,12 @@ from fedatoms.runs.comparison import Spread
 
 
 class Cell(NamedTuple):
-    """The text of a cell, its sort key (an empty key stays last) and its style."""
+    """The text of a cell, its sort key (an empty key stays last), its style, and HTML in the place of its text."""
 
     text: str
     key: str = ""
     kind: str = ""  # a class of page.css: number, good, bad, quiet
+    html: str = ""  # the text with links in it
 
 
 def table(
@@ -43,8 +44,8 @@ def table(
 def text(value: object) -> Cell:
     """Returns a cell of text.
 
-    >>> text(None)
-    Cell(text='', key='', kind='')
+    >>> text(None)[:3]
+    ('', '', '')
     """
     shown = "" if value is None else str(value)
     return Cell(shown, shown)
@@ -53,8 +54,8 @@ def text(value: object) -> Cell:
 def number(value: float | None, form: str = ".2f", kind: str = "", none: str = "not run") -> Cell:
     """Returns a cell of a number, sorted by its value.
 
-    >>> number(0.125, "+.1f"), number(None).text
-    (Cell(text='+0.1', key='0.125', kind='number'), 'not run')
+    >>> number(0.125, "+.1f")[:3], number(None).text
+    (('+0.1', '0.125', 'number'), 'not run')
     """
     if value is None:
         return Cell(none, kind="number quiet")
@@ -110,7 +111,7 @@ def gain_cell(value: Gain | None, form: str = "+.2f", *, coloured: bool = False,
 
 def _td(cell: Cell) -> str:
     key = "" if _says_its_key(cell) else f' data-key="{escape(cell.key)}"'
-    return f"<td{key}{_class(cell.kind)}>{escape(cell.text)}</td>"
+    return f"<td{key}{_class(cell.kind)}>{cell.html or escape(cell.text)}</td>"
 
 
 def _says_its_key(cell: Cell) -> bool:
