@@ -56,6 +56,18 @@ def on_page_markdown(markdown: str, *, page: Page, **others: object) -> str:
     )
 
 
+def on_page_content(html: str, **others: object) -> str:
+    """Makes table headers without a word plain cells: a reader that speaks would announce them."""
+    return html.replace("<th></th>", "<td></td>")
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Lets the report's links lead to pages of the site; folders of runs are not in it."""
+    page = Path(config.site_dir) / "report.html"
+    text = re.sub(r'href="([\w-]+)\.md', r'href="\1/', page.read_text())
+    page.write_text(re.sub(r'<a href="\.\./[^"]*">(.*?)</a>', r"\1", text))
+
+
 def _relinked(found: re.Match[str], here: str) -> str:
     opening, target, place = found[1], found[2], found[3] or ""
     if "://" in target or target.startswith("mailto:"):

@@ -57,10 +57,10 @@ def options(words: Sequence[str]) -> Options:
 
 
 def _serve(folders: Sequence[Path], port: int, data_dir: Path | None) -> int:
-    from fedatoms.evidence.page.serve import LOOPBACK, server
+    from fedatoms.evidence.page.serve import server
 
     with server(folders, port, data_dir) as site:
-        line(terminal(), f"open: http://{LOOPBACK}:{site.server_port}/ (this machine only; Ctrl-C ends it)")
+        line(terminal(), f"open: {site.address} (this machine only, and whoever has this address; Ctrl-C ends it)")
         sys.stdout.flush()  # whoever reads it through a pipe waits for the address
         try:
             site.serve_forever()

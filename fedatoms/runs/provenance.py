@@ -3,13 +3,13 @@
 import datetime
 import os
 import platform
-import subprocess
 from pathlib import Path
 
 import numpy
 import torch
 
 from fedatoms.core.version import __version__
+from fedatoms.runs.commit import commit
 
 
 def provenance_of(device: str, processes: int = 1, abreast: int = 1) -> dict[str, object]:
@@ -20,7 +20,7 @@ def provenance_of(device: str, processes: int = 1, abreast: int = 1) -> dict[str
     """
     return {
         "fedatoms": __version__,
-        "commit": _commit(),
+        "commit": commit(),
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor(),
         "cores": os.cpu_count(),
@@ -33,22 +33,6 @@ def provenance_of(device: str, processes: int = 1, abreast: int = 1) -> dict[str
         "cuda": torch.version.cuda,
         "system": platform.platform(),
     }
-
-
-def _commit() -> str | None:
-    """Returns the commit of the code: FEDATOMS_COMMIT, or that of its checkout (with + if files have changed)."""
-    if given := os.environ.get("FEDATOMS_COMMIT"):
-        return given
-    folder = Path(__file__).parent
-    try:
-        ask = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
-        tracked = subprocess.run(
-            ["git", "-C", str(folder), "ls-files", "--error-unmatch", __file__], capture_output=True, timeout=10
-        )
-        found = subprocess.run(ask, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip() or None if tracked.returncode == 0 else None
 
 
 def _processor() -> str:

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urljoin, urlparse
 import pytest
 import yaml
 from support import ROOT
+from support.browser import LOOKS, a_browser, a_page, violations
 
 import fedatoms
 
@@ -89,6 +90,18 @@ def test_every_link_of_the_site_leads_somewhere_in_it_or_to_another_host(site: P
                 assert there.is_file(), f"{path}: {link}"
                 if parts.fragment and there in pages:
                     assert unquote(parts.fragment) in pages[there].places, f"{path}: {link}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["index.html", "commands/index.html", "api/engine/index.html"])
+def test_axe_finds_nothing_on_pages_of_the_site(name: str, site: Path) -> None:
+    with a_browser() as browser:
+        for look in LOOKS:
+            page = a_page(browser, look)
+            page.goto((site / name).as_uri())
+            page.wait_for_selector(".md-code__nav[aria-label]", state="attached")  # what the theme adds is there
+            assert violations(page) == []
+            page.context.close()
 
 
 @pytest.mark.slow

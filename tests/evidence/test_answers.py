@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
@@ -10,8 +11,10 @@ import pytest
 from support.results import a_run, kept, page_of
 
 from fedatoms.core.gains import gain, written
+from fedatoms.core.ledger import total
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page.compare import against_all, baselines
+from fedatoms.evidence.page.figures import values
 from fedatoms.evidence.page.plotly import Plot, axes
 from fedatoms.evidence.page.still import picture
 from fedatoms.evidence.page.styles import COLOURS, line_styles
@@ -172,3 +175,20 @@ def test_a_still_figure_has_its_lines_in_its_frame() -> None:
     points = [tuple(map(float, point.split())) for point in path[1].split("L")]
     assert len(points) == 3 and all(0 <= x <= 620 and 0 <= y <= 280 for x, y in points)
     assert points[0][1] > points[1][1] > points[2][1] and ">1e-2</text>" in drawn
+
+
+def test_packed_curves_are_those_of_the_files_to_the_digits_that_are_shown(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((50.125, 61.5)):
+        a_run(tmp_path / str(seed), accuracy, seed=seed)
+    (line,), rows = values(group(find([tmp_path]).runs))[0], find([tmp_path]).runs[0].rows
+    band = line["models"]["all"]  # type: ignore[index, call-overload]
+    assert band["x"] == [row["round"] + 1 for row in rows]
+    assert [unpacked(band[name])[-1] for name in ("low", "y", "high")] == [50.12, 55.81, 61.5]
+    sent = list(accumulate(total(row["up"]) + total(row["down"]) for row in rows))
+    assert unpacked(line["bytes"]) == pytest.approx(sent, rel=1e-3)
+
+
+def unpacked(steps: object) -> list[float]:
+    """Adds up steps as the page's script does."""
+    assert isinstance(steps, dict)
+    return [whole / steps["per"] for whole in accumulate(steps["by"])]

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -129,6 +130,39 @@ def test_wheel_and_sources_have_every_file_of_the_package(built: Path) -> None:
     (sources,) = built.glob("*.tar.gz")
     with tarfile.open(sources) as archive:
         assert files <= {name.partition("/")[2] for name in archive.getnames()}
+
+
+@pytest.mark.slow
+def test_a_wheel_of_a_checkout_knows_its_commit(built: Path, tmp_path: Path) -> None:
+    (sources,) = built.glob("*.tar.gz")
+    with tarfile.open(sources) as archive:
+        archive.extractall(tmp_path / "all", filter="data")
+    (checkout,) = (tmp_path / "all").iterdir()
+    us = ["-c", "user.name=us", "-c", "user.email=us@example.org"]
+    for words in (
+        ["init", "--quiet"],
+        ["add", "fedatoms", "setup.py", "pyproject.toml"],
+        [*us, "commit", "--quiet", "--message", "first"],
+    ):
+        subprocess.run(["git", *words], cwd=checkout, check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, check=True, capture_output=True, text=True)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(checkout)]
+    subprocess.run(command, check=True, capture_output=True)  # sources first, and of these, without git, the wheel
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    code = "from fedatoms.runs import commit; print(commit.__file__, commit.commit())"
+    asked = {name: value for name, value in os.environ.items() if name != "FEDATOMS_COMMIT"}
+    where = tmp_path / "installed"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=where,
+        check=True,
+        capture_output=True,
+        text=True,
+        env=asked | {"PYTHONPATH": str(where)},
+    )
+    assert done.stdout.split() == [str(where / "fedatoms" / "runs" / "commit.py"), head.stdout[:12]]
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """Results, measures and explanations as commands leave them, without the work, and the page of them."""
 
+import base64
 import gc
+import gzip
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +27,7 @@ from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
 from fedatoms.evidence.measures.files import FILE, Measure, write_measure
 from fedatoms.evidence.page.assemble import report
+from fedatoms.evidence.page.packing import as_script
 from fedatoms.evidence.paper.study_list import quick
 from fedatoms.evidence.results.finding import Found, find
 from fedatoms.evidence.results.groups import _stand_ins
@@ -87,11 +90,17 @@ def a_stand_in(folder: Path, preset: str) -> Path:
 
 
 def page_of(*folders: Path) -> str:
-    """Makes the page and returns what a person reads: without the drawing library."""
+    """Makes the page and returns what a person reads: without the drawing library, and with its numbers unpacked."""
     done = report(folders, folders[0].parent / "report.html")
-    return re.sub(r'(?s)<script type="text/plain" id="plotly">.*?</script>', "", done.page.read_text())
+    page = re.sub(r'(?s)<script type="text/plain" id="plotly">.*?</script>', "", done.page.read_text())
+    return re.sub(PACKED, lambda found: as_script(json.loads(_unpacked(found[1]))), page)
 
 
+def _unpacked(letters: str) -> bytes:
+    return gzip.decompress(base64.b64decode(letters))
+
+
+PACKED = r'(?s)(?<=<script type="text/plain" id="numbers">)(.*?)(?=</script>)'
 SOURCE: dict[str, object] = {"time": "2026-01-02T03:04:05+00:00", "device": "a machine", "commit": "abc123"}
 PAIR = (Experiment(), Experiment(parametrisation="atoms"))
 GRID = {"x": [0.0, 1.0], "y": [0.0, 1.0, 2.0], "loss": [[2.5, 2.0], [2.25, None], [1.5, 1.25]]}

@@ -1,8 +1,5 @@
 """Assembles the page, one HTML file that opens offline, and a CSV file beside it."""
 
-import base64
-import gzip
-import json
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
@@ -17,6 +14,8 @@ from fedatoms.core.outputs import check_output
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page import answer, compare, explanations, figures, measures, run_figures, sections
 from fedatoms.evidence.page.export import to_csv
+from fedatoms.evidence.page.links import read_on
+from fedatoms.evidence.page.packing import as_script, letters, packed
 from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.page.verdict_cards import claim_cards, overview
 from fedatoms.evidence.results.cells import match
@@ -54,7 +53,7 @@ def report(folders: Sequence[Path], page: Path, data_dir: Path | None = None) ->
     check_something(found, folders)
     page.parent.mkdir(parents=True, exist_ok=True)
     replace_file(csv, to_csv(found.runs).encode())
-    replace_file(page, render(found, folders, csv.name, data_dir).encode())
+    replace_file(page, render(found, folders, csv.name, data_dir, page.parent).encode())
     return Report(page, csv, found)
 
 
@@ -67,8 +66,8 @@ def check_something(found: Found, folders: Sequence[Path]) -> None:
         raise ValueError(f"no finished run below {places}.{named} Make one with `fedatoms run`.")
 
 
-def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | None) -> str:
-    """Returns the page as text."""
+def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | None, beside: Path | None = None) -> str:
+    """Returns the page as text; ``beside`` is the folder where it will lie, for links to what lies around it."""
     groups = group(found.runs)
     places, of_runs, judged = all_standings(groups), from_runs(groups), claims(found)
     splits, left_out = figures.splits(found.runs, data_dir)
@@ -76,13 +75,13 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
     return Template(asset("page.html")).substitute(
         style="\n".join(map(asset, STYLES)),
         script="\n".join(map(asset, SCRIPTS)),
-        plotly=base64.b64encode((files("fedatoms.evidence.page") / PLOTLY).read_bytes()).decode(),
-        data=as_script(_data(found, groups, places, of_runs, splits)),
-        numbers=packed({"versus": compare.against_all(places), "values": figures.values(groups)}),
+        plotly=letters((files("fedatoms.evidence.page") / PLOTLY).read_bytes()),
+        data=as_script(_data(groups, places, splits)),
+        numbers=packed(_numbers(found, groups, places, of_runs)),
         csv=escape(quote(csv)),
         answer=answer.sentences(found, groups, places),
         best=answer.by_setting(places),
-        versus=compare.versus_table(places) if places else "",
+        versus=compare.versus_table(places, beside) if places else "",
         pairs=compare.pairs_table(groups),
         unfinished=sections.unfinished(found),
         facts=sections.summary(found, groups, folders),
@@ -95,27 +94,9 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         bars=figures.sent_stills(groups),
         bytes=sections.sent_bytes(found.runs),
         splits=sections.paragraphs(left_out),
-        provenance=sections.origins(found.runs),
+        provenance=sections.origins(found.runs, beside),
+        read_on=read_on(beside),
     )
-
-
-def as_script(data: Json) -> str:
-    """Returns data as JSON that is safe inside a script.
-
-    >>> as_script({"name": "</script>"})
-    '{"name":"\\\\u003c/script>"}'
-    """
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def packed(data: Json) -> str:
-    """Returns data compressed, in letters: what only figures and other baselines need.
-
-    >>> json.loads(gzip.decompress(base64.b64decode(packed({"a": 1}))))
-    {'a': 1}
-    """
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def asset(name: str) -> str:
@@ -123,23 +104,26 @@ def asset(name: str) -> str:
     return (files("fedatoms.evidence.page") / name).read_text()
 
 
-def _data(
-    found: Found,
-    groups: Sequence[Group],
-    places: Sequence[Standings],
-    of_runs: Sequence[RunFigure],
-    splits: list[Json],
-) -> Json:
+def _data(groups: Sequence[Group], places: Sequence[Standings], splits: list[Json]) -> Json:
     """Returns what the page's script needs at once."""
-    plots = [*explanations.plots(found.explanations), *run_figures.plots(of_runs), *measures.plots(found.measures)]
     return {
         "curves": figures.curves(groups),
         "places": compare.baselines(places),
         "changing": compare.CHANGING,
         "models": answer.MODELS,
-        "measures": plots,
-        "bytes": figures.sent(groups),
+        "bytes": figures.senders(groups),
         "splits": splits,
         "groups": GROUPS,
         "colours": figures.GROUP_COLOURS,
+    }
+
+
+def _numbers(found: Found, groups: Sequence[Group], places: Sequence[Standings], of_runs: Sequence[RunFigure]) -> Json:
+    """Returns what it needs once a figure is drawn, or another baseline chosen."""
+    plots = [*explanations.plots(found.explanations), *run_figures.plots(of_runs), *measures.plots(found.measures)]
+    return {
+        "versus": compare.against_all(places),
+        "values": figures.values(groups),
+        "measures": plots,
+        "bytes": figures.sent(groups),
     }

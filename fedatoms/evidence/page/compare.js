@@ -2,9 +2,9 @@
 const versus = find("versus")?.querySelector("table");
 const rowsOf = versus ? [...versus.tBodies[0].rows] : [];
 const own = rowsOf.map((row) => data.changing.map((n) => row.cells[n].cloneNode(true)));
-const textOf = rowsOf.map((row) => minus(row.textContent).toLowerCase());
-const pairRows = [...(find("pairs")?.querySelectorAll("tbody tr") || [])];
-const pairTexts = pairRows.map((row) => minus(row.textContent).toLowerCase());
+const rowsIn = (id) => [...(find(id)?.querySelectorAll("tbody tr") || [])]; // as they are sorted now
+const textOf = new Map([...rowsOf, ...rowsIn("pairs")].map((row) => [row, minus(row.textContent).toLowerCase()]));
+let waiting = [], timer = 0; // rows that are still to be shown
 let numbers = null; // the packed ones, once they are needed
 
 function listBases() {
@@ -22,17 +22,19 @@ const kinds = {
 function filter() {
   const place = find("setting").value, kind = kinds[find("kind").value];
   const words = find("search").value.toLowerCase().split(/\s+/).filter(Boolean);
-  let count = 0;
-  rowsOf.forEach((row, n) => {
-    const on = (place === "" || row.dataset.place === place) && (!kind || kind(row)) && words.every((word) => textOf[n].includes(word));
-    row.hidden = !on;
-    count += on;
-  });
-  pairRows.forEach((row, n) => {
-    const where = place === "" || row.cells[5].textContent === data.places[place].setting;
-    row.hidden = !(where && words.every((word) => pairTexts[n].includes(word)));
-  });
-  find("matches").textContent = `${count} of ${rowsOf.length} experiments`;
+  const on = (row) => (place === "" || row.dataset.place === place) && (!kind || kind(row)) && words.every((word) => textOf.get(row).includes(word));
+  const pair = (row) => (place === "" || row.cells[5].textContent === data.places[place].setting) && words.every((word) => textOf.get(row).includes(word));
+  const shown = [...rowsIn("versus").filter(on), ...rowsIn("pairs").filter(pair)], kept = new Set(shown);
+  for (const row of textOf.keys()) if (!kept.has(row)) row.hidden = true;
+  find("matches").textContent = `${shown.filter((row) => row.dataset.place).length} of ${rowsOf.length} experiments`;
+  waiting = shown.filter((row) => row.hidden);
+  showSome();
+}
+// Rows come back some at a time, a frame for each: the first ones fill the table's box, so nobody waits for the rest.
+function showSome() {
+  clearTimeout(timer);
+  for (const row of waiting.splice(0, 40)) row.hidden = false;
+  if (waiting.length) requestAnimationFrame(() => { timer = setTimeout(showSome); });
 }
 async function rebase() {
   const place = find("setting").value, base = find("base").value;
@@ -44,9 +46,10 @@ async function rebase() {
     row.dataset.changed = "yes";
     data.changing.forEach((column, k) => {
       const cell = row.cells[column];
-      const [text, key, kind] = cells ? cells[k] : [own[n][k].textContent, keyOf(own[n][k]), own[n][k].className];
+      const [text, key, kind] = cells ? cells[k] : [own[n][k].textContent, own[n][k].dataset.key, own[n][k].className];
       cell.textContent = text;
-      cell.dataset.key = key;
+      if (key) cell.dataset.key = key;
+      else delete cell.dataset.key;
       cell.className = kind;
     });
   });
@@ -63,4 +66,5 @@ async function inflate(id) {
   for (let n = 0; n < bytes.length; n++) bytes[n] = letters.charCodeAt(n);
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
+const summed = ({ per, by }) => { let sum = 0; return by.map((step) => (sum += step) / per); }; // packing.py writes the steps
 async function unpackNumbers() { numbers ??= JSON.parse(await inflate("numbers")); }

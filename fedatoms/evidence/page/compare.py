@@ -1,10 +1,12 @@
 """The compare view: every experiment against a baseline of its setting, and plain filters against atoms."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from fedatoms.core.gains import Pooled
 from fedatoms.evidence.page.answer import amount, duration, form_of
-from fedatoms.evidence.page.html_table import Cell, gain_cell, number, spread, table, text
+from fedatoms.evidence.page.html_table import Cell, gain_cell, number, number_key, spread, table, text
+from fedatoms.evidence.page.links import folders_of
 from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.paper.tables import cells_of, contrast
 from fedatoms.evidence.results.commands import command_of
@@ -37,12 +39,15 @@ CAPTION = (
 )
 
 
-def versus_table(places: Sequence[Standings]) -> str:
-    """Returns the table of all experiments, each against the usual baseline of its setting."""
+def versus_table(places: Sequence[Standings], beside: Path | None = None) -> str:
+    """Returns the table of all experiments, each against the usual baseline of its setting.
+
+    ``beside`` is the folder of the page, from which links to runs are counted.
+    """
     rows, marks = [], []
     for n, place in enumerate(places):
         for k, each in enumerate(place.entries):
-            rows.append(_row(each, place))
+            rows.append(_row(each, place, beside))
             marks.append(f'data-place="{n}" data-entry="{k}"')
     return table("versus", CAPTION, HEADS, rows, marks)
 
@@ -61,7 +66,7 @@ def baselines(places: Sequence[Standings]) -> list[Json]:
 
 
 def against_all(places: Sequence[Standings]) -> list[list[list[list[list[str]]]]]:
-    """Returns the changing cells by setting, baseline and experiment: text, sort key and style of each."""
+    """Returns the changing cells by setting, baseline and experiment: text, sort key if it differs, and style."""
     return [
         [[_changing(mine, place.entries[n], place) for mine in place.entries] for n in _bases(place)]
         for place in places
@@ -120,7 +125,7 @@ def _printed(mine: Group) -> float | None:
     return both[0].value - both[1].value if both else None
 
 
-def _row(each: Entry, place: Standings) -> list[Cell]:
+def _row(each: Entry, place: Standings, beside: Path | None) -> list[Cell]:
     found = versus(each, place.base, place.metric, place.pooled)
     group = each.group
     return [
@@ -130,12 +135,13 @@ def _row(each: Entry, place: Standings) -> list[Cell]:
         number(len(group.seeds), "d"),
         text(place.setting)._replace(kind="wide"),
         _command(command_of(group.experiment, group.seeds)),
-        text(", ".join(run.name for run in group.runs))._replace(kind="path"),
+        folders_of(group.runs, beside),
     ]
 
 
 def _changing(mine: Entry, base: Entry, place: Standings) -> list[list[str]]:
-    return [list(cell) for cell in _cells(mine, base, place, versus(mine, base, place.metric, place.pooled))]
+    cells = _cells(mine, base, place, versus(mine, base, place.metric, place.pooled))
+    return [[cell.text, "" if cell.key == cell.text else cell.key, cell.kind] for cell in cells]
 
 
 def _cells(mine: Entry, base: Entry, place: Standings, found: Versus) -> list[Cell]:
@@ -158,7 +164,7 @@ def _reached(cost: Reached | None, value: float | None, write: Callable[[float],
         return Cell(f"never{few}", "", "number quiet")
     if value is None:
         return number(None, none="withheld")
-    return Cell(write(value), repr(float(value)), "number")
+    return Cell(write(value), number_key(value), "number")
 
 
 def _command(words: str) -> Cell:

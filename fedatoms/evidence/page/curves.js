@@ -17,9 +17,10 @@ function lineOf(setting, n, model) {
   const found = numbers.values[data.curves.indexOf(setting)][n], band = found.models[model];
   const axis = find("curve-axis").value, count = Number(find("curve-smooth").value);
   if (!band || (axis !== "rounds" && !found[axis].length)) return null; // seconds may be withheld
-  const until = new Map(found.rounds.map((round, k) => [round, axis === "rounds" ? round : found[axis][k] / (axis === "bytes" ? 1e9 : 1)]));
+  const spent = axis !== "rounds" && summed(found[axis]);
+  const until = new Map(found.rounds.map((round, k) => [round, spent ? spent[k] / (axis === "bytes" ? 1e9 : 1) : round]));
   const x = band.x.map((round) => axis === "rounds" ? round : until.get(round) ?? null);
-  const part = (values) => values && smoothed(values, count);
+  const part = (values) => values && smoothed(summed(values), count);
   return { x, y: part(band.y), low: part(band.low), high: part(band.high) };
 }
 async function drawCurves() {

@@ -31,13 +31,13 @@ async function show(id, traces, more) {
 
 const most = 14; // experiments in the figure of bytes at a time
 function listParts() {
-  const count = chosen(data.bytes, find("bytes-setting").value)?.runs.length || 0, starts = [];
+  const count = chosen(data.bytes, find("bytes-setting").value)?.runs || 0, starts = [];
   for (let n = 0; n < count; n += most) starts.push(n);
   find("bytes-part").replaceChildren(...starts.map((n) => new Option(`${n + 1} to ${Math.min(n + most, count)} of ${count}`, n)));
 }
 const fold = (label) => label.replace(/(.{14,}?) /g, "$1<br>");
 function drawBytes() {
-  const setting = chosen(data.bytes, find("bytes-setting").value), way = find("bytes-way").value;
+  const setting = chosen(numbers?.bytes || [], find("bytes-setting").value), way = find("bytes-way").value;
   if (!setting) return;
   const start = Number(find("bytes-part").value), runs = setting.runs.slice(start, start + most), labels = runs.map((run) => run.label);
   const top = Math.max(...setting.runs.map((run) => Object.values(run[way]).reduce((a, b) => a + b, 0)));
@@ -78,13 +78,13 @@ function drawMeasure(plot) {
 
 // One figure after the other, visible ones first, so that the page stays responsive; a newer pass ends an older one.
 let passes = 0;
-const figures = [
-  ["curve-figure", drawCurves], ...data.measures.map((plot) => [plot.id, () => drawMeasure(plot)]), ["bytes-figure", drawBytes], ["split-figure", drawSplit],
+const figures = () => [
+  ["curve-figure", drawCurves], ...numbers.measures.map((plot) => [plot.id, () => drawMeasure(plot)]), ["bytes-figure", drawBytes], ["split-figure", drawSplit],
 ];
 async function draw() {
   if (!window.Plotly) return;
   const mine = ++passes, away = ([id]) => Math.abs(find(id).getBoundingClientRect().top);
-  for (const [, figure] of figures.sort((one, other) => away(one) - away(other))) {
+  for (const [, figure] of figures().sort((one, other) => away(one) - away(other))) {
     await figure();
     await new Promise((done) => setTimeout(done));
     if (mine !== passes) return;
@@ -129,6 +129,7 @@ rebase().then(() => { write(); if (location.hash) land(); });
 // The library is large: it is unpacked when a figure comes near, so that the page itself opens at once.
 async function unpack() {
   const script = document.createElement("script");
+  await unpackNumbers();
   script.textContent = await inflate("plotly");
   document.head.append(script);
   draw();
@@ -147,6 +148,7 @@ for (const figure of document.querySelectorAll(".figure")) {
 // On paper everything is open, and figures are the still ones.
 let closed = [];
 addEventListener("beforeprint", () => {
+  while (waiting.length) showSome();
   closed = [...document.querySelectorAll("details:not([open])")];
   for (const one of closed) one.open = true;
 });

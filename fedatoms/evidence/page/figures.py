@@ -1,7 +1,7 @@
 """The page's own figures as plain data: curves of scores, bytes by group, classes of each client."""
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import attrgetter
@@ -14,7 +14,8 @@ from fedatoms.core.options import GROUPS
 from fedatoms.core.scales import Scale
 from fedatoms.data.datasets import Images, load
 from fedatoms.data.federations import hold_out
-from fedatoms.evidence.page.plotly import Json, Plot, short
+from fedatoms.evidence.page.packing import parts_of, steps
+from fedatoms.evidence.page.plotly import Json, Plot
 from fedatoms.evidence.page.still import bars, picture
 from fedatoms.evidence.page.styles import line_styles
 from fedatoms.evidence.paper.tables import cells_of
@@ -26,6 +27,8 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.results import score_curves
 
 GROUP_COLOURS = dict(zip(GROUPS, ("#c8590a", "#84781a", "#1a8a5c", "#2378c3", "#b8509c"), strict=True))
+DIGITS = 5  # of a score; bytes and seconds, along the other axis, have one less
+Band = dict[str, Sequence[float]]
 SHOWN = 200  # clients in a picture of a partition: more rows are thinner than a pixel
 
 
@@ -65,6 +68,15 @@ def sent(groups: Sequence[Group]) -> list[Json]:
     []
     """
     return [{"setting": name, "runs": _bars(some)} for name, some in by_setting(groups).items()]
+
+
+def senders(groups: Sequence[Group]) -> list[Json]:
+    """Returns the settings of ``sent``, in its order, and how many bars each has.
+
+    >>> senders([])
+    []
+    """
+    return [{"setting": name, "runs": len(some)} for name, some in by_setting(groups).items()]
 
 
 def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list[str]]:
@@ -123,37 +135,49 @@ def _values(group: Group) -> Json:
     models = _models(group, runs)
     rounds = [row["round"] + 1 for row in runs[0].rows if row["scores"]]
     seconds = _until(runs, attrgetter("seconds")) if all(run.seconds for run in runs) else []  # withheld
-    return {"models": models, "rounds": rounds, "bytes": _until(runs, _sent), "seconds": seconds}
+    spent = {"bytes": _until(runs, _sent), "seconds": seconds}
+    return {"models": models, "rounds": rounds, **{name: _packed(each, DIGITS - 1) for name, each in spent.items()}}
 
 
 def _models(group: Group, runs: Sequence[Run]) -> dict[str, Json]:
+    return {name: _stepped(band, group.metric) for name, band in _bands(runs).items()}
+
+
+def _stepped(band: Band, metric: Scale) -> Json:
+    """Packs a band: scores in % to two decimals, others to so many digits."""
+    per = 100.0 if metric.unit == "%" else parts_of(band["y"], DIGITS)
+    return {"x": band["x"], **{name: steps(line, per) for name, line in band.items() if name != "x"}}
+
+
+def _packed(values: Sequence[float], digits: int) -> Json:
+    return steps(values, parts_of(values, digits))
+
+
+def _bands(runs: Sequence[Run]) -> dict[str, Band]:
+    """Returns the scores of each model: rounds, means over seeds and, with several, the lowest and the highest."""
     each = [score_curves(run.rows) for run in runs]
-    return {name: _band([some[name] for some in each if name in some], group.metric) for name in each[0]}
+    return {name: _band([some[name] for some in each if name in some]) for name in each[0]}
 
 
 def _until(runs: Sequence[Run], spent: Callable[[Run], list[float]]) -> list[float]:
     """Returns what is spent until the end of each round that is scored, as a mean over seeds."""
     each = [list(accumulate(spent(run))) for run in runs]
     scored = [row["round"] for row in runs[0].rows if row["scores"]]
-    return [short(statistics.fmean(line[t] for line in each if t < len(line))) for t in scored]
+    return [statistics.fmean(line[t] for line in each if t < len(line)) for t in scored]
 
 
 def _sent(run: Run) -> list[float]:
     return [total(row["up"]) + total(row["down"]) for row in run.rows]
 
 
-def _band(seeds: Sequence[list[tuple[int, float]]], metric: Scale) -> Json:
+def _band(seeds: Sequence[list[tuple[int, float]]]) -> Band:
     found: dict[int, list[float]] = {}
     for curve in seeds:
         for t, score in curve:
             found.setdefault(t + 1, []).append(score)
-
-    def kept(values: Iterable[float]) -> list[float]:
-        return [round(value, 2) if metric.unit == "%" else short(value) for value in values]
-
-    band: Json = {"x": list(found), "y": kept(statistics.fmean(some) for some in found.values())}
+    band: Band = {"x": list(found), "y": [statistics.fmean(some) for some in found.values()]}
     if len(seeds) > 1:
-        band |= {"low": kept(map(min, found.values())), "high": kept(map(max, found.values()))}
+        band |= {"low": [min(some) for some in found.values()], "high": [max(some) for some in found.values()]}
     return band
 
 
@@ -162,7 +186,7 @@ def _still(setting: str, groups: Sequence[Group]) -> str:
     traces: list[Json] = []
     for look, (name, shown, group) in lines:
         if shown:
-            model, band = list(_models(group, [run for run in group.runs if run.rows]).items())[-1]
+            model, band = list(_bands([run for run in group.runs if run.rows]).items())[-1]
             style: Json = {"color": look["colour"], "dash": look["dash"]}
             traces.append({"type": "scatter", "name": name, "mode": "lines", **band, "line": style})
     words = _words(groups[0].metric)

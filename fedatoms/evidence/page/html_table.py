@@ -1,6 +1,7 @@
 """Sortable tables: HTML from columns and cells, with all text escaped."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from html import escape
 from typing import NamedTuple
 
@@ -9,11 +10,12 @@ from fedatoms.runs.comparison import Spread
 
 
 class Cell(NamedTuple):
-    """The text of a cell, its sort key (an empty key stays last) and its style."""
+    """The text of a cell, its sort key (an empty key stays last), its style, and HTML in the place of its text."""
 
     text: str
     key: str = ""
     kind: str = ""  # a class of page.css: number, good, bad, quiet
+    html: str = ""  # the text with links in it
 
 
 def table(
@@ -34,7 +36,7 @@ def table(
     )
     label = escape(caption)
     return (
-        f'<div class="box" id="{escape(name)}" role="region" aria-label="{label}" tabindex="0"><table>'
+        f'<div class="box" id="{escape(name)}" role="group" aria-label="{label}" tabindex="0"><table>'
         f"<caption><span>{label}</span></caption><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
 
@@ -42,22 +44,31 @@ def table(
 def text(value: object) -> Cell:
     """Returns a cell of text.
 
-    >>> text(None)
-    Cell(text='', key='', kind='')
+    >>> text(None)[:3]
+    ('', '', '')
     """
     shown = "" if value is None else str(value)
     return Cell(shown, shown)
 
 
 def number(value: float | None, form: str = ".2f", kind: str = "", none: str = "not run") -> Cell:
-    """Returns a cell of a number, sorted by its full value.
+    """Returns a cell of a number, sorted by its value.
 
-    >>> number(0.125, "+.1f"), number(None).text
-    (Cell(text='+0.1', key='0.125', kind='number'), 'not run')
+    >>> number(0.125, "+.1f")[:3], number(None).text
+    (('+0.1', '0.125', 'number'), 'not run')
     """
     if value is None:
         return Cell(none, kind="number quiet")
-    return Cell(format(value, form).replace("-", "\u2212"), repr(float(value)), f"number {kind}".strip())
+    return Cell(format(value, form).replace("-", "\u2212"), number_key(value), f"number {kind}".strip())
+
+
+def number_key(value: float) -> str:
+    """Returns what a number is sorted by: more digits than any cell shows.
+
+    >>> number_key(80.0941850369998), number_key(44232700800.0)
+    ('80.094185', '4.42327008e+10')
+    """
+    return f"{value:.9g}"
 
 
 def spread(value: Spread | None, form: str = ".2f") -> Cell:
@@ -99,8 +110,15 @@ def gain_cell(value: Gain | None, form: str = "+.2f", *, coloured: bool = False,
 
 
 def _td(cell: Cell) -> str:
-    key = "" if cell.key == cell.text else f' data-key="{escape(cell.key)}"'  # the text is the key of others
-    return f"<td{key}{_class(cell.kind)}>{escape(cell.text)}</td>"
+    key = "" if _says_its_key(cell) else f' data-key="{escape(cell.key)}"'
+    return f"<td{key}{_class(cell.kind)}>{cell.html or escape(cell.text)}</td>"
+
+
+def _says_its_key(cell: Cell) -> bool:
+    """Says whether the text of a cell can be sorted by: it is the key, or the same number."""
+    with suppress(ValueError):
+        return cell.text == cell.key or float(cell.text) == float(cell.key)
+    return False
 
 
 def _kind(rows: Sequence[Sequence[Cell]], column: int) -> str:

@@ -37,7 +37,7 @@ function picture(run) {
 }
 function card(run) {
   const box = part("article", "", "run");
-  box.append(part("p", run.state, `verdict ${kinds[run.state] || "quiet"}`), part("h3", run.name), part("p", run.where, "quiet"));
+  box.append(part("p", run.state, `verdict ${kinds[run.state] || "quiet"}`), part("h2", run.name), part("p", run.where, "quiet"));
   const bar = part("progress");
   Object.assign(bar, { max: run.rounds || 1, value: run.done });
   bar.setAttribute("aria-label", `Round ${run.done} of ${run.rounds}`);

@@ -8,6 +8,7 @@ from fedatoms.core.gains import Pooled
 from fedatoms.core.options import GROUPS
 from fedatoms.evidence.claims.tables import NEAR
 from fedatoms.evidence.page.html_table import Cell, change, gain_cell, number, spread, table, text
+from fedatoms.evidence.page.links import commit_of, folders_of
 from fedatoms.evidence.paper.tables import COLUMNS, DECOMPOSED, cells, contrast
 from fedatoms.evidence.paper.tables import Cell as Printed
 from fedatoms.evidence.results.cells import (
@@ -203,18 +204,24 @@ def _run(run: Run) -> Cell:
     return text(run.name + stand_in_mark(run.result.experiment))
 
 
-def origins(runs: Sequence[Run]) -> str:
-    """Returns the table of provenance."""
-    shown = ("time", "commit", "fedatoms", "device", "cores", "torch", "cuda", "numpy", "python", "system")
+def _linked(run: Run, beside: Path | None) -> Cell:
+    html, mark = folders_of([run], beside).html, stand_in_mark(run.result.experiment)
+    return _run(run)._replace(html=html and html + escape(mark))
+
+
+def origins(runs: Sequence[Run], beside: Path | None = None) -> str:
+    """Returns the table of provenance; runs are links from the page's folder."""
+    shown = ("time", "fedatoms", "device", "cores", "torch", "cuda", "numpy", "python", "system")
     spent = [epsilon_in(run.result.extra.get("privacy")) for run in runs]
     private = any(each is not None for each in spent)
-    heads = ("run", "seed", *shown, "seconds", "parameters", *(["epsilon"] if private else []))
+    heads = ("run", "seed", "commit", *shown, "seconds", "parameters", *(["epsilon"] if private else []))
     rows = []
     for run, epsilon in zip(runs, spent, strict=True):
         source = [text(run.result.provenance.get(name)) for name in shown]
         costs = [number(run.result.own_seconds, ",.1f", none="withheld"), number(run.result.parameters, ",d")]
         cost = [text(None) if epsilon is None else number(epsilon, ".4g")] if private else []
-        rows.append([_run(run), number(run.result.experiment.seed, "d"), *source, *costs, *cost])
+        seed = number(run.result.experiment.seed, "d")
+        rows.append([_linked(run, beside), seed, commit_of(run), *source, *costs, *cost])
     return table("origin", "When, where and at which commit each run was made", heads, rows)
 
 

@@ -1,7 +1,10 @@
-"""The live page: a small server for this machine alone, which follows runs and makes the report when asked."""
+"""The live page: a small server for this machine and whoever knows its address, which follows runs."""
 
 import errno
+import hmac
 import json
+import secrets
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,19 +30,31 @@ POLICY = (
 Answer = tuple[str, bytes]  # kind and content
 
 
-def server(folders: Sequence[Path], port: int, data_dir: Path | None = None) -> ThreadingHTTPServer:
-    """Returns a server of the live page on this machine; port 0 takes any that is free."""
+class Site(ThreadingHTTPServer):
+    """A server that knows its whole address, with the secret in it."""
+
+    address: str
+
+
+def server(folders: Sequence[Path], port: int, data_dir: Path | None = None) -> Site:
+    """Returns a server of the live page on this machine; port 0 takes any that is free.
+
+    Its address has a secret in it, new each time: other users of the machine do not know it.
+    """
     for folder in folders:
         if not folder.is_dir():
             raise ValueError(f"{folder} is not a folder. Give folders that hold runs, for example runs.")
     pages: dict[str, Callable[[], Answer]] = {
-        "/": partial(_front, folders),
-        "/live.json": lambda: ("application/json", json.dumps(runs_now(folders), allow_nan=False).encode()),
-        "/report": partial(_report, folders, data_dir),
-        "/report.csv": lambda: ("text/csv", to_csv(find(folders).runs).encode()),
+        "": partial(_front, folders),
+        "live.json": lambda: ("application/json", json.dumps(runs_now(folders), allow_nan=False).encode()),
+        "report": partial(_report, folders, data_dir, threading.Lock()),
+        "report.csv": lambda: ("text/csv", to_csv(find(folders).runs).encode()),
     }
+    secret = secrets.token_urlsafe(16)
     try:
-        return ThreadingHTTPServer((LOOPBACK, port), partial(_Handler, pages))
+        site = Site((LOOPBACK, port), partial(_Handler, pages, secret))
+        site.address = f"http://{LOOPBACK}:{site.server_port}/{secret}/"
+        return site
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
@@ -59,23 +74,36 @@ def is_ours(host: str, origin: str | None, port: int) -> bool:
     return host in hosts and (origin is None or origin in [f"http://{each}" for each in hosts])
 
 
+def page_of(path: str, secret: str) -> str | None:
+    """Returns which page a path asks for; nothing if it lacks the secret, which is compared in constant time.
+
+    >>> page_of("/abc/report?x", "abc"), page_of("/abd/report", "abc"), page_of("/", "abc")
+    ('report', None, None)
+    """
+    given, _, page = path.split("?")[0].removeprefix("/").partition("/")
+    return page if hmac.compare_digest(given.encode(), secret.encode()) else None
+
+
 class _Handler(BaseHTTPRequestHandler):
     server_version = "fedatoms"
     sys_version = ""
 
-    def __init__(self, pages: dict[str, Callable[[], Answer]], *rest: object) -> None:
-        self._pages = pages
+    def __init__(self, pages: dict[str, Callable[[], Answer]], secret: str, *rest: object) -> None:
+        self._pages, self._secret = pages, secret
         super().__init__(*rest)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
         """Answers with a page, or with one line."""
-        port = cast(ThreadingHTTPServer, self.server).server_port
+        port = cast(Site, self.server).server_port
         ours = is_ours(self.headers.get("Host", ""), self.headers.get("Origin"), port)
         if not ours or self.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
             return self._send(HTTPStatus.FORBIDDEN, "text/plain", b"This page is for this machine alone.\n")
-        make = self._pages.get(self.path.split("?")[0])
+        page = page_of(self.path, self._secret)
+        if page is None:
+            return self._send(HTTPStatus.FORBIDDEN, "text/plain", b"Use the whole address that was printed.\n")
+        make = self._pages.get(page)
         if make is None:
-            return self._send(HTTPStatus.NOT_FOUND, "text/plain", b"There is / and /report.\n")
+            return self._send(HTTPStatus.NOT_FOUND, "text/plain", b"There is the live page, and report.\n")
         try:
             status, answer = HTTPStatus.OK, make()
         except (ValueError, OSError) as error:
@@ -95,6 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
             "Cache-Control": "no-store",
             "X-Content-Type-Options": "nosniff",
             "X-Frame-Options": "DENY",
+            "Referrer-Policy": "no-referrer",
             "Cross-Origin-Resource-Policy": "same-origin",
         }.items():
             self.send_header(name, value)
@@ -110,7 +139,8 @@ def _front(folders: Sequence[Path]) -> Answer:
     return "text/html", page.encode()
 
 
-def _report(folders: Sequence[Path], data_dir: Path | None) -> Answer:
-    found = find(folders)
-    check_something(found, folders)
-    return "text/html", render(found, folders, "report.csv", data_dir).encode()
+def _report(folders: Sequence[Path], data_dir: Path | None, drawing: threading.Lock) -> Answer:
+    with drawing:  # a page takes seconds and memory: one after the other
+        found = find(folders)
+        check_something(found, folders)
+        return "text/html", render(found, folders, "report.csv", data_dir).encode()

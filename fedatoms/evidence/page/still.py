@@ -91,26 +91,34 @@ def _surface(trace: Json, x: Axis, y: Axis) -> str:
 def bars(label: str, names: Sequence[str], parts: Sequence[tuple[str, str, Sequence[float]]], unit: str) -> str:
     """Returns stacked bars as SVG: a row for each name, a part for each (name, colour, sizes).
 
-    >>> "<rect" in bars("Bytes", ["fedavg"], [("head", "#1a8a5c", [3.0])], "MB")
+    >>> 'd="M250.0 3h300.0v12h-300.0z"' in bars("Bytes", ["fedavg"], [("head", "#1a8a5c", [3.0])], "MB")
     True
     """
     totals = [sum(sizes[n] for _, _, sizes in parts) for n in range(len(names))]
     most, step, height = max([*totals, 1e-9]), 17, 17 * len(names) + 4
-    rows = []
+    rows, starts = list[str](), [250.0] * len(names)
+    for _, colour, sizes in parts:
+        widths = [300 * size / most for size in sizes]
+        rows.append(_stack(colour, starts, widths, step))
+        starts = [start + width for start, width in zip(starts, widths, strict=True)]
     for n, name in enumerate(names):
-        start, top = 250.0, n * step + 3
-        rows.append(f'<text x="244" y="{top + 10}" text-anchor="end">{escape(_cut(name))}</text>')
-        for _, colour, sizes in parts:
-            width = 300 * sizes[n] / most
-            if width:
-                rows.append(f'<rect x="{start:.1f}" y="{top}" width="{width:.1f}" height="12" fill="{colour}"/>')
-            start += width
-        rows.append(f'<text x="{start + 4:.0f}" y="{top + 10}">{totals[n]:,.3g}</text>')
+        rows.append(f'<text x="244" y="{n * step + 13}" text-anchor="end">{escape(_cut(name))}</text>')
+        rows.append(f'<text x="{starts[n] + 4:.0f}" y="{n * step + 13}">{totals[n]:,.3g}</text>')
     keys = " ".join(_key(name, colour, "") for name, colour, _ in parts)
     return (
         f'<figure class="still"><figcaption><b>{escape(label)}, {escape(unit)}</b> {keys}</figcaption><svg '
         f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">{"".join(rows)}</svg></figure>'
     )
+
+
+def _stack(colour: str, starts: Sequence[float], widths: Sequence[float], step: int) -> str:
+    """Draws one part of all bars."""
+    drawn = (
+        f"M{start:.1f} {n * step + 3}h{width:.1f}v12h-{width:.1f}z"
+        for n, (start, width) in enumerate(zip(starts, widths, strict=True))
+        if width
+    )
+    return f'<path fill="{colour}" d="{"".join(drawn)}"/>'
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:

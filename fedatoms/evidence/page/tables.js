@@ -31,7 +31,7 @@ document.addEventListener("copy", (event) => {
   event.clipboardData.setData("text/plain", minus(text));
   event.preventDefault();
 });
-const shownRows = (table) => [...table.tBodies[0].rows].filter((row) => row.offsetParent !== null);
+const shownRows = (table) => [...table.tBodies[0].rows].filter((row) => row.offsetParent !== null || waiting.includes(row));
 const cellsOf = (row) => [...row.cells].map((cell) => minus(cell.textContent.trim()));
 function asMarkdown(table) {
   const plain = (cells) => `| ${cells.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`;
@@ -47,6 +47,10 @@ function asLatex(table) {
   const body = shownRows(table).map(line).join("\n");
   return `\\begin{tabular}{${align}}\n\\hline\n${line(table.tHead.rows[0])}\n\\hline\n${body}\n\\hline\n\\end{tabular}\n`;
 }
+function asCsv(table) {
+  const quoted = (cell) => /[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell;
+  return [table.tHead.rows[0], ...shownRows(table)].map((row) => cellsOf(row).map(quoted).join(",")).join("\n") + "\n";
+}
 function copy(button, write) {
   const area = document.createElement("textarea"), name = button.textContent;
   area.value = write(button.closest(".tools").nextElementSibling.querySelector("table"));
@@ -61,7 +65,7 @@ function copy(button, write) {
 for (const box of document.querySelectorAll(".box")) {
   const tools = document.createElement("div");
   tools.className = "tools";
-  for (const [name, write] of [["Markdown", asMarkdown], ["LaTeX", asLatex]]) {
+  for (const [name, write] of [["Markdown", asMarkdown], ["LaTeX", asLatex], ["CSV", asCsv]]) {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: `Copy as ${name}` });
     button.setAttribute("aria-label", `Copy as ${name}: ${box.getAttribute("aria-label")}`);
     button.addEventListener("click", () => copy(button, write));
