@@ -16,7 +16,7 @@ function at(xs, ys, x) { // linear between two points; null outside
 function lineOf(setting, n, model) {
   const found = numbers.values[data.curves.indexOf(setting)][n], band = found.models[model];
   const axis = find("curve-axis").value, count = Number(find("curve-smooth").value);
-  if (!band || (axis !== "rounds" && !found[axis].length)) return null; // seconds may be withheld
+  if (!band || (axis !== "rounds" && !found[axis].by.length)) return null; // seconds may be withheld
   const spent = axis !== "rounds" && summed(found[axis]);
   const until = new Map(found.rounds.map((round, k) => [round, spent ? spent[k] / (axis === "bytes" ? 1e9 : 1) : round]));
   const x = band.x.map((round) => axis === "rounds" ? round : until.get(round) ?? null);
