@@ -1,13 +1,12 @@
 """What tables and pages show of private and attacked runs: what is withheld is said to be so, what differs is named."""
 
 import csv
-import json
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.results import a_run, changed, page_of
+from support.results import a_private_run, a_run, page_of
 
 from fedatoms.cli.result_tables import costs
 from fedatoms.cli.run_table import states_table
@@ -22,15 +21,6 @@ from fedatoms.experiment.identities import run_name
 from fedatoms.runs.comparison import compare, labels
 from fedatoms.runs.results import read_result
 from fedatoms.runs.states import state_of
-
-
-def a_private_run(folder: Path, epsilon: float = 8.0, **more: object) -> Path:
-    """Writes the result of a private run, without the run."""
-    a_run(folder, dp_epsilon=epsilon, sampling="poisson", **more)  # type: ignore[arg-type]
-    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    lines = [json.dumps(row | {"seconds": None, "loss": None, "privacy": {"epsilon": 7.5}}) for row in rows]
-    (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
-    return changed(folder, seconds=None, seconds_per_round=None, privacy={"epsilon": 7.5, "delta": 1e-5})
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page
 from support import ROOT
 from support.browser import a_browser
-from support.results import a_measure, a_run, an_explanation
+from support.results import a_measure, a_private_run, a_run, an_explanation
 
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.page.assemble import report
@@ -136,6 +136,21 @@ def test_curves_go_over_bytes_and_seconds_are_smoothed_and_differ_from_the_basel
     page.uncheck("#curve-difference")
     wait_for_traces(page, 2)
     assert page.evaluate("smoothed([1, 2, 6, 2], 3)") == [1, 1.5, 3, 10 / 3]
+
+
+def test_seconds_that_are_withheld_are_no_curve(opened: Opened, tmp_path: Path) -> None:
+    a_private_run(tmp_path / "runs" / "private")
+    done, page = report([tmp_path / "runs"], tmp_path / "report.html"), opened.page.context.new_page()
+    complaints = list[str]()
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(done.page.as_uri())
+    page.evaluate("document.getElementById('curves').scrollIntoView()")
+    page.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
+    wait_for_traces(page, 1)
+    page.select_option("#curve-axis", "seconds")
+    wait_for_traces(page, 0)
+    assert "withheld" in page.evaluate("find('curve-figure').layout.xaxis.title.text") and not complaints
+    page.close()
 
 
 def test_figures_made_of_runs_are_drawn(opened: Opened) -> None:

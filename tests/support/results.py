@@ -73,6 +73,15 @@ def a_run(
     return folder
 
 
+def a_private_run(folder: Path, epsilon: float = 8.0, **more: object) -> Path:
+    """Writes the result of a private run, without the run."""
+    a_run(folder, dp_epsilon=epsilon, sampling="poisson", **more)  # type: ignore[arg-type]
+    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    lines = [json.dumps(row | {"seconds": None, "loss": None, "privacy": {"epsilon": 7.5}}) for row in rows]
+    (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
+    return changed(folder, seconds=None, seconds_per_round=None, privacy={"epsilon": 7.5, "delta": 1e-5})
+
+
 @contextmanager
 def stand_ins(monkeypatch: pytest.MonkeyPatch, least: Callable[[Experiment], Experiment]) -> Iterator[None]:
     """Makes ``least`` of an experiment what stands in for it quickly."""

@@ -46,7 +46,7 @@ async function drawCurves() {
   });
   const last = Math.max(...traces.flatMap((trace) => trace.x), Number.MIN_VALUE), late = find("curve-part").value === "late";
   if (late) for (const trace of traces) trace.y = trace.y.map((y, k) => trace.x[k] * 2 >= last ? y : null);
-  const axis = find("curve-axis").value, titles = { rounds: "round", bytes: "GB sent, both ways", seconds: "seconds" };
+  const axis = find("curve-axis").value, titles = { rounds: "round", bytes: "GB sent, both ways", seconds: traces.length ? "seconds" : "seconds: withheld, or no line is chosen" };
   const spike = { showspikes: true, spikemode: "across", spikesnap: "cursor", spikethickness: 1, spikedash: "solid" };
   return show("curve-figure", traces, {
     height: 440, hovermode: "x unified", hoverlabel: { namelength: -1 },
