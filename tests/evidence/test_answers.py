@@ -18,7 +18,7 @@ from fedatoms.evidence.page.figures import values
 from fedatoms.evidence.page.plotly import Plot, axes
 from fedatoms.evidence.page.still import picture
 from fedatoms.evidence.page.styles import COLOURS, line_styles
-from fedatoms.evidence.page.verdict_cards import AGAIN, claim_cards, slug
+from fedatoms.evidence.page.verdict_cards import AGAIN, claim_cards, overview, slug
 from fedatoms.evidence.paper.study_list import studies
 from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.finding import find
@@ -192,3 +192,20 @@ def unpacked(steps: object) -> list[float]:
     """Adds up steps as the page's script does."""
     assert isinstance(steps, dict)
     return [whole / steps["per"] for whole in accumulate(steps["by"])]
+
+
+def test_the_first_screen_says_how_to_run_the_best_again_and_with_which_seeds_to_decide(tmp_path: Path) -> None:
+    for kind, scores in (("", (50.0, 60.0)), ("-atoms", (58.0, 54.0))):
+        for seed, score in enumerate(scores):
+            a_run(tmp_path / "runs" / f"run{kind}{seed}", score, f"fedavg{kind}", seed=seed)
+    page = page_of(tmp_path / "runs")
+    top = page[page.index('<p class="lead">') : page.index('id="compare"')]
+    assert "Run it again: <code>fedatoms compare fedavg-atoms --rounds 3 --seeds 0,1</code>" in top
+    assert "Inconclusive: <b>1 of 1</b>" in top and "More seeds decide: <code>--seeds 0,1,2,3</code>" in top
+    assert 'claims that these runs can judge: <a href="#verdict-inconclusive">1 inconclusive</a>.' in top
+
+
+def test_the_first_screen_names_the_claims_of_the_paper_that_fail() -> None:
+    said, failed = overview(claims(kept())), [each for each in claims(kept()) if each.verdict == "contradicted"]
+    assert failed and all(f'<a href="#{slug(each)}">' in said for each in failed[:3])
+    assert said.endswith(f"; and {len(failed) - 3} more.") == (len(failed) > 3)

@@ -6,6 +6,7 @@ from html import escape
 from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, written
 from fedatoms.core.lookup import counted
 from fedatoms.evidence.page.html_table import Cell, gain_cell, number, table, text
+from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.finding import Found
 from fedatoms.evidence.results.groups import Group, is_quick
 from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, known_spreads
@@ -21,17 +22,16 @@ MODELS = {
 }
 
 
-def sentences(found: Found, groups: Sequence[Group], places: Sequence[Standings]) -> str:
-    """Returns the sentences on top of the page.
+def sentences(found: Found, groups: Sequence[Group], places: Sequence[Standings], claims: str = "") -> str:
+    """Returns the sentences on top of the page; the last of them, as HTML, says how the paper's claims stand.
 
     >>> sentences(Found([], [], [], [], []), [], [])
     '<p class="lead">No run has a result yet.</p>'
     """
     if not places:
         return '<p class="lead">No run has a result yet.</p>'
-    first, *others = (
-        _sentence(line) for line in [*_best(places[0]), _atoms(groups), _open(places), _rest(found)] if line
-    )
+    said = [*_best(places[0]), _again(places[0].entries[0]), _atoms(groups), _open(places), _rest(found)]
+    first, *others = (*(_sentence(line) for line in said if line), *([claims] if claims else []))
     return f'<p class="lead">{first}</p><ul class="answers">{"".join(f"<li>{each}</li>" for each in others)}</ul>'
 
 
@@ -93,9 +93,19 @@ def form_of(place: Standings) -> str:
 
 
 def _sentence(line: str) -> str:
-    """Escapes a sentence, in which ** marks what matters."""
-    parts = escape(line).split("**")
-    return "".join(f"<b>{part}</b>" if n % 2 else part for n, part in enumerate(parts))
+    """Escapes a sentence, in which ** marks what matters, and ` what to type."""
+    return _marked(_marked(escape(line), "**", "b"), "`", "code")
+
+
+def _marked(line: str, mark: str, tag: str) -> str:
+    parts = line.split(mark)
+    return "".join(f"<{tag}>{part}</{tag}>" if n % 2 else part for n, part in enumerate(parts))
+
+
+def _again(best: Entry) -> str:
+    """Says what runs the best method again."""
+    command = command_of(best.group.experiment, best.group.seeds)
+    return f"Run it again: `{command}`." if command else ""
 
 
 def _best(place: Standings) -> list[str]:
@@ -181,7 +191,8 @@ def _open(places: Sequence[Standings]) -> str:
         return ""
     seeds = f"; {alone} rest on one seed" if alone else ""
     said = f"Inconclusive: **{left} of {len(gains)}** comparisons with a baseline{seeds}."
-    return f"{said} More seeds decide: --seeds 0,1,2."
+    most = max(len(each.group.seeds) for each, _ in pairs)
+    return f"{said} More seeds decide: `--seeds {','.join(map(str, range(max(3, 2 * most))))}`."
 
 
 def _rest(found: Found) -> str:

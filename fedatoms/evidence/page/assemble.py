@@ -79,7 +79,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         data=as_script(_data(groups, places, splits)),
         numbers=packed(_numbers(found, groups, places, of_runs)),
         csv=escape(quote(csv)),
-        answer=answer.sentences(found, groups, places),
+        answer=answer.sentences(found, groups, places, overview(judged)),
         best=answer.by_setting(places),
         versus=compare.versus_table(places, beside) if places else "",
         pairs=compare.pairs_table(groups),

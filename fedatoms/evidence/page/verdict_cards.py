@@ -36,6 +36,7 @@ AGAIN = {  # words of a claim, and the study that runs it again
     "our other runs": "iid dirichlet",
 }
 BARS = {"points": 0.0, "times": 1.0}  # where a unit's dots would say nothing
+NAMED = 3  # contradicted claims that are written out on top
 DOTS = 60  # lines of evidence in a picture
 
 
@@ -57,14 +58,18 @@ def claim_cards(claims: Sequence[Claim]) -> str:
 
 
 def overview(claims: Sequence[Claim]) -> str:
-    """Says in a sentence how the claims stand, with links to them.
+    """Says how the claims stand, with links to them; those that are contradicted are named.
 
     >>> overview([])
     ''
     """
     found = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in VERDICTS if verdict != "not run"}
     parts = [f'<a href="#verdict-{verdict}">{n} {verdict}</a>' for verdict, n in found.items() if n]
-    return f"<p>Of the paper's claims that these runs can judge: {', '.join(parts)}.</p>" if parts else ""
+    failed = [claim for claim in claims if claim.verdict == "contradicted"]
+    named = [f'<a href="#{slug(claim)}">{escape(claim.text.rstrip("."))}</a>' for claim in failed[:NAMED]]
+    rest = f"; and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
+    more = f" Contradicted: {'; '.join(named)}{rest}." if named else ""
+    return f"Of the paper's claims that these runs can judge: {', '.join(parts)}.{more}" if parts else ""
 
 
 def slug(claim: Claim) -> str:
