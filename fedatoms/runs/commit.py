@@ -7,7 +7,7 @@ from pathlib import Path
 NOTED = "commit.txt"  # beside this file, in a wheel that was built from a checkout
 
 
-def commit() -> str | None:
+def known_commit() -> str | None:
     """Returns FEDATOMS_COMMIT, the commit of the checkout (with + if files have changed), or that of the build."""
     here = Path(__file__)
     return os.environ.get("FEDATOMS_COMMIT") or commit_of(here) or _noted(here.with_name(NOTED))

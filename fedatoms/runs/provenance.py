@@ -9,7 +9,7 @@ import numpy
 import torch
 
 from fedatoms.core.version import __version__
-from fedatoms.runs.commit import commit
+from fedatoms.runs.commit import known_commit
 
 
 def provenance_of(device: str, processes: int = 1, abreast: int = 1) -> dict[str, object]:
@@ -20,7 +20,7 @@ def provenance_of(device: str, processes: int = 1, abreast: int = 1) -> dict[str
     """
     return {
         "fedatoms": __version__,
-        "commit": commit(),
+        "commit": known_commit(),
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor(),
         "cores": os.cpu_count(),
