@@ -60,8 +60,8 @@ def drawing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Generators], None]:
     """Lets every simulation that is built from now on draw from a generator of its own."""
 
     def draw(generators: Generators) -> None:
-        def privacy_of(experiment: Experiment) -> object:
-            found = fields.privacy_of(experiment)
+        def privacy_of(experiment: Experiment, noise: float | None = None) -> object:
+            found = fields.privacy_of(experiment, noise)
             return found and found._replace(uniforms=generators())
 
         monkeypatch.setattr("fedatoms.experiment.build.privacy_of", privacy_of)
