@@ -109,7 +109,10 @@ def test_python_blocks_run_as_printed(page: Path) -> None:
 def with_commands() -> list[object]:
     """Finds the pages with commands; those that start a federation of processes or many runs are slow."""
     pages = {page: commands(page) for page in PAGES if commands(page)}
-    slow = [page for page, found in pages.items() if len(found) > 2 or any("flower demo" in each for each in found)]
+    long = ("flower demo", "reproduce", "--dp-epsilon")
+    slow = [
+        page for page, found in pages.items() if len(found) > 2 or any(word in each for each in found for word in long)
+    ]
     return [pytest.param(page, marks=pytest.mark.slow if page in slow else (), id=named(page)) for page in pages]
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import some_of
 from support.small import clients_of, difference, play, small_net
 from torch import Tensor, nn
 
@@ -144,7 +145,7 @@ def test_out_of_memory_halves_the_block_for_good_and_changes_no_result(
 
 
 @pytest.mark.usefixtures("no_compiler")
-@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("maker", some_of(MAKERS, "vectorised"))
 def test_out_of_memory_after_some_blocks_repeats_none_of_them(maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = play(simulation(), 3)
     full_above(1, monkeypatch, [False, True, False, False, True])  # in the second block, and in the second round

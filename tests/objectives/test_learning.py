@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.cases import some_of
 from support.flower_grid import on_flower, warnings_in
 from support.small import difference
 from support.tasks import Problem, problem
@@ -61,7 +62,7 @@ def task_of(it: Problem, experiment: Experiment, shape: object = None) -> Task:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some_of(NAMES, "regression", "multi-label"))
 def test_a_problem_is_learnt_on_flower_as_in_the_simulator(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import some_of
 from support.sealed import older_manifest
 from support.small import clients_of, identical, small_net
 
@@ -69,7 +70,7 @@ def files_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", some_of(PLACES, "disk"))
 def test_a_checkpoint_writes_the_clients_that_changed_and_no_others(place: Place, tmp_path: Path) -> None:
     runtime, first = many_clients(place, tmp_path)
     checkpoints = Checkpoints(tmp_path, "law")

@@ -83,6 +83,7 @@ def test_every_job_ends_with_its_answer_or_its_failure_whatever_became_of_the_ot
     assert sorted(heard) == sorted((job, f"{job} begins") for job in jobs)
 
 
+@pytest.mark.slow
 def test_runs_on_two_devices_leave_the_models_of_runs_in_turn_byte_for_byte(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
