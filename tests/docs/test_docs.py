@@ -123,6 +123,7 @@ def test_commands_run_as_printed(page: Path) -> None:
     for block in blocks(page, "python"):
         if name := re.match(r"# (\w+\.py):", block):  # a file that a command of the page uses
             Path(name[1]).write_text(block)
+            sys.modules.pop(Path(name[1]).stem, None)  # another page may have one of that name
     for command in commands(page):
         words = shlex.split(command)
         if words[0] == "make":  # this very test is part of `make test`
