@@ -111,6 +111,8 @@ def _advanced(runtime: Runtime, state: State, until: int, due: Callable[[int], b
         else:
             now = launch(runtime, state) if ahead is None else ahead._replace(began=time.perf_counter())
             ahead = None if due(now.state.round) else _launched_if_possible(runtime, now.state)
+            if runtime.pause is not None:  # other runs go on while a GPU computes
+                runtime.pause()
             state, record = settle(now)
         yield state, record
 
@@ -118,7 +120,7 @@ def _advanced(runtime: Runtime, state: State, until: int, due: Callable[[int], b
 def runs_ahead(runtime: Runtime) -> bool:
     """Returns whether a round can be launched before the last one is settled: nothing in it waits for the device."""
     sim = runtime.sim
-    alone = runtime.pause is None and runtime.peers.size == 1 and sim.privacy is None
+    alone = runtime.peers.size == 1 and sim.privacy is None
     waits = sim.keeps_uploads or sim.personal.collaboration is not None or sim.data.lazy is not None
     return sim.device.startswith("cuda") and sim.client_state == "device" and alone and not waits
 

@@ -23,6 +23,7 @@ from fedatoms.algorithms import ALGORITHMS, algorithm
 from fedatoms.cli import main
 from fedatoms.data.federations import Federation
 from fedatoms.engine import abreast as joining
+from fedatoms.engine import loop
 from fedatoms.engine.abreast import beside
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, fast_slow
 from fedatoms.engine.execution import cuda_graph
@@ -70,17 +71,19 @@ def seeds(sim: Simulation, count: int = 3) -> list[Simulation]:
     return [replace(sim, seed=s, model=nets[s], training=numbers[s]) for s in range(count)]
 
 
-def watched(sim: Simulation, until: int, made: Callable[[Simulation], Runtime] = prepare) -> list[Progress]:
+def watched(
+    sim: Simulation, until: int, made: Callable[[Simulation], Runtime] = prepare, every: int = 1
+) -> list[Progress]:
     runtime = made(sim)
-    return list(rounds(runtime, begin(runtime), until))
+    return list(rounds(runtime, begin(runtime), until, every))
 
 
-def together(sims: Sequence[Simulation], until: int = 4) -> list[list[Progress]]:
+def together(sims: Sequence[Simulation], until: int = 4, every: int = 1) -> list[list[Progress]]:
     """Trains runs abreast, and fails if they did not share blocks to the end."""
     group = Abreast[list[Progress]]()
     made = partial(group.prepare, peers=ALONE)
     with warnings.catch_warnings(action="error"):
-        over = group.run([partial(watched, sim, until, made) for sim in sims])
+        over = group.run([partial(watched, sim, until, made, every) for sim in sims])
     assert not group._apart
     return [each.result() for each in over]
 
@@ -138,6 +141,33 @@ def test_so_they_are_in_compiled_blocks_of_any_size(name: str, size: int, monkey
     compiled_in_blocks_of(size, monkeypatch)
     for one, shared in zip(alone, together(sims, 3), strict=True):
         check_same(one, shared)
+
+
+def launched_ahead(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lets rounds run ahead as on a GPU; returns those after which the next one had been launched."""
+    asked, launched, launch = loop.runs_ahead, list[int](), loop._launched_if_possible
+
+    def noted(runtime: Runtime, state: State) -> loop.Launched | None:
+        launched.append(state.round)
+        return launch(runtime, state)
+
+    def as_on_a_gpu(runtime: Runtime) -> bool:
+        return asked(runtime._replace(sim=replace(runtime.sim, device="cuda")))
+
+    monkeypatch.setattr(loop, "runs_ahead", as_on_a_gpu)
+    monkeypatch.setattr(loop, "_launched_if_possible", noted)
+    return launched
+
+
+@pytest.mark.parametrize("name", some_of(ALGORITHMS, "scaffold"))
+def test_so_they_are_if_all_launch_their_rounds_ahead(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sims = seeds(simulation(algorithm=algorithm(name), score=all_scores(algorithm(name))))
+    alone = [watched(sim, 5, every=3) for sim in sims]
+    compiled_in_blocks_of(12, monkeypatch)  # a block that the next one overwrites
+    ahead = launched_ahead(monkeypatch)
+    for one, shared in zip(alone, together(sims, 5, every=3), strict=True):
+        check_same(one, shared)
+    assert sorted(ahead) == [1, 1, 1, 2, 2, 2, 4, 4, 4]  # not before scores, nor after the last
 
 
 METHODS = {
