@@ -5,8 +5,11 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import NamedTuple, TypeVar, cast
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -14,10 +17,12 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
+from fedatoms.engine import gpu
 from fedatoms.engine.client_round import Carry, Job, Learner, Reply
 from fedatoms.engine.execution.block_round import begin_block, block_step, finish_block
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, why
+from fedatoms.engine.gpu.product_ops import reroute_products
 from fedatoms.engine.gpu.rewrite import BatchedKernels, kernel_is_missing, traced
 
 T = TypeVar("T")
@@ -145,7 +150,7 @@ def _compiled_step(learner: Learner, buffers: Buffers) -> Callable[[Buffers], ob
         try:
             with BatchedKernels():
                 graph = traced(step, buffers)
-            return _compile(graph, buffers)
+            return _compile(reroute_products(graph), buffers)
         except Exception as error:
             if not kernel_is_missing(error):
                 raise
@@ -171,7 +176,39 @@ def _inductor(graph: GraphModule, example: list[Buffers]) -> Callable[[Buffers],
     import torch._inductor  # without Dynamo: the step is traced already
 
     compile_graph = cast(Callable[..., Callable[[Buffers], object]], torch._inductor.compile)
-    return compile_graph(graph, example, options=_OPTIONS)
+    with _kept_for_the_next_start():
+        return compile_graph(graph, example, options=_OPTIONS)
+
+
+class _Config(Protocol):
+    """The part of torch's settings of compilers that is used here."""
+
+    def patch(self, *, cache_key_tag: str) -> AbstractContextManager[None]: ...
+
+
+@contextmanager
+def _kept_for_the_next_start() -> Iterator[None]:
+    """Lets Inductor keep what it compiles: it would not without an environment for symbols of shapes, even if empty."""
+    from torch._guards import TracingContext, tracing  # imports of a second
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    if not hasattr(torch.compiler.config, "cache_key_tag"):  # an older torch
+        yield
+        return
+    fake = FakeTensorMode(shape_env=ShapeEnv(assume_static_by_default=True))
+    with tracing(TracingContext(fake)), cast(_Config, torch.compiler.config).patch(cache_key_tag=_code_of_kernels()):
+        yield
+
+
+@cache
+def _code_of_kernels() -> str:
+    """Returns a digest of the code of our operators, whose shapes are in what Inductor keeps, but not in its key."""
+    return sha256(b"".join(path.read_bytes() for path in _files_of_kernels())).hexdigest()
+
+
+def _files_of_kernels() -> list[Path]:
+    return sorted(Path(gpu.__file__).parent.glob("*.py"))
 
 
 def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:
