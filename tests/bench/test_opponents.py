@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.cases import some_now
 from support.small import difference
 
 from fedatoms.bench import contest as turns
@@ -57,8 +58,7 @@ def eager_model(sim: Simulation, rounds: int) -> dict[str, torch.Tensor]:
     return dict(model.state_dict())
 
 
-@pytest.mark.parametrize("batch", [2, 50])
-@pytest.mark.parametrize("atoms", [True, False])
+@pytest.mark.parametrize(("batch", "atoms"), some_now([2, 50], [True, False]))
 def test_the_experts_loop_trains_the_model_of_the_eager_loop(batch: int, atoms: bool) -> None:
     sim = clients(batch)
     sim = sim if atoms else replace(sim, model=who.build("lenet", classes=10))

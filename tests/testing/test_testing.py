@@ -21,7 +21,7 @@ from fedatoms.testing.algorithm_laws import LAWS as ALGORITHM_LAWS
 from fedatoms.testing.personal_laws import LAWS as PERSONAL_LAWS
 
 
-@pytest.mark.parametrize("name", some_of(ALGORITHMS, "fedavg", "scaffold", "moon"))
+@pytest.mark.parametrize("name", some_of(ALGORITHMS, "scaffold", "moon"))
 def test_every_algorithm_keeps_the_laws(name: str) -> None:
     check_algorithm(lambda: algorithm(name))
 
