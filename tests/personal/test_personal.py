@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -212,10 +211,7 @@ def test_a_last_pass_trains_every_clients_own_part_and_nothing_else(name: str) -
 
 @pytest.mark.parametrize(
     ("name", "place"),
-    [
-        *some_now(["local-atoms", "ditto", "fedpac"], ["device", "disk"]),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in product(["fedrep", "local"], ["device", "disk"])),
-    ],
+    some_now(["local-atoms", "fedrep", "ditto", "local", "fedpac"], ["device", "disk"], every=2),
 )
 def test_stop_and_resume_equals_no_stop_to_the_bit(name: str, place: str, tmp_path: Path) -> None:
     atoms = "atoms" if name == "local-atoms" else "plain"
