@@ -35,7 +35,7 @@ def parse(text: bytes | str, where: str, *, older: bool = False) -> object:
     import msgspec  # takes as long to import as all that a help needs
 
     try:
-        return msgspec.json.decode(text)  # what it takes it reads as json does, in a tenth of the time
+        return msgspec.json.decode(text)  # what it takes it reads as json does, in an eighth of the time
     except (msgspec.DecodeError, ValueError, RecursionError):
         return _parse_slowly(text, where, older=older)
 
