@@ -32,6 +32,16 @@ def parse(text: bytes | str, where: str, *, older: bool = False) -> object:
     ...
     ValueError: a.json holds NaN, which is not a number of JSON
     """
+    import msgspec  # takes as long to import as all that a help needs
+
+    try:
+        return msgspec.json.decode(text)  # what it takes it reads as json does, in an eighth of the time
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return _parse_slowly(text, where, older=older)
+
+
+def _parse_slowly(text: bytes | str, where: str, *, older: bool) -> object:
+    """Reads what only json takes, such as whole numbers of any length, or says what is wrong with it."""
     try:
         return json.loads(text, parse_constant=_none if older else _refuse, parse_float=_finite)
     except _NotANumber as error:
@@ -50,7 +60,7 @@ def fit(raw: object, kind: type[T], where: str) -> T:
     ...
     ValueError: rounds.jsonl, line 3: [...]: expected int, got str
     """
-    import msgspec  # takes as long to import as all that a help needs
+    import msgspec
 
     try:
         return msgspec.convert(raw, kind)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support import ROOT
+from support.contests import TINY
 from support.small import difference
 
 from fedatoms.bench import contest as turns
@@ -29,22 +30,6 @@ from fedatoms.engine.spec import batches_of
 from fedatoms.engine.training import Training
 
 KEPT = runpy.run_path(str(ROOT / "benchmarks" / "report.py"))["kept"]  # the results in the repository
-TINY = Bench(
-    threads=1,
-    repeats=2,
-    steps=2,
-    clients="2,3",
-    batch="2",
-    rounds=1,
-    against=2,
-    samples=4,
-    tested=4,
-    precision="float32",
-    backend="eager",
-    pfl_clients=4,
-    pfl_cohort=2,
-    pfl_processes="1",
-)
 
 
 @pytest.fixture(scope="module")

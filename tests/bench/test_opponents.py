@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support import contests
+from support.cases import some_now
 from support.small import difference
 
 from fedatoms.bench import contest as turns
@@ -20,28 +22,13 @@ from fedatoms.bench.gpu import measure
 from fedatoms.bench.line_up import Cell, by_hand, cell_clients, eager_round
 from fedatoms.bench.pfl_part import NETWORK, PFL_BEST, pfl_clients, task_of
 from fedatoms.bench.pfl_task import cnn
-from fedatoms.bench.results import Bench, Event, Gap, Ratio, Row
+from fedatoms.bench.results import Event, Gap, Ratio, Row
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 
-TINY = Bench(
-    threads=1,
-    repeats=2,
-    steps=2,
-    clients="2",
-    batch="2",
-    rounds=2,
-    against=2,
-    samples=4,
-    tested=4,
-    precision="float32",
-    backend="eager",
-    pfl_clients=4,
-    pfl_cohort=2,
-    pfl_processes="1,2",
-)
+TINY = replace(contests.TINY, clients="2", rounds=2, pfl_processes="1,2")
 with_pfl = pytest.mark.skipif(importlib.util.find_spec("pfl") is None, reason="pfl is not installed")
 
 
@@ -57,8 +44,7 @@ def eager_model(sim: Simulation, rounds: int) -> dict[str, torch.Tensor]:
     return dict(model.state_dict())
 
 
-@pytest.mark.parametrize("batch", [2, 50])
-@pytest.mark.parametrize("atoms", [True, False])
+@pytest.mark.parametrize(("batch", "atoms"), some_now([2, 50], [True, False]))
 def test_the_experts_loop_trains_the_model_of_the_eager_loop(batch: int, atoms: bool) -> None:
     sim = clients(batch)
     sim = sim if atoms else replace(sim, model=who.build("lenet", classes=10))

@@ -83,7 +83,7 @@ def federate(sim: Simulation, rounds: int) -> tuple[Server, list[tuple[int, int]
     return server, crossed
 
 
-@pytest.mark.parametrize(("name", "slow_local"), some_now(ALGORITHMS, [None, "discard", "freeze"]))
+@pytest.mark.parametrize(("name", "slow_local"), some_now(ALGORITHMS, [None, "discard", "freeze"], every=2, begin=1))
 def test_nodes_that_know_only_what_they_were_sent_compute_the_same(name: str, slow_local: str | None) -> None:
     slow = Exchange(fast_slow(FAST, SLOW, 3), slow_local=slow_local or "discard")
     sim = Simulation(

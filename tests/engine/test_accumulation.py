@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.cases import some_now
 from support.small import clients_of, difference, play, small_net
 
 from fedatoms.algorithms import algorithm, scaffold
@@ -26,9 +27,9 @@ SMALL = Training(epochs=2, batch_size=3, lr=0.05, lr_decay=0.9, weight_decay=1e-
 LARGE = SMALL._replace(batch_size=9, accumulate=1)
 
 
-@pytest.mark.parametrize("map", ["one_by_one", "vectorised"])
-@pytest.mark.parametrize("name", OPTIMISERS)
-@pytest.mark.parametrize("method", ["scaffold", "fedavg"])
+@pytest.mark.parametrize(
+    ("map", "name", "method"), some_now(["one_by_one", "vectorised"], OPTIMISERS, ["scaffold", "fedavg"], times=2)
+)
 def test_accumulated_batches_are_one_large_batch(map: Map, name: str, method: str) -> None:
     """Clients of 1, 7, 23 and 9 samples: with last batches that are short, and last steps that lack batches."""
     if (name, method) == ("adamw", "scaffold"):

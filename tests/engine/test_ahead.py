@@ -57,7 +57,7 @@ def told(progress: Progress) -> tuple[object, ...]:
     return record, progress.scores, tensors
 
 
-@pytest.mark.parametrize("name", some_now(ALGORITHMS))
+@pytest.mark.parametrize("name", some_now(ALGORITHMS, every=2))
 def test_every_round_is_that_of_rounds_in_turn(name: str, ahead: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     early = [told(each) for each in played(simulation(name))]
     monkeypatch.setattr(loop, "runs_ahead", lambda runtime: False)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import some_now
 from support.small import clients_of, difference, play
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -50,7 +51,7 @@ def agree(model: Model, *tensors: Tensor) -> list[str]:
     return [str(node.target) for node in traced.graph.nodes if "fedatoms" in str(node.target)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     clients=st.integers(1, 3),
     channels=st.sampled_from(FEW_CHANNELS),
@@ -140,7 +141,7 @@ def test_what_is_not_that_pattern_is_left_alone(name: str) -> None:
     assert "fedatoms.convolve.default" in used and "fedatoms.convolve_pool.default" not in used
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     clients=st.integers(1, 3),
     filters=st.tuples(st.integers(16, 20), st.integers(1, 5)),
@@ -302,8 +303,7 @@ def test_a_layer_that_stays_is_vectorised_with_filters_of_atoms(monkeypatch: pyt
 SHAPES = [(2, 2, 8, 9, 4, 16, 3), (3, 1, 6, 6, 16, 20, 2), (1, 2, 9, 8, 7, 64, 5), (2, 1, 5, 5, 32, 130, 1)]
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "kind"), some_now(SHAPES, [torch.float32, torch.float16]), ids=str)
 def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...], kind: torch.dtype) -> None:
     """By Triton's interpreter: pixels, patches and filters that fill no tile, several tiles of each, unequal sides."""
     pytest.importorskip("triton")
@@ -347,8 +347,7 @@ def test_a_pixel_that_is_no_number_stays_none_in_a_pooled_window() -> None:
     assert y.isnan().all()
 
 
-@pytest.mark.parametrize("size", [1e-12, 1.0, 1e9])
-@pytest.mark.parametrize("pool", [True, False], ids=["pooled", "whole"])
+@pytest.mark.parametrize(("size", "pool"), some_now([1e-12, 1.0, 1e9], [True, False]))
 def test_numbers_in_float16_are_as_exact_as_tf32_of_any_size(
     size: float, pool: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ def simulation(name: str = "fedavg", **changes: object) -> Simulation:
 
 
 @pytest.mark.parametrize(
-    ("name", "exchange", "network"), some_now(ALGORITHMS, EXCHANGES, [(None, 1.0), (4, 2.0), (4, 1.0)], times=2)
+    ("name", "exchange", "network"), some_now(ALGORITHMS, EXCHANGES, [(None, 1.0), (4, 2.0), (4, 1.0)])
 )
 def test_vectorised_equals_one_by_one(name: str, exchange: str, network: tuple[int | None, float]) -> None:
     atoms, factor = network

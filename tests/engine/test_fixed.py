@@ -62,7 +62,9 @@ def names_of(sim: Simulation, *fixed: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("name", "fixed", "map"),
-    some_now(ALGORITHMS, ["atoms", "coefficients", "head", "atoms rest"], ["one_by_one", "vectorised"], times=2),
+    some_now(
+        ALGORITHMS, ["atoms", "coefficients", "head", "atoms rest"], ["one_by_one", "vectorised"], times=2, every=2
+    ),
 )
 def test_what_is_fixed_stays_to_the_bit_on_server_and_clients_and_all_else_moves(
     name: str, fixed: str, map: str

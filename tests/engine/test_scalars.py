@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.cases import some_of
+from support.cases import some_now, some_of
 from support.small import all_scores, clients_of, difference, identical, play, small_net
 from torch import Tensor, nn
 
@@ -62,7 +62,7 @@ def agrees_in_both_maps(sim: Simulation) -> bool:
     return all(difference(*pair) < 1e-10 for pair in trees)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", some_now(ALGORITHMS, every=2))
 def test_a_scalar_is_trained_in_both_maps_and_stays_one(name: str) -> None:
     assert agrees_in_both_maps(simulation(algorithm=algorithm(name)))
     for map in ("one_by_one", "vectorised"):  # a scalar of float64 would turn one of float32 into float64
@@ -74,7 +74,7 @@ def test_a_scalar_is_trained_in_both_maps_and_stays_one(name: str) -> None:
         assert all(leaf.shape == () and leaf.dtype == torch.float32 for leaf in kept)
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "pfedpara"])
+@pytest.mark.parametrize("method", some_now([name for name in METHODS if name != "pfedpara"], every=2))
 def test_a_scalar_may_be_in_a_clients_own_part(method: str) -> None:
     assert agrees_in_both_maps(simulation(personal=personal(method), score=("server", "personal")))
 

@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize(("name", "way"), some_now(ALGORITHMS, ["one_by_one", "vectorised"]))
+@pytest.mark.parametrize(("name", "way"), some_now(ALGORITHMS, ["one_by_one", "vectorised"], every=2, begin=1))
 def test_a_replayed_round_is_the_engines_own_and_its_clients_have_the_engines_mean(name: str, way: str) -> None:
     sim = a_simulation(algorithm=algorithm(name), map=way, fraction=0.75)
     state = play(sim, 1)

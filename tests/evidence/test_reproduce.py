@@ -67,7 +67,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ---- studies
 
 
-@pytest.mark.parametrize("study", ALL, ids=lambda study: study.name)
+LARGE = ("table1", "table2")  # of presets as they are: figures have flags
+
+
+@pytest.mark.parametrize(
+    "study", [pytest.param(each, marks=pytest.mark.slow if each.name in LARGE else (), id=each.name) for each in ALL]
+)
 def test_the_name_of_a_run_is_what_one_would_type_for_it(study: Study) -> None:
     for typed, experiment in study.runs.items():
         name, *words = typed.split()

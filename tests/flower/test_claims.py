@@ -27,6 +27,7 @@ from support.flower_grid import (
     task_of,
     warnings_in,
 )
+from torch import Tensor
 
 from fedatoms.flower import client_app, server_app
 from fedatoms.flower.membership import Holder, keys_stay
@@ -72,16 +73,27 @@ def claiming(claim: Callable[[Words], Words]) -> Meddle:
     return meddle
 
 
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    """What is left of a run without the node that makes claims."""
+    folder = tmp_path_factory.mktemp("without")
+    on_flower(SMALL, folder, change=lambda grid: grid.contexts.pop(FIRST + WHO))
+    return all_of(folder, SMALL)
+
+
 @pytest.mark.parametrize(("claim", "reason"), CLAIMS.values(), ids=CLAIMS.keys())
 def test_a_node_that_joins_with_a_number_of_samples_that_cannot_be_is_not_taken(
-    claim: Callable[[Words], Words], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    claim: Callable[[Words], Words],
+    reason: str,
+    without: dict[str, Tensor],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    on_flower(SMALL, tmp_path / "claimed", claiming(claim))
+    on_flower(SMALL, tmp_path, claiming(claim))
     about = [line for line in caplog.messages if line.startswith(f"node {FIRST + WHO} ")]
     assert len(about) == 3  # it is asked again in each round
     assert all(reason in line for line in about)
-    on_flower(SMALL, tmp_path / "without", change=lambda grid: grid.contexts.pop(FIRST + WHO))
-    assert identical(*(all_of(tmp_path / each, SMALL) for each in ("claimed", "without")))
+    assert identical(all_of(tmp_path, SMALL), without)
 
 
 @pytest.mark.parametrize(("said", "clients"), [(12, 4), (13, 3)])

@@ -34,7 +34,8 @@ from fedatoms.flower import Own, wire
 from fedatoms.runs.results import read_result
 from fedatoms.runs.rounds import read_rounds
 
-WHEN, WHO = 2, 2  # the round in which something goes wrong, and with which client
+WHEN, WHO = 1, 2  # the round in which something goes wrong, one before it and one after, and with which client
+SHORT = replace(SCAFFOLD, epochs=1, rounds=3, eval_every=3, beta="1")
 
 
 ABSENT = ("no answer", "an error")  # nothing came that could be refused
@@ -59,8 +60,8 @@ def silent(client: int, message: Message, app: App) -> Message | None:
 def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     """What is left of a run in which a client did not take part in a round."""
     folder = tmp_path_factory.mktemp("without")
-    on_flower(SCAFFOLD, folder, silent)
-    return all_of(folder, SCAFFOLD)
+    on_flower(SHORT, folder, silent)
+    return all_of(folder, SHORT)
 
 
 @pytest.mark.parametrize("name", LIES)
@@ -70,16 +71,23 @@ def test_a_bad_answer_is_left_out_with_a_line_as_if_the_client_had_not_taken_par
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    on_flower(SCAFFOLD, tmp_path, lying(LIES[name]))
-    assert identical(all_of(tmp_path, SCAFFOLD), without)
+    on_flower(SHORT, tmp_path, lying(LIES[name]))
+    assert identical(all_of(tmp_path, SHORT), without)
     lines, rows = warnings_in(caplog), read_rounds(tmp_path / "runs" / "it")
     if name not in ABSENT:
         assert lines.pop().startswith(f"answers that were refused and never averaged: 1 of client {WHO}")
     about = [line for line in lines if f"round {WHEN + 1}: " in line and f"client {WHO} (node {FIRST + WHO})" in line]
     assert about
     assert len(about) == len(lines)
-    assert ["refused" in row for row in rows] == [False, False, name not in ABSENT, False]
-    assert [(row["clients"], row["failed"]) for row in rows] == [(4, 0), (4, 0), (3, 1), (4, 0)]
+    assert ["refused" in row for row in rows] == [False, name not in ABSENT, False]
+    assert [(row["clients"], row["failed"]) for row in rows] == [(4, 0), (3, 1), (4, 0)]
+
+
+def test_so_it_is_in_a_round_that_sends_only_some_groups(tmp_path: Path) -> None:
+    some = replace(SHORT, beta="1/2")
+    on_flower(some, tmp_path / "lying", lying(LIES["nan"]))
+    on_flower(some, tmp_path / "silent", silent)
+    assert identical(*(all_of(tmp_path / each, some) for each in ("lying", "silent")))
 
 
 REASONS = {
@@ -92,7 +100,7 @@ REASONS = {
 def test_a_lie_about_a_variance_or_a_weight_is_recorded_with_its_reason_and_bytes(
     name: str, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    grid = on_flower(SCAFFOLD, tmp_path, lying(LIES[name]))
+    grid = on_flower(SHORT, tmp_path, lying(LIES[name]))
     assert f"round {WHEN + 1}: refused the answer of client {WHO} (node {FIRST + WHO}): {why}" in caplog.messages
     row = read_rounds(tmp_path / "runs" / "it")[WHEN]
     lie = next(each.reply.content for each in grid.log if (each.client, each.round) == (WHO, WHEN))
@@ -101,8 +109,8 @@ def test_a_lie_about_a_variance_or_a_weight_is_recorded_with_its_reason_and_byte
 
 
 def test_a_variance_of_minus_zero_is_a_variance(tmp_path: Path) -> None:
-    on_flower(SCAFFOLD, tmp_path, lying(with_variance(-0.0)))
-    assert [row["clients"] for row in read_rounds(tmp_path / "runs" / "it")] == [4, 4, 4, 4]
+    on_flower(SHORT, tmp_path, lying(with_variance(-0.0)))
+    assert [row["clients"] for row in read_rounds(tmp_path / "runs" / "it")] == [4, 4, 4]
 
 
 def test_a_score_that_outweighs_all_others_is_refused_with_the_number_that_the_node_joined_with(
@@ -125,7 +133,7 @@ def test_refused_answers_are_counted_apart_from_absent_ones_with_their_nodes_and
     def meddle(client: int, message: Message, app: App) -> Message | None:
         return None if (client, round_of(message)) == (1, WHEN) else lie(client, message, app)
 
-    grid = on_flower(SCAFFOLD, tmp_path, meddle)
+    grid = on_flower(SHORT, tmp_path, meddle)
     rows, node = read_rounds(tmp_path / "runs" / "it"), FIRST + WHO
     why = f"node {node}: 'params/conv1.atoms' is not finite"
     assert (rows[WHEN]["clients"], rows[WHEN]["failed"], rows[WHEN]["refused"]) == (2, 2, {str(WHO): why})
@@ -136,7 +144,7 @@ def test_refused_answers_are_counted_apart_from_absent_ones_with_their_nodes_and
 
 
 def test_bytes_of_an_answer_that_is_no_array_are_counted_too(tmp_path: Path) -> None:
-    grid = on_flower(SCAFFOLD, tmp_path, lying(LIES["an archive"]))
+    grid = on_flower(SHORT, tmp_path, lying(LIES["an archive"]))
     row = read_rounds(tmp_path / "runs" / "it")[WHEN]
     lie = next(each.reply.content for each in grid.log if (each.client, each.round) == (WHO, WHEN))
     first, *others = lie.array_records["arrays"].values()
@@ -221,9 +229,9 @@ def test_a_node_that_comes_back_with_another_number_is_the_same_client(tmp_path:
         grid = made
 
     grid: OneProcess
-    on_flower(SCAFFOLD, tmp_path / "whole")
-    on_flower(SCAFFOLD, tmp_path / "moved", move, change=remember)
-    assert identical(*(all_of(tmp_path / each, SCAFFOLD) for each in ("whole", "moved")))
+    on_flower(SHORT, tmp_path / "whole")
+    on_flower(SHORT, tmp_path / "moved", move, change=remember)
+    assert identical(*(all_of(tmp_path / each, SHORT) for each in ("whole", "moved")))
 
 
 def test_a_superlink_that_fails_to_answer_once_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

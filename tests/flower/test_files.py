@@ -50,17 +50,17 @@ def let_all_in(*folders: Path) -> None:
 
 @UMASKS
 def test_runs_and_what_nodes_keep_are_for_their_owner_also_if_they_were_open_before(umask: int, tmp_path: Path) -> None:
-    half, (runs, nodes) = replace(OWN_ATOMS, rounds=2), (tmp_path / "runs", tmp_path / "nodes")
+    whole, (runs, nodes) = replace(OWN_ATOMS, rounds=2, eval_every=2), (tmp_path / "runs", tmp_path / "nodes")
     with under(umask):
-        on_flower(half, tmp_path)
+        on_flower(replace(whole, rounds=1), tmp_path)
         assert open_ones(runs, nodes) == []
         let_all_in(runs, nodes)
-        on_flower(OWN_ATOMS, tmp_path, resume=True)
+        on_flower(whole, tmp_path, resume=True)
     (state,) = nodes.iterdir()
     assert open_ones(runs / "it", state) == []  # what lies above is the operator's
     assert list(state.rglob("personal.safetensors"))
-    on_flower(OWN_ATOMS, tmp_path / "whole")
-    assert identical(*(all_of(each, OWN_ATOMS) for each in (tmp_path, tmp_path / "whole")))
+    on_flower(whole, tmp_path / "whole")
+    assert identical(*(all_of(each, whole) for each in (tmp_path, tmp_path / "whole")))
 
 
 @UMASKS

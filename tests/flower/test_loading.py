@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.cases import some_now
 from support.small import identical
 
 pytest.importorskip("flwr")
@@ -101,10 +102,12 @@ def of_the_client(kept: Kept) -> Kept:
     return kept._replace(row=kept.row._replace(memory=memory, own=dict(list(kept.row.own.items())[1:])))
 
 
-@pytest.mark.parametrize("spoil", [of_the_server, broadcast, of_the_client])
-@pytest.mark.parametrize("experiment", [SCAFFOLD, OWN_ATOMS], ids=["scaffold, fast and slow", "local atoms"])
+KINDS = {"scaffold, fast and slow": SCAFFOLD, "local atoms": OWN_ATOMS}
+
+
+@pytest.mark.parametrize(("spoil", "kind"), some_now([of_the_server, broadcast, of_the_client], KINDS))
 def test_a_node_whose_state_lacks_a_tensor_has_lost_it(
-    spoil: Callable[[Kept], Kept], experiment: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spoil: Callable[[Kept], Kept], kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     waiting = [True]
 
@@ -118,7 +121,7 @@ def test_a_node_whose_state_lacks_a_tensor_has_lost_it(
             keep(path.parent, number, spoil(kept), before=0)  # with the checksum of what it holds
         return app(message)
 
-    on_flower(experiment, tmp_path, meddle)  # type: ignore[arg-type]
+    on_flower(KINDS[kind], tmp_path, meddle)
     line = f"round 4: client {WHO} (node {FIRST + WHO}) has lost its state, and starts afresh"
     assert warnings_in(caplog) == [line]
-    assert all(leaf.isfinite().all() for leaf in all_of(tmp_path, experiment).values())  # type: ignore[arg-type]
+    assert all(leaf.isfinite().all() for leaf in all_of(tmp_path, KINDS[kind]).values())

@@ -10,6 +10,7 @@ from shutil import rmtree
 
 import numpy as np
 import pytest
+from support.cases import some_now
 from support.small import identical
 
 pytest.importorskip("flwr")
@@ -80,13 +81,15 @@ def dies(number: int, *, after: int, how: type[BaseException]) -> Meddle:
     return meddle
 
 
-@pytest.mark.parametrize("experiment", [SCAFFOLD, OWN_ATOMS], ids=["scaffold, fast and slow", "local atoms"])
-@pytest.mark.parametrize(
-    ("after", "how"), [(0, KeyboardInterrupt), (3, Killed)], ids=["between rounds", "in a round that nodes have done"]
-)
+KINDS = {"scaffold, fast and slow": SCAFFOLD, "local atoms": OWN_ATOMS}
+ENDS = {"in a round that nodes have done": (3, Killed), "between rounds": (0, KeyboardInterrupt)}
+
+
+@pytest.mark.parametrize(("kind", "end"), some_now(KINDS, ENDS))
 def test_a_server_that_stops_and_resumes_gives_the_same_bits_as_one_that_never_stopped(
-    experiment: Experiment, after: int, how: type[BaseException], whole: Whole, tmp_path: Path
+    kind: str, end: str, whole: Whole, tmp_path: Path
 ) -> None:
+    experiment, (after, how) = KINDS[kind], ENDS[end]
     with pytest.raises(how):
         on_flower(experiment, tmp_path / "cut", dies(2, after=after, how=how))
     on_flower(experiment, tmp_path / "cut", resume=True)
@@ -208,11 +211,11 @@ def cut_off(folder: Path) -> None:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.parametrize("spoil", [wipe, damage, cut_off])
-@pytest.mark.parametrize("experiment", [SCAFFOLD, OWN_ATOMS], ids=["scaffold, fast and slow", "local atoms"])
+@pytest.mark.parametrize(("spoil", "kind"), some_now([wipe, damage, cut_off], KINDS))
 def test_a_node_that_lost_its_state_starts_afresh_and_is_sent_all(
-    spoil: Callable[[Path], None], experiment: Experiment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spoil: Callable[[Path], None], kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    experiment = KINDS[kind]
     grid = on_flower(experiment, tmp_path, before(3, WHO, lambda: spoil(tmp_path)))
     lines = warnings_in(caplog)
     assert lines == [f"round 4: client {WHO} (node {FIRST + WHO}) has lost its state, and starts afresh"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.cases import some_of
+from support.cases import some_now, some_of
 from support.flower_grid import on_flower, warnings_in
 from support.small import difference
 from support.tasks import Problem, problem
@@ -33,8 +33,7 @@ def simulation_of(it: Problem, **changes: object) -> Simulation:
     return Simulation(it.net, it.data, training=it.training, objective=it.objective, score=("server",), **changes)
 
 
-@pytest.mark.parametrize("way", ["one_by_one", "vectorised"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "way"), some_now(NAMES, ["one_by_one", "vectorised"]))
 def test_a_problem_is_learnt_to_its_score_in_both_maps(name: str, way: str) -> None:
     it = problem(name)
     done = train(simulation_of(it, map=way), it.rounds, eval_every=it.rounds)

@@ -3,13 +3,13 @@
 import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from support.small import clients_of, small_net
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, MeanSquaredError, Metric
-from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
 
 import fedatoms
 from fedatoms.engine import evaluation
@@ -19,19 +19,34 @@ from fedatoms.nn.pure import with_params
 from fedatoms.objectives import classification, regression, torchmetric
 from fedatoms.personal import fedper
 
-CASES: dict[str, Callable[[], Metric]] = {
-    "f1": lambda: MulticlassF1Score(num_classes=3, average="macro"),
-    "auroc": lambda: MulticlassAUROC(num_classes=3, average="macro", ignore_index=None),
-    "mse": MeanSquaredError,
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+
+
+def library() -> ModuleType:
+    """Imports torchmetrics for a test: it takes seconds, and every worker reads this file."""
+    import torchmetrics
+
+    return torchmetrics
+
+
+CASES: dict[str, Callable[[], "Metric"]] = {
+    "f1": lambda: f1(average="macro"),
+    "auroc": lambda: library().classification.MulticlassAUROC(num_classes=3, average="macro", ignore_index=None),
+    "mse": lambda: library().MeanSquaredError(),
 }
 
 
-def simulation(made: Metric, **changes: object) -> Simulation:
+def f1(**words: object) -> "Metric":
+    return library().classification.MulticlassF1Score(**{"num_classes": 3, **words})
+
+
+def simulation(made: "Metric", **changes: object) -> Simulation:
     """Clients with test sets of their own, all classes in each; for numbers the label is one."""
     torch.manual_seed(0)
     aim, net, data = classification(), small_net(), clients_of((9, 12, 15))
     y = torch.arange(12) % 3
-    if isinstance(made, MeanSquaredError):
+    if isinstance(made, library().MeanSquaredError):
         aim, net = regression(), nn.Sequential(small_net(), nn.Linear(3, 1), nn.Flatten(0)).double()
         data, y = data._replace(y=data.y.double(), classes=0), y.double()
     data = data._replace(test_y=y, test_parts=list(torch.arange(12).split((3, 3, 6))))
@@ -83,7 +98,7 @@ def test_clients_own_models_are_scored_by_all_their_samples_and_each_by_its_own(
 
 
 def test_a_share_is_shown_in_per_cent_and_the_users_metric_is_left_alone() -> None:
-    theirs = MulticlassF1Score(num_classes=3)
+    theirs = f1()
     sim = simulation(theirs)
     shares = replace(sim, objective=classification()._replace(metrics=(torchmetric(theirs, unit="%"),)))
     one, other = (fedatoms.train(each, 1).scores["server"] for each in (sim, shares))
@@ -93,7 +108,7 @@ def test_a_share_is_shown_in_per_cent_and_the_users_metric_is_left_alone() -> No
 
 def test_batch_by_batch_takes_what_predictions_makes_of_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "scored_at_once", lambda device: 5)
-    theirs = MulticlassF1Score(num_classes=3)
+    theirs = f1()
     ways = [{}, {"by_batch": True}, {"predictions": lambda z: z.argmax(1)}]
     aims = [classification()._replace(metrics=(torchmetric(theirs, **way),)) for way in ways]
     found = {fedatoms.train(replace(simulation(theirs), objective=aim), 1).scores["server"].value for aim in aims}
@@ -102,14 +117,20 @@ def test_batch_by_batch_takes_what_predictions_makes_of_outputs(monkeypatch: pyt
 
 def test_what_is_no_metric_for_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for make, words in (
-        (lambda: torchmetric(MulticlassF1Score), "is not a metric of torchmetrics. Use for example torchmetrics.Mean"),
-        (lambda: torchmetric(MeanMetric()), "MeanMetric does not say which score is better. Add higher_is_better=True"),
         (
-            lambda: fedatoms.train(simulation(MulticlassF1Score(num_classes=3, average="none")), 1),
+            lambda: torchmetric(library().classification.MulticlassF1Score),
+            "is not a metric of torchmetrics. Use for example torchmetrics.Mean",
+        ),
+        (
+            lambda: torchmetric(library().MeanMetric()),
+            "MeanMetric does not say which score is better. Add higher_is_better=True",
+        ),
+        (
+            lambda: fedatoms.train(simulation(f1(average="none")), 1),
             r"theirs is of shape \(3,\), not one number. Give it for example average='macro'",
         ),
         (
-            lambda: fedatoms.train(simulation(MulticlassF1Score(num_classes=3), objective=wrong_classes()), 1),
+            lambda: fedatoms.train(simulation(f1(), objective=wrong_classes()), 1),
             "the objective's metric 'MulticlassF1Score' fails on outputs of shape",
         ),
     ):
@@ -118,8 +139,8 @@ def test_what_is_no_metric_for_it_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         assert "\n" not in str(caught.value)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r'needs torchmetrics. Type: pip install "fedatoms\[metrics\]"'):
-        torchmetric(MeanSquaredError())
+        torchmetric(library().MeanSquaredError())
 
 
 def wrong_classes() -> object:
-    return classification()._replace(metrics=(torchmetric(MulticlassF1Score(num_classes=7)),))
+    return classification()._replace(metrics=(torchmetric(f1(num_classes=7)),))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.cases import some_of
 from support.small import clients_of, difference, identical, play, small_net
 
 from fedatoms.adapt.joining import Newcomer, _as_experiment
@@ -120,13 +121,11 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("of_step", OWN.values(), ids=OWN.keys())
-def test_factors_may_depend_on_the_step_or_the_steps_alone(
-    of_step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", some_of(OWN, "without steps", "a number"))
+def test_factors_may_depend_on_the_step_or_the_steps_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For unequal clients, one after another, at once, and from a graph's buffers."""
     monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
-    training = Training(epochs=2, batch_size=4, lr=0.05, schedule=Schedule(lambda t: 1.0, of_step))
+    training = Training(epochs=2, batch_size=4, lr=0.05, schedule=Schedule(lambda t: 1.0, OWN[name]))
     sim = Simulation(small_net(), clients_of((1, 7, 12)), scaffold(), training=training, map="one_by_one")
     loop, fast = (play(replace(sim, map=map), 2).server.params for map in ("one_by_one", "vectorised"))
     graph = play(prepare(sim)._replace(map_clients=cuda_graph.compiled(2)), 2).server.params

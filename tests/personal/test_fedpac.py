@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import some_now
 from support.small import clients_of, difference, identical, play, small_net
 from torch import Tensor, nn
 
@@ -135,8 +136,7 @@ def test_where_the_server_has_no_prototype_the_clients_own_is_the_target() -> No
     assert method.targets(method.sends(memory), describe(z, y), 3).flatten().tolist() == [9.0, 7.0, 8.0]
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedadam"])
-@pytest.mark.parametrize("atoms", [None, 4])
+@pytest.mark.parametrize(("name", "atoms"), some_now(["fedavg", "fedprox", "fedadam"], [None, 4]))
 def test_vectorised_equals_one_by_one(name: str, atoms: int | None) -> None:
     net = small_net(norm=True, dropout=True, atoms=atoms)
     loop, fast = (

@@ -210,7 +210,8 @@ def test_a_last_pass_trains_every_clients_own_part_and_nothing_else(name: str) -
 
 
 @pytest.mark.parametrize(
-    ("name", "place"), some_now(["local-atoms", "ditto", "fedrep", "local", "fedpac"], ["device", "disk"])
+    ("name", "place"),
+    some_now(["local-atoms", "fedrep", "ditto", "local", "fedpac"], ["device", "disk"], every=2),
 )
 def test_stop_and_resume_equals_no_stop_to_the_bit(name: str, place: str, tmp_path: Path) -> None:
     atoms = "atoms" if name == "local-atoms" else "plain"

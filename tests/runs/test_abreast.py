@@ -120,7 +120,7 @@ def compiled_in_blocks_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(abreast, "map_of", lambda *runs: in_blocks(cuda_graph.compiled, lambda *first: size))
 
 
-@pytest.mark.parametrize("name", some_of(ALGORITHMS, "fedavg", "scaffold", "feddc", "moon"))
+@pytest.mark.parametrize("name", some_of(ALGORITHMS, "fedavg", "scaffold"))
 def test_three_seeds_in_one_block_are_three_runs(name: str) -> None:
     """With other rates each, fast and slow rounds, failures, dropout, BatchNorm, and clients of any size."""
     sims = seeds(simulation(algorithm=algorithm(name), score=all_scores(algorithm(name))))

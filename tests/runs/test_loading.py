@@ -270,7 +270,9 @@ def test_a_clients_state_in_a_checkpoint_is_whole_or_refused(folder: Path) -> No
     assert f"{name}: its tensors do not fit the model (missing: own/conv1.atoms)" in line
 
 
-@pytest.mark.parametrize(("name", "last_epochs"), some_now([name for name in METHODS if name != "none"], [0, 1]))
+@pytest.mark.parametrize(
+    ("name", "last_epochs"), some_now([name for name in METHODS if name != "none"], [0, 1], every=2)
+)
 def test_every_method_s_own_models_load(
     name: str, last_epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,7 +93,7 @@ def last_files(folder: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in {"model": folder / "model.safetensors", **clients}.items()}
 
 
-@pytest.mark.parametrize(("name", "place"), some_now(ALGORITHMS, ["device", "host", "disk"]))
+@pytest.mark.parametrize(("name", "place"), some_now(ALGORITHMS, ["device", "host", "disk"], every=2))
 def test_stop_and_resume_equals_no_stop_to_the_bit_wherever_client_states_are_kept(
     name: str, place: str, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from support.cases import some_now
 from support.sealed import older_manifest
 from support.small import clients_of, identical, small_net
 
@@ -182,8 +183,7 @@ def test_processes_tell_each_other_what_has_changed_and_no_more(place: Place, tm
     assert sum(len(each) for each in told if isinstance(each, torch.Tensor)) == PRESENT  # also after a second save
 
 
-@pytest.mark.parametrize("all_die", [False, True])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("place", "all_die"), some_now(PLACES, [False, True]))
 def test_several_processes_may_be_killed_at_any_write_or_removal(
     place: Place, all_die: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ from support.small import clients_of, small_net
 
 FIRST = 100  # Flower's id of client 0's node
 SMALL = Experiment(
-    clients=4, fraction=1.0, epochs=2, batch_size=5, lr=0.05, momentum=0.5, rounds=3, eval_every=3, last_epochs=1,
+    clients=4, fraction=1.0, epochs=1, batch_size=5, lr=0.05, momentum=0.5, rounds=3, eval_every=3, last_epochs=1,
     threads=1,
 )  # fmt: skip
 SCAFFOLD = replace(SMALL, algorithm="scaffold", parametrisation="atoms", beta="1/2", rounds=4, eval_every=4)

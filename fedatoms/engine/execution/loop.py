@@ -14,10 +14,12 @@ MapClients = Callable[[Learner, Server, Iterable[Job]], Iterator[Reply]]  # the 
 def one_by_one(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
     """Trains client after client; each reply is a block of one."""
     devices = [learner.data.y.device] if learner.data.y.is_cuda else []
+    # Without a GPU torch.manual_seed writes down the stack for each client, in case one is used later.
+    seed = torch.manual_seed if devices else torch.default_generator.manual_seed
     for job in jobs:
         # A model may draw from the global stream (F.dropout): make that a function of client and round too.
         with torch.random.fork_rng(devices):
-            torch.manual_seed(int(job.plan.key))
+            seed(int(job.plan.key))
             reply = local_round(learner, broadcast, job)
         upload, memory = (
             {kind: trees.lead(tree) for kind, tree in those.items()} for those in (reply.upload, reply.memory)

@@ -1,0 +1,230 @@
+"""The pages quote what the files of paper-results and of the contests hold."""
+
+import json
+import runpy
+import statistics
+from functools import cache
+
+import pytest
+from support import ROOT
+from support.results import kept
+
+from fedatoms.bench.line_up import JAX, OURS, PLAIN
+from fedatoms.bench.report import content
+from fedatoms.bench.results import Row, find_row, read
+from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, short
+from fedatoms.evidence.claims.base import CLEAR
+from fedatoms.evidence.paper.tables import Cell, Pair, pairs
+from fedatoms.evidence.paper.tables import cells as paper_cells
+from fedatoms.evidence.results import finding
+from fedatoms.evidence.results.cells import Ours, gain_of, match, ours_of
+from fedatoms.evidence.results.groups import Group, group
+from fedatoms.evidence.results.pairs import known_spreads
+from fedatoms.experiment.identities import identity
+from fedatoms.experiment.presets import ALGORITHMS as TABLE1_ALGORITHMS
+from fedatoms.experiment.presets import PRESETS, TABLE2_ROWS
+from fedatoms.runs.results import Result, read_result
+
+RUNS = ROOT / "paper-results"
+CIFAR_PAIRS = [pair for name in ("cifar10", "cifar100") for pair in pairs(name)]
+
+
+@pytest.fixture
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the programs of paper-results take their files from what is already read."""
+    monkeypatch.setattr(finding, "find", lambda folders: kept() if folders == [RUNS] else pytest.fail(str(folders)))
+
+
+@pytest.mark.slow
+def test_a_result_is_what_its_rounds_say() -> None:
+    assert not kept().notes  # of rounds that are damaged, too few, or do not give the result beside them
+    files = {path.relative_to(ROOT) for path in RUNS.rglob("result.json")}
+    read = {run.result.folder / "result.json": run for run in kept().runs}
+    assert files == read.keys() | {note.path for note in kept().left_out} and all(run.rows for run in read.values())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("read_once")
+def test_the_page_of_the_paper_shows_the_files() -> None:
+    page, made = (RUNS / "README.md").read_text(), runpy.run_path(str(RUNS / "table.py"))
+    judged = runpy.run_path(str(RUNS / "verdicts.py"))
+    for maker, name, block in ((one["MAKER"], *each) for one in (made, judged) for each in one["BLOCKS"].items()):
+        assert content(page, name, maker) == block()
+    for cell in (cell for table in (1, 2) for cell in paper_cells(table) if cell.preset):
+        preset, result = cell.preset, read_result(RUNS / cell.preset)
+        assert identity(result.experiment) == identity(PRESETS[preset]), f"{preset} is no longer what was run"
+        assert result.provenance["device"] == "NVIDIA H200" and str(result.provenance["commit"]) in page
+
+
+def test_the_page_on_privacy_shows_what_was_measured() -> None:
+    measured = runpy.run_path(str(ROOT / "benchmarks" / "privacy.py"))
+    runs, page = measured["read"](), (ROOT / "docs" / "privacy.md").read_text()
+    assert measured["table"](runs) in page and {run.seed for run in runs} == {0, 1, 2}
+    assert all(run.epsilon <= run.target for run in runs if run.target)
+    assert str(json.loads(measured["RESULTS"].read_text())["provenance"]["commit"]).rstrip("+") in page
+
+
+def test_the_page_on_the_paper_shows_its_data() -> None:
+    page, made = (ROOT / "docs" / "paper.md").read_text(), runpy.run_path(str(RUNS / "readings.py"))
+    for name, block in made["BLOCKS"].items():
+        assert content(page, name, made["MAKER"]) == block()
+
+
+@pytest.mark.usefixtures("read_once")
+def test_the_page_on_the_paper_shows_what_was_tuned() -> None:
+    page, made = (ROOT / "docs" / "paper.md").read_text(), runpy.run_path(str(RUNS / "tuned.py"))
+    known = made["known_here"]()
+    for name, block in made["BLOCKS"].items():
+        assert content(page, name, made["MAKER"]) == block(known)
+
+
+def test_results_that_the_readme_quotes_are_in_the_files() -> None:
+    gains = [_gain(pair) for pair in CIFAR_PAIRS]
+    ours, theirs = mean_gain(gains, _spread()), statistics.mean(pair.gain for pair in CIFAR_PAIRS)
+    three = sum(gain.seeds == 3 for gain in gains)
+    fewer = -more_bytes(*_results("fedavg-atoms-cifar10-5", "fedavg-cifar10-5"))
+    table1, times = _speed()
+    jax, plain = _against_jax()
+    for quote in (
+        f"**{short(ours)} points** | mean gain of atoms over {len(gains)} pairs on CIFAR-10 and CIFAR-100",
+        f"(the paper: {theirs:+.2f}); 95 % interval",
+        f"{three} pairs with three seeds and {len(gains) - three} with one",
+        f"**{fewer:.1f} % fewer bytes**",
+        f"**{jax.ms_round / plain.ms_round:.1f} times as fast** | as the strongest opponent that we measured, JAX",
+        f"{times['expert loop / fedatoms, 10 x 50']:.1f} times as an expert's loop of CUDA graphs",
+        f"{times['eager loop / fedatoms']:.0f} times as an eager loop over clients",
+        f"{table1.ms_round:.1f} ms for a round of 10 clients",
+    ):
+        assert quote in _words("README.md"), quote
+
+
+def test_the_conditions_of_the_picture_are_in_the_files() -> None:
+    paper = {cell.preset: cell.printed for cell in paper_cells(1)}
+    atoms, plain = _results("fedavg-atoms-cifar10-5", "fedavg-cifar10-5")
+    gains, spread = [_gain(pair) for pair in CIFAR_PAIRS], _spread()
+    ours, theirs = mean_gain(gains, spread), statistics.mean(pair.gain for pair in CIFAR_PAIRS)
+    clear, sure = sum(each.gain >= CLEAR for each in gains), sum(beyond(each) == "supported" for each in gains)
+    assert spread is not None
+    for quote in (
+        f"the spread of {spread.deviation:.2f} points",
+        f"All {len(gains)} gains are above 0, {sure} of them with all of their interval; {clear} are {CLEAR} or more",
+        f"atoms add {short(ours, '.2f')} points on average (the paper: {theirs:.2f})",
+        f"in {clear} of them {CLEAR} or more",
+        f"{plain.accuracy['all'].headline:.2f} % plain (the paper has {paper['fedavg-cifar10-5']})",
+        f"{atoms.accuracy['all'].headline:.2f} % with the paper's 9 atoms ({paper['fedavg-atoms-cifar10-5']})",
+        f"which send {-more_bytes(atoms, plain):.1f} % fewer bytes",
+    ):
+        assert quote in _words("paper-results/README.md"), quote
+
+
+def test_the_page_of_performance_quotes_the_files() -> None:
+    _, times = _speed()
+    jax, plain = _against_jax()
+    for quote in (
+        f"{jax.ms_round / plain.ms_round:.1f} times",
+        f"{100 * (times['decomposed / plain'] - 1):.0f} % slower than the plain network",
+    ):
+        assert quote in _words("docs/performance.md"), quote
+
+
+def test_the_page_of_performance_shows_what_processes_gain() -> None:
+    found, page = json.loads((ROOT / "benchmarks/results/processes.json").read_text()), _words("docs/performance.md")
+    for name in {row["network"] for row in found["rounds"]}:
+        cells = [f"{row['ms']:,.0f}" for row in found["rounds"] if row["network"] == name]
+        assert f"| {name} | {' | '.join(cells)} |" in page
+    for row in found["sums of two processes"]:
+        assert f"| {row['parameters']:,} | {row['bytes']:,} | {row['ms']:.1f} |" in page
+    assert f"commit {found['provenance']['commit']}" in page
+
+
+def _results(*presets: str) -> list[Result]:
+    return [read_result(RUNS / preset) for preset in presets]
+
+
+def _speed() -> tuple[Row, dict[str, float]]:
+    """Returns Table 1's round in the contest on a GPU, and all ratios that were measured there."""
+    speed = read(ROOT / "benchmarks" / "results" / "h200.json")
+    table1 = find_row(speed.rows, OURS, clients=10, batch=50)
+    assert table1 is not None
+    return table1, {ratio.name: ratio.value for ratio in speed.results}
+
+
+def _against_jax() -> tuple[Row, Row]:
+    """Returns the same round of plain networks by JAX and by us."""
+    rows = read(ROOT / "benchmarks" / "results" / "h200.json").rows
+    jax, plain = (find_row(rows, name, clients=10, batch=50) for name in (JAX, PLAIN))
+    assert jax is not None and plain is not None
+    return jax, plain
+
+
+def _words(page: str) -> str:
+    return " ".join((ROOT / page).read_text().split())
+
+
+def test_the_page_of_performance_says_whether_bars_are_missed() -> None:
+    page = _words("docs/performance.md")
+    results = read(ROOT / "benchmarks" / "results" / "h200.json").results
+    missed = [ratio for ratio in results if ratio.verdict == "missed"]
+    assert ("Every bar is met." in page) == (not missed)
+    for ratio in missed:
+        assert f"{ratio.value:.3f} instead of {ratio.bar:g}" in page
+
+
+def more_bytes(result: Result, than: Result) -> float:
+    return 100 * (sum(result.bytes_up.values()) / sum(than.bytes_up.values()) - 1)
+
+
+@pytest.mark.parametrize("name", TABLE1_ALGORITHMS)
+@pytest.mark.parametrize("kind", ["", "-atoms"])
+def test_cards_quote_the_accuracies_of_the_files(name: str, kind: str) -> None:
+    assert _quoted(1, f"{name}{kind}") in _card(name)
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE2_ROWS if name != "local-atoms"])  # the control of its row
+def test_cards_quote_the_personal_accuracies_of_the_files(name: str) -> None:
+    card = "finetune" if name.endswith("finetune") else name.removesuffix("-and-head")
+    assert _quoted(2, f"{name}-personal") in _card(card)
+
+
+@pytest.mark.parametrize("name", TABLE1_ALGORITHMS)
+def test_the_card_of_atoms_quotes_the_gains_of_the_files(name: str) -> None:
+    found = [pair for pair in CIFAR_PAIRS if pair.plain.preset.startswith(f"{name}-cifar")]
+    assert " | ".join(f"{short(_gain(pair))} ({pair.gain:+.2f})" for pair in found) in _card("atoms")
+
+
+@cache
+def _groups() -> list[Group]:
+    return group(kept().runs)
+
+
+@cache
+def _found() -> Ours:
+    return match(_groups())
+
+
+@cache
+def _spread() -> Pooled | None:
+    return known_spreads(_groups()).shared
+
+
+def _mean(cell: Cell) -> float:
+    ours = ours_of(cell, _found())
+    assert ours is not None
+    return ours.mean
+
+
+def _gain(pair: Pair) -> Gain:
+    ours = gain_of(pair, _found(), _spread())
+    assert ours is not None
+    return ours
+
+
+def _card(name: str) -> str:
+    return " ".join((ROOT / "docs" / "methods" / f"{name}.md").read_text().split())
+
+
+def _quoted(table: int, stem: str) -> str:
+    columns = [cell for name in ("cifar10", "cifar100") for cell in paper_cells(table, name)]
+    found = [cell for cell in columns if cell.preset.startswith(f"{stem}-cifar")]
+    assert len(found) == 4
+    return " | ".join(f"{_mean(cell):.2f} ({cell.value:.2f})" for cell in found)
