@@ -1,20 +1,17 @@
-"""What becomes of gradients on a GPU: one norm of all of them, products of few terms; the same numbers as torch's."""
+"""What becomes of gradients on a GPU: one norm of all of them, by one kernel; and compiled steps that are kept."""
 
 import shutil
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedatoms.engine.execution import cuda_graph
-from fedatoms.engine.gpu import product_ops, rewrite, triton_norms, triton_products
+from fedatoms.engine.gpu import norm_ops, rewrite, triton_norms
 from fedatoms.engine.gpu.norm_ops import squares
-from fedatoms.engine.gpu.product_ops import FEW, LARGE, outer, reroute_products
 from fedatoms.engine.gpu.rewrite import BatchedKernels
 
 SHAPES = ((), (3,), (2, 5), (4, 1, 3), (130, 70))  # of one client's leaves; the last has more than a chunk
@@ -86,28 +83,6 @@ def test_the_kernel_sums_squares_of_leaves_in_any_layout(most: int, monkeypatch:
 
 def test_operators_keep_what_they_promise_the_tracer() -> None:
     torch.library.opcheck(squares, (leaves_of(),), test_utils=["test_schema", "test_faketensor"])
-    torch.library.opcheck(outer, (random(2, 3, 4), random(2, 4, 5)), test_utils=["test_schema", "test_faketensor"])
-
-
-@settings(max_examples=10, deadline=None)
-@given(tall=st.integers(1, 70), wide=st.integers(1, 200), terms=st.integers(1, FEW), turned=st.booleans())
-def test_the_kernel_multiplies_as_torch_does(tall: int, wide: int, terms: int, turned: bool) -> None:
-    left = random(CLIENTS, terms, tall).mT if turned else random(CLIENTS, tall, terms)
-    right = random(CLIENTS, terms, wide, seed=1)
-    assert torch.allclose(triton_products.outer(left, right), torch.bmm(left, right), rtol=1e-5, atol=1e-5)
-
-
-def products(graph: GraphModule) -> list[str]:
-    return [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
-
-
-def test_only_products_of_few_terms_with_large_results_are_rerouted() -> None:
-    few, many = (make_fx(torch.bmm)(random(2, 200, k), random(2, k, 200)) for k in (FEW, FEW + 1))
-    small = make_fx(torch.bmm)(random(2, 10, FEW), random(2, FEW, LARGE // 10 - 1))
-    assert products(reroute_products(few)) == ["fedatoms.outer.default"]
-    assert products(reroute_products(many)) == products(reroute_products(small)) == ["aten.bmm.default"]
-    left, right = random(2, 200, FEW, seed=3), random(2, FEW, 200, seed=4)
-    assert torch.equal(few(left, right), torch.bmm(left, right))
 
 
 def compiled_twice(monkeypatch: pytest.MonkeyPatch, code: str) -> tuple[int, int]:
@@ -138,4 +113,4 @@ def test_a_compiled_step_is_kept_for_the_next_start_of_the_same_code(
 
 
 def test_the_code_of_all_operators_is_a_part_of_the_key() -> None:
-    assert product_ops.__file__ in {str(path) for path in cuda_graph._files_of_kernels()}
+    assert norm_ops.__file__ in {str(path) for path in cuda_graph._files_of_kernels()}

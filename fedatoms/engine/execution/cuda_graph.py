@@ -22,7 +22,6 @@ from fedatoms.engine.client_round import Carry, Job, Learner, Reply
 from fedatoms.engine.execution.block_round import begin_block, block_step, finish_block
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, why
-from fedatoms.engine.gpu.product_ops import reroute_products
 from fedatoms.engine.gpu.rewrite import BatchedKernels, kernel_is_missing, traced
 
 T = TypeVar("T")
@@ -150,7 +149,7 @@ def _compiled_step(learner: Learner, buffers: Buffers) -> Callable[[Buffers], ob
         try:
             with BatchedKernels():
                 graph = traced(step, buffers)
-            return _compile(reroute_products(graph), buffers)
+            return _compile(graph, buffers)
         except Exception as error:
             if not kernel_is_missing(error):
                 raise
