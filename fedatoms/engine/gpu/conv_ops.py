@@ -284,7 +284,7 @@ def _kind(x: Tensor, scale: Tensor | None) -> torch.dtype:
     return x.dtype if scale is None else torch.float32
 
 
-class Vmap(Protocol):
+class _Vmap(Protocol):
     """What torch passes to a vmap rule."""
 
     batch_size: int
@@ -297,7 +297,7 @@ def over_clients(operator: Callable[..., Tensor | tuple[Tensor, ...]]) -> Rule:
     """Makes an operator's rule for vmap: the new axis joins the client axis."""
 
     def rule(
-        info: Vmap, axes: Sequence[int | None], *args: Tensor | int | None
+        info: _Vmap, axes: Sequence[int | None], *args: Tensor | int | None
     ) -> tuple[Tensor, int] | tuple[tuple[Tensor, ...], tuple[int, ...]]:
         def join(value: Tensor | int | None, axis: int | None) -> Tensor | int | None:
             if not isinstance(value, Tensor):

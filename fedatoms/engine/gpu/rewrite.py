@@ -3,8 +3,7 @@
 vmap turns the convolutions of C clients into one with C groups, for which cuDNN runs one slow kernel after another.
 Inside ``BatchedKernels()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 2)`` become the operators of
 ``conv_ops``, and filters for them that are ``tensordot(coefficients, atoms, 1)`` those of ``atom_ops``; a
-convolution that they do not cover stays what it is, and so do its filters. A norm of norms, as of all gradients,
-becomes that of ``norm_ops``.
+convolution that they do not cover stays what it is, and so do its filters.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +19,6 @@ from torch.overrides import TorchFunctionMode
 
 from fedatoms.engine.gpu.atom_ops import LARGEST, composed
 from fedatoms.engine.gpu.conv_ops import Pair, convolution, pooled
-from fedatoms.engine.gpu.norm_ops import norm_of
 
 
 class BatchedKernels(TorchFunctionMode):
@@ -31,7 +29,6 @@ class BatchedKernels(TorchFunctionMode):
         self._made: dict[int, _Made] = {}  # by the identity of the tensor, which it holds and so keeps unique
         self._filters: dict[int, _Filters] = {}
         self._halves: dict[int, _Half] = {}
-        self._norms: dict[int, _Norms] = {}
 
     def __torch_function__(
         self,
@@ -47,15 +44,13 @@ class BatchedKernels(TorchFunctionMode):
         made = self._made.get(id(args[0])) if args else None
         if made is not None and made.relu and function in _POOLS and _windows(*args[1:], **kwargs):
             return self._pool(made)
-        if function in _OF_NORMS and len(args) == 1 and not kwargs:
-            return self._norm(function, args[0])
         result = function(*args, **kwargs)
         if made is not None and function in _RELUS:
             self._made[id(result)] = made._replace(result=result, relu=True)
         elif function is torch.tensordot and _composes(result, *args, **kwargs):
             self._filters[id(result)] = _Filters(result, args[0], args[1])
         elif _may_change_its_input(function, kwargs):
-            for known in (self._made, self._filters, self._halves, self._norms):
+            for known in (self._made, self._filters, self._halves):
                 known.clear()
         return result
 
@@ -78,20 +73,6 @@ class BatchedKernels(TorchFunctionMode):
         if rounded:
             self._halves[id(y)] = _Half(y, *rounded)
         return y
-
-    def _norm(self, function: Callable[..., Tensor], of: Tensor | Sequence[Tensor]) -> Tensor:
-        """Runs ``vector_norm`` or ``stack``; the norm of a stack of norms is that of all their leaves."""
-        stacked = self._norms.get(id(of))
-        if stacked is not None and function is torch.linalg.vector_norm and stacked.stacked:
-            return norm_of(stacked.leaves)
-        result = function(of)
-        if isinstance(of, Tensor):
-            if function is torch.linalg.vector_norm and not of.requires_grad and _has_kernel(of):
-                self._norms[id(result)] = _Norms(result, [of], stacked=False)
-        elif all((known := self._norms.get(id(each))) is not None and not known.stacked for each in of):
-            leaves = [leaf for each in of for leaf in self._norms[id(each)].leaves]
-            self._norms[id(result)] = _Norms(result, leaves, stacked=True)
-        return result
 
 
 def traced(function: Callable[..., object], *args: object) -> GraphModule:
@@ -150,20 +131,11 @@ class _Filters(NamedTuple):
     atoms: Tensor
 
 
-class _Norms(NamedTuple):
-    """Provenance of norms: of a leaf, or a stack of those of several."""
-
-    result: Tensor
-    leaves: list[Tensor]
-    stacked: bool
-
-
 _conv2d: Callable[..., Tensor] = torch.conv2d
 _arguments: Callable[..., _Conv2d] = _Conv2d
 
 
 _POOLS = (F.max_pool2d, torch.max_pool2d)
-_OF_NORMS = (torch.linalg.vector_norm, torch.stack)
 _RELUS = (F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_)
 
 
@@ -176,10 +148,6 @@ def _covered(call: _Conv2d) -> tuple[Pair, int] | None:
         return None
     known = not (call.input.is_cuda and call.input.dtype == torch.float64)
     return (padding, stride) if known and not _shares_filters(call) else None
-
-
-def _has_kernel(x: Tensor) -> bool:
-    return not x.is_cuda or x.dtype == torch.float32
 
 
 def _shares_filters(call: _Conv2d) -> bool:

@@ -4,7 +4,6 @@ from torch import Tensor
 
 PROGRAMS = 264  # twice the multiprocessors of a large GPU: fewer leave it idle
 PATCH = 128  # numbers of a patch whose gradients are summed at once
-CHUNK = 8192  # numbers of a leaf whose squares are summed at once
 
 
 def tile(size: int) -> int:
@@ -27,8 +26,3 @@ def parts_of(x: Tensor, dy: Tensor, patch: int, *, pool: bool) -> int:
     tiles = len(x) * -(-patch // PATCH) * -(-out // out_tile(x, out))
     wanted = PROGRAMS * (2 if x.element_size() == 4 or x.shape[-1] % 16 else 1)  # small sums cost little
     return max(min(-(-wanted // tiles), -(-pixels // (32 if pool else 128))), 1)
-
-
-def chunks_of(leaf: Tensor) -> int:
-    """Returns in how many chunks the squares of one client's leaf (C, ...) are summed."""
-    return -(-leaf[0].numel() // CHUNK)

@@ -1,0 +1,42 @@
+"""Compiled steps are kept for the next start of the same code."""
+
+import shutil
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.gpu import conv_ops, rewrite
+
+
+def compiled_twice(monkeypatch: pytest.MonkeyPatch, code: str) -> tuple[int, int]:
+    """Compiles a step twice, the second time with other code of operators; returns hits and misses of the cache."""
+
+    def step(buffers: tuple[Tensor]) -> None:
+        buffers[0].mul_(2.0).add_(torch.linalg.vector_norm(buffers[0]))
+
+    for tag in ("one", code):
+        monkeypatch.setattr(cuda_graph, "_code_of_kernels", lambda tag=tag: tag)
+        given = (torch.ones(3),)
+        run = cuda_graph._inductor(rewrite.traced(step, given), [given])
+        run(given)
+        assert torch.allclose(given[0], torch.full((3,), 2.0 + 12**0.5))
+    return counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
+@pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize(("code", "hits"), [("one", 1), ("two", 0)])
+def test_a_compiled_step_is_kept_for_the_next_start_of_the_same_code(
+    code: str, hits: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("kept")))
+    counters.clear()
+    assert compiled_twice(monkeypatch, code) == (hits, 2 - hits)
+
+
+def test_the_code_of_all_operators_is_a_part_of_the_key() -> None:
+    assert conv_ops.__file__ in {str(path) for path in cuda_graph._files_of_kernels()}
