@@ -102,11 +102,11 @@ def _drawn(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def _ordered(groups: Sequence[Group]) -> list[tuple[str, bool, Group]]:
-    """Returns names and groups; those of the paper's tables come first, and are the only ones shown at first."""
-    printed = [bool(cells_of(group.experiment)) for group in groups]
-    shown = printed if any(printed) else [True] * len(groups)
+    """Returns names and groups; the reader's and those of the paper's tables are shown at first, or all if none is."""
+    wanted = [not group.published or bool(cells_of(group.experiment)) for group in groups]
+    shown = wanted if any(wanted) else [True] * len(groups)
     lines = zip(_names(groups), shown, groups, strict=True)
-    return sorted(lines, key=lambda line: (not line[1], line[0]))
+    return sorted(lines, key=lambda line: (line[2].published, not line[1], line[0]))
 
 
 def _lines(groups: Sequence[Group]) -> list[Json]:
