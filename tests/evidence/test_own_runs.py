@@ -1,6 +1,8 @@
 """The reader's own runs come first where a page has the project's too, and what they cost is said."""
 
+import json
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from fedatoms.evidence.page.verdict_cards import claim_cards
 from fedatoms.evidence.results.finding import PUBLISHED, find
 from fedatoms.evidence.results.groups import group
 from fedatoms.evidence.results.standings import all_standings, of_the_project, of_the_reader
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.files import to_json
 
 
 def a_pair(folder: Path, column: str = "", seeds: int = 2, lead: float = 4.0, **more: object) -> None:
@@ -58,6 +62,25 @@ def test_the_first_sentences_are_about_the_readers_own_runs(both: tuple[Path, Pa
 def test_a_page_of_the_projects_runs_alone_speaks_of_these_runs(both: tuple[Path, Path]) -> None:
     top = answer_of(page_of(both[1]))
     assert "What these runs say" in top and "cifar10" in top and "best-published" not in top
+
+
+def test_if_the_best_may_be_luck_the_best_clear_gain_is_named(tmp_path: Path) -> None:
+    for preset, scores in {"fedavg": (50.0, 51.0), "fedprox": (53.0, 54.01), "scaffold": (50.0, 59.0)}.items():
+        for seed, score in enumerate(scores):
+            a_run(tmp_path / "runs" / f"{preset}{seed}", score, preset, seed=seed)
+    said = words_of(answer_of(page_of(tmp_path / "runs")))
+    assert "scaffold is the best of 3" in said and "it may be luck, as 0 is in the 95 % interval." in said
+    assert "The best with a clear gain is fedprox: +3.00 ± 0.06 points (2 shared seeds)." in said
+
+
+def test_a_stopped_run_is_not_counted_and_said_to_be_stopped(tmp_path: Path) -> None:
+    a_run(tmp_path / "runs" / "done")
+    stopped = a_run(tmp_path / "runs" / "stopped", seed=1)
+    (stopped / "experiment.json").write_text(json.dumps(to_json(replace(Experiment(), seed=1, rounds=9))))
+    (stopped / "result.json").unlink()
+    page = page_of(tmp_path / "runs")
+    assert "Not counted: 1 run stopped (see Your runs)." in words_of(answer_of(page))
+    assert page.index('id="unfinished"') < page.index("1 finished run of 1 experiment")
 
 
 def test_settings_of_the_reader_are_first_and_keep_their_order(both: tuple[Path, Path]) -> None:

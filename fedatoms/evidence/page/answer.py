@@ -6,11 +6,13 @@ from html import escape
 
 from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, written
 from fedatoms.core.lookup import counted
+from fedatoms.evidence.page.html_table import typed
 from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.finding import PUBLISHED, Found
 from fedatoms.evidence.results.groups import Group, is_quick, readers_own
 from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, known_spreads
-from fedatoms.evidence.results.standings import Entry, Reached, Standings, Versus, of_the_reader, versus
+from fedatoms.evidence.results.standings import LAST_PASS, Entry, Reached, Standings, Versus, of_the_reader, versus
+from fedatoms.runs.results import WINDOW
 
 MODELS = {
     "server": "the server's model",
@@ -82,28 +84,27 @@ def form_of(place: Standings) -> str:
 
 def _sentence(line: str) -> str:
     """Escapes a sentence, in which ** marks what matters, and ` what to type."""
-    return _marked(_marked(escape(line), "**", "b"), "`", "code")
+    parts = line.split("`")
+    return "".join(f"<code>{typed(part)}</code>" if n % 2 else _bold(escape(part)) for n, part in enumerate(parts))
 
 
-def _marked(line: str, mark: str, tag: str) -> str:
-    parts = line.split(mark)
-    return "".join(f"<{tag}>{part}</{tag}>" if n % 2 else part for n, part in enumerate(parts))
+def _bold(line: str) -> str:
+    parts = line.split("**")
+    return "".join(f"<b>{part}</b>" if n % 2 else part for n, part in enumerate(parts))
 
 
 def _again(best: Entry) -> str:
     """Says what runs the best method again."""
     command = command_of(best.group.experiment, best.group.seeds)
-    return (
-        f"**Run it again:** `{command} --out again` (a new folder: where its results lie already, they are only shown)."
-        * bool(command)
-    )
+    why = "a new folder: where its results lie already, they are only shown"
+    return f"**Run it again:** `{command} --out again` ({why})." if command else ""
 
 
 def _best(place: Standings) -> list[str]:
     """Says which method is best in a setting, how far it is above the baseline, and what that costs."""
     best, base, others = place.entries[0], place.base, len(place.entries)
     seeds = counted(len(best.scores[best.model]), "seed")
-    said = f"{place.metric.write(best.mean)} ({model_words(best.model)}, {seeds})"
+    said = f"{place.metric.write(best.mean)} ({model_words(best.model)}, {_window(best)}{seeds})"
     first = f"**{best.name}** is the best of {others} experiments on {place.setting}: {said}."
     if others == 1:
         first = f"**{best.name}** has {said} on {place.setting}."
@@ -111,6 +112,14 @@ def _best(place: Standings) -> list[str]:
         return [first, _ahead(place), _cost(best, None, place)]
     found = versus(best, base, place.metric, place.pooled)
     return [first, _gained(place, base, found), _cost(best, found, place)]
+
+
+def _window(best: Entry) -> str:
+    """Says of which rounds a score is the mean."""
+    rounds = best.group.experiment.rounds
+    few = f"all {rounds} rounds" if rounds > 1 else "its one round"
+    over = f"the last {WINDOW} rounds" if rounds > WINDOW else few
+    return "mean over " if best.model == LAST_PASS else f"mean over {over} and "
 
 
 def _ahead(place: Standings) -> str:
@@ -137,7 +146,18 @@ def _gained(place: Standings, base: Entry, found: Versus) -> str:
         else "it may be luck, as one seed has no interval",
     }
     luck = "; as the best of many it is also the luckiest" if len(place.entries) > 5 else ""
-    return f"**Gain over {base.name}{whose}: {_written(found.gain, place)}**; {words[state]}{luck}."
+    said = f"**Gain over {base.name}{whose}: {_written(found.gain, place)}**; {words[state]}{luck}."
+    return said if state == "supported" else f"{said}{_clear(place)}"
+
+
+def _clear(place: Standings) -> str:
+    """Names the best experiment whose gain is no luck, if that of the best may be."""
+    below = not place.metric.higher
+    for each in place.entries[1:]:
+        found = versus(each, place.base, place.metric, place.pooled).gain
+        if found and each is not place.base and beyond(found, below=below) == "supported":
+            return f" The best with a clear gain is **{each.name}**: {_written(found, place)}."
+    return ""
 
 
 def _written(one: Gain, place: Standings) -> str:
@@ -217,5 +237,6 @@ def _open(places: Sequence[Standings]) -> str:
 def _rest(found: Found) -> str:
     states = [each.state for each in found.unfinished]
     running, bad = states.count("running"), states.count("failed") + states.count("damaged")
-    said = [f"{counted(n, 'run')} {how}" for n, how in ((running, "still running"), (bad, "failed or damaged")) if n]
+    known = ((running, "still running"), (states.count("stopped"), "stopped"), (bad, "failed or damaged"))
+    said = [f"{counted(n, 'run')} {how}" for n, how in known if n]
     return f"**Not counted:** {', '.join(said)} (see Your runs)." if said else ""

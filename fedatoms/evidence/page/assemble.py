@@ -32,7 +32,13 @@ PLOTLY = "plotly-cartesian.min.js.gz"
 STYLES = ("page.css", "figures.css", "print.css")
 SCRIPTS = ("tables.js", "state.js", "compare.js", "curves.js", "figures.js")  # in one scope, in this order
 
-STACKED = (*((name, best.HEADS) for name in best.NAMES), ("versus", compare.HEADS), ("pairs", compare.PAIRED))
+STACKED = (  # tables that are cards on a phone, and their heads
+    *((name, best.HEADS) for name in best.NAMES),
+    ("versus", compare.HEADS),
+    ("pairs", compare.PAIRED),
+    ("unfinished", sections.STATES),
+    *((f"table-{which}", sections.PRINTED) for which in sections.SCORED),
+)
 
 
 class Report(NamedTuple):

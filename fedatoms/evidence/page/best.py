@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedatoms.evidence.page.answer import amount, duration, form_of
-from fedatoms.evidence.page.html_table import Cell, gain_cell, number, number_key, table, text
+from fedatoms.evidence.page.html_table import Cell, command, gain_cell, number, number_key, table, text
 from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.finding import PUBLISHED
 from fedatoms.evidence.results.standings import Standings, Versus, of_the_project, of_the_reader, versus
@@ -48,14 +48,13 @@ def _row(place: Standings) -> list[Cell]:
     found = versus(best, base, place.metric, place.pooled)
     gained = gain_cell(found.gain, form_of(place), coloured=True, below=not place.metric.higher)
     over = gained._replace(text=f"{gained.text} over {base.name}") if gained.text else gained
-    command = command_of(best.group.experiment, best.group.seeds)
     return [
         text(place.setting)._replace(kind="wide"),
         text(best.name)._replace(kind="wide"),
         number(best.mean, form_of(place)[1:]),
         Cell("it is the baseline", "0", "number quiet") if best is base else over,
         *_costs(place, found),
-        Cell(command, command, "path command wide"),
+        command(command_of(best.group.experiment, best.group.seeds)),
     ]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedatoms.core.gains import Pooled
 from fedatoms.evidence.page.answer import amount, duration, form_of
-from fedatoms.evidence.page.html_table import Cell, gain_cell, number, number_key, spread, table, text
+from fedatoms.evidence.page.html_table import Cell, command, gain_cell, number, number_key, spread, table, text
 from fedatoms.evidence.page.links import folders_of
 from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.paper.tables import cells_of, contrast
@@ -105,8 +105,8 @@ def _named(experiments: Sequence[Experiment]) -> list[str]:
 
 def _pair(name: str, mine: Group, plain: Group, pooled: Pooled | None) -> list[Cell]:
     one = mine.experiment
-    command = command_of(one, mine.seeds).replace("fedatoms run", "fedatoms compare").replace(" --seed ", " --seeds ")
-    both = f"{command} --parametrisation plain,atoms" if command else ""
+    words = command_of(one, mine.seeds).replace("fedatoms run", "fedatoms compare").replace(" --seed ", " --seeds ")
+    both = f"{words} --parametrisation plain,atoms" if words else ""
     return [
         text(name)._replace(kind="wide"),
         spread(headline(plain)[1]),
@@ -114,7 +114,7 @@ def _pair(name: str, mine: Group, plain: Group, pooled: Pooled | None) -> list[C
         gain_cell(gain_between(mine, plain, pooled), coloured=True),
         number(_printed(mine), "+.2f", none=""),
         text(setting(one) + stand_in_mark(one))._replace(kind="wide setting"),
-        _command(_typed(mine, plain) or both),
+        command(_typed(mine, plain) or both),
     ]
 
 
@@ -145,7 +145,7 @@ def _row(each: Entry, place: Standings, beside: Path | None) -> list[Cell]:
         *_cells(each, place.base, place, found),
         number(len(group.seeds), "d"),
         text(place.setting)._replace(kind="wide setting"),
-        _command(command_of(group.experiment, group.seeds)),
+        command(command_of(group.experiment, group.seeds)),
         folders_of(group.runs, beside),
     ]
 
@@ -176,10 +176,6 @@ def _reached(cost: Reached | None, value: float | None, write: Callable[[float],
     if value is None:
         return number(None, none="withheld")
     return Cell(write(value), number_key(value), "number")
-
-
-def _command(words: str) -> Cell:
-    return Cell(words, words, "path command wide")
 
 
 def _bases(place: Standings) -> list[int]:

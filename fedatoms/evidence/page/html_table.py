@@ -55,6 +55,24 @@ def table(
     )
 
 
+def typed(words: str) -> str:
+    """Returns a command as HTML that breaks before its flags alone.
+
+    >>> typed("fedatoms run fedavg --lr 0.3")
+    '<span>fedatoms run fedavg</span> <span>--lr 0.3</span>'
+    """
+    return " ".join(f"<span>{escape(part)}</span>" for part in words.replace(" --", "\n--").split("\n"))
+
+
+def command(words: str) -> Cell:
+    """Returns a cell of what to type.
+
+    >>> command("").html
+    ''
+    """
+    return Cell(words, words, "path command wide", typed(words) if words else "")
+
+
 def labels(name: str, heads: Sequence[str]) -> str:
     """Returns the style that writes the heads of a stacked table's columns, but for the first, before their cells.
 

@@ -37,7 +37,7 @@ AGAIN = {  # words of a claim, and the study that runs it again
 PAIRS = "our other runs"  # a claim of runs that no study has
 A_PAIR = "fedatoms compare --parametrisation plain,atoms --seeds 0,1,2"
 BARS = {"points": 0.0, "times": 1.0}  # where a unit's dots would say nothing
-NAMED = 3  # contradicted claims that are written out on top
+NAMED = 5  # contradicted claims that are written out on top
 DOTS = 60  # lines of evidence in a picture
 
 
