@@ -148,7 +148,7 @@ def test_own_lines_are_shown_at_first_and_come_before_the_projects(tmp_path: Pat
 def test_our_other_runs_are_run_again_by_their_own_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_pair(tmp_path / "runs", rounds=30)
     card = claim_cards([the_claim(tmp_path / "runs", "our other runs")])
-    command = re.findall("<code>(.*?)</code>", card)[0]
+    command = words_of(re.findall("<code>(.*?)</code>", card)[0])
     assert 'href="#pairs"' in card and "reproduce" not in card and 'id="pairs"' in page_of(tmp_path / "runs")
     words = command.split()[1:]
     assert main([*words, "--rounds", "1", "--clients", "5", "--fraction", "0.2", "--out", str(tmp_path / "new")]) == 0

@@ -26,7 +26,7 @@ MODELS = {
 def sentences(found: Found, groups: Sequence[Group], places: Sequence[Standings], claims: str = "") -> str:
     """Returns the sentences on top of the page, of the reader's own runs if there are any.
 
-    The last of them, as HTML, says how the paper's claims stand.
+    ``claims``, as HTML, says how the paper's claims stand.
 
     >>> sentences(Found([], [], [], [], []), [], [])
     '<p class="lead">No run has a result yet.</p>'
@@ -34,9 +34,10 @@ def sentences(found: Found, groups: Sequence[Group], places: Sequence[Standings]
     if not places:
         return '<p class="lead">No run has a result yet.</p>'
     own = of_the_reader(places)
-    said = [*_best(own[0]), _again(own[0].entries[0]), _atoms(readers_own(groups)), _open(own), _rest(found)]
-    first, *others = (*(_sentence(line) for line in said if line), *([claims] if claims else []))
-    return f'<p class="lead">{first}</p><ul class="answers">{"".join(f"<li>{each}</li>" for each in others)}</ul>'
+    first, *asked = [*_best(own[0]), _again(own[0].entries[0])]
+    more = [_atoms(readers_own(groups)), _open(own), _rest(found)]
+    lines = [*map(_sentence, asked), claims, *map(_sentence, more)]
+    return f'<p class="lead">{_sentence(first)}</p><ul class="answers">{_items(lines)}</ul>'
 
 
 def model_words(model: str) -> str:
@@ -80,6 +81,10 @@ def points(place: Standings) -> str:
 def form_of(place: Standings) -> str:
     """Returns the format of a setting's gains."""
     return "+.2f" if place.metric.unit == "%" else "+.4g"
+
+
+def _items(lines: Sequence[str]) -> str:
+    return "".join(f"<li>{each}</li>" for each in lines if each)
 
 
 def _sentence(line: str) -> str:

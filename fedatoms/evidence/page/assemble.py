@@ -104,6 +104,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         bars=figures.sent_stills(groups),
         bytes=sections.sent_bytes(found.runs),
         splits=sections.paragraphs(left_out),
+        split_stills=figures.split_stills(splits),
         provenance=sections.origins(found.runs, beside),
         read_on=read_on(beside),
     )

@@ -1,5 +1,6 @@
 """The page's own figures as plain data: curves of scores, bytes by group, classes of each client."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from fedatoms.data.datasets import Images, load
 from fedatoms.data.federations import hold_out
 from fedatoms.evidence.page.packing import parts_of, steps
 from fedatoms.evidence.page.plotly import Json, Plot
-from fedatoms.evidence.page.still import bars, picture
+from fedatoms.evidence.page.still import CELLS, bars, picture
 from fedatoms.evidence.page.styles import line_styles
 from fedatoms.evidence.paper.tables import cells_of
 from fedatoms.evidence.results.finding import Run
@@ -95,6 +96,30 @@ def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list
         except (ValueError, OSError) as error:
             left_out[f"{setting(experiment)}: {one_line(error)}"] = None
     return sorted(pictures, key=lambda picture: str(picture["name"])), list(left_out)
+
+
+def split_stills(pictures: Sequence[Json]) -> str:
+    """Returns the partitions as pictures that need no script, the first seed of each setting.
+
+    >>> split_stills([])
+    ''
+    """
+    firsts = {str(each["name"]).split(", seed ")[0]: each for each in reversed(pictures)}
+    return "".join(_split_still(each) for each in reversed(firsts.values()))
+
+
+def _split_still(each: Json) -> str:
+    counts = cast(list[list[int]], each["counts"])
+    names = [[str(n) for n in range(size)] for size in (len(counts[0]), len(counts))]
+    cells: Json = {"type": "heatmap", "x": names[0], "y": names[1], "z": [[n or None for n in row] for row in counts]}
+    plane: Json = {
+        "xaxis": {"title": {"text": "class"}},
+        "yaxis": {"title": {"text": "client"}, "autorange": "reversed"},
+    }
+    step = math.ceil(len(counts) / CELLS)
+    few = f"; each row stands for {step} clients, and shows the first" if step > 1 else ""
+    most = max(max(row) for row in counts)
+    return picture(Plot(f"{each['name']}; the darker, the more images, {most} at most{few}", [cells], plane))
 
 
 def _drawn(groups: Sequence[Group]) -> dict[str, list[Group]]:

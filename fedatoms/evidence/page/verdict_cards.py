@@ -6,7 +6,7 @@ from html import escape
 
 from fedatoms.core.lookup import counted
 from fedatoms.evidence.claims.base import Claim, Evidence, Verdict, count_of, number_with_unit
-from fedatoms.evidence.page.html_table import Cell, gain_cell, number, table, text
+from fedatoms.evidence.page.html_table import Cell, gain_cell, number, table, text, typed
 
 NO_BREAK = "\u00a0±\u00a0"
 VERDICTS: dict[Verdict, str] = {
@@ -35,6 +35,7 @@ AGAIN = {  # words of a claim, and the study that runs it again
     "loss landscape": "landscape",
 }
 PAIRS = "our other runs"  # a claim of runs that no study has
+A_TABLE = "fedatoms reproduce table1 --data-dir data"
 A_PAIR = "fedatoms compare --parametrisation plain,atoms --seeds 0,1,2"
 BARS = {"points": 0.0, "times": 1.0}  # where a unit's dots would say nothing
 NAMED = 5  # contradicted claims that are written out on top
@@ -77,7 +78,7 @@ def _unjudged(claims: Sequence[Claim]) -> str:
     """Says what would judge the claims that these runs leave open."""
     rest = sum(claim.verdict == "not run" for claim in claims)
     others = f"{rest} others need" if rest > 1 else "The other one needs"
-    return f" {others} runs that are not here: <code>fedatoms reproduce table1 --data-dir data</code>." if rest else ""
+    return f" {others} runs that are not here: <code>{typed(A_TABLE)}</code>." if rest else ""
 
 
 def slug(claim: Claim) -> str:
@@ -156,10 +157,10 @@ def dots(claim: Claim) -> str:
 def _again(claim: Claim) -> str:
     if PAIRS in claim.text:
         known = ' each pair has its command <a href="#pairs">above</a>; a new one:' if claim.evidence else ""
-        return f'<p class="again"><span class="quiet">Run it again:</span>{known} <code>{A_PAIR}</code></p>'
+        return f'<p class="again"><span class="quiet">Run it again:</span>{known} <code>{typed(A_PAIR)}</code></p>'
     study = next((study for words, study in AGAIN.items() if words in claim.text), "")
     words = f"fedatoms reproduce {study} --data-dir data" if study else "fedatoms explain RUN"
-    return f'<p class="again"><span class="quiet">Run it again:</span> <code>{words}</code></p>'
+    return f'<p class="again"><span class="quiet">Run it again:</span> <code>{typed(words)}</code></p>'
 
 
 def _evidence(place: int, claim: Claim) -> str:
