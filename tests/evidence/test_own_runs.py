@@ -10,6 +10,7 @@ import pytest
 from support.results import a_private_run, a_run, page_of, the_claim
 
 from fedatoms.cli import main
+from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page.figures import curves
 from fedatoms.evidence.page.html_table import POOLED
 from fedatoms.evidence.page.verdict_cards import claim_cards
@@ -154,6 +155,21 @@ def test_our_other_runs_are_run_again_by_their_own_commands(tmp_path: Path, caps
     assert main([*words, "--rounds", "1", "--clients", "5", "--fraction", "0.2", "--out", str(tmp_path / "new")]) == 0
     capsys.readouterr()
     assert len({run.result.experiment.parametrisation for run in find([tmp_path / "new"]).runs}) == 2
+
+
+def test_noisy_runs_of_the_reader_do_not_blur_the_projects_claims(tmp_path: Path) -> None:
+    a_pair(tmp_path / PUBLISHED, "-cifar10-5", rounds=0)
+    a_pair(tmp_path / PUBLISHED / "iid", "-cifar10-5", rounds=0, partition="iid")
+    for kind, score in (("", 50.0), ("-atoms", 52.0)):
+        a_run(tmp_path / PUBLISHED / f"one{kind}", score, f"fedavg{kind}-cifar10-2", rounds=0)
+    alone = find([tmp_path / PUBLISHED])
+    for seed, lead in enumerate((-20.0, 30.0)):
+        a_run(tmp_path / "runs" / f"plain{seed}", 50.0, rounds=30, seed=seed)
+        a_run(tmp_path / "runs" / f"atoms{seed}", 50.0 + lead, "fedavg-atoms", rounds=30, seed=seed)
+    both = find([tmp_path])
+    assert len(both.runs) == len(alone.runs) + 4 and claims(both) == claims(alone)
+    places = [all_standings(group(found.runs)) for found in (alone, both)]
+    assert {each.pooled for each in places[0]} == {each.pooled for each in places[1][1:]} != {places[1][0].pooled}
 
 
 def test_a_page_without_a_failing_claim_says_so(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from fedatoms.evidence.paper.tables import cells_of, contrast
 from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.groups import Group, headline, stand_in_mark
 from fedatoms.evidence.results.names import differences, distinct_names, setting
-from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, known_spreads
+from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, spreads_by_data
 from fedatoms.evidence.results.standings import Entry, Reached, Standings, Versus, versus
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.comparison import spread_of
@@ -85,8 +85,8 @@ def pairs_table(groups: Sequence[Group]) -> str:
     found = decomposed_pairs(accuracies, accuracies)
     if not found:
         return ""
-    pooled, names = known_spreads(accuracies).shared, _named([mine.experiment for mine, _ in found])
-    rows = [_pair(name, *both, pooled) for name, both in zip(names, found, strict=True)]
+    spreads, names = spreads_by_data(accuracies), _named([mine.experiment for mine, _ in found])
+    rows = [_pair(name, *both, spreads(both[0].experiment).shared) for name, both in zip(names, found, strict=True)]
     caption = (
         "Pairs that differ in the atoms alone: accuracy in %, ± standard deviation over seeds; gain ± 95 % interval"
     )

@@ -15,7 +15,7 @@ from fedatoms.evidence.results.communication import ROUNDING
 from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import Group, by_setting, headline_by_seed
 from fedatoms.evidence.results.names import distinct_names
-from fedatoms.evidence.results.pairs import Spreads, known_spreads
+from fedatoms.evidence.results.pairs import Spreads, spreads_by_data
 from fedatoms.experiment.fields import Experiment
 from fedatoms.personal import TABLE as PERSONAL
 
@@ -90,8 +90,8 @@ def all_standings(groups: Sequence[Group]) -> list[Standings]:
     >>> all_standings([])
     []
     """
-    spreads = known_spreads([each for each in groups if each.metric.is_accuracy])
-    found = [_standings(name, some, spreads) for name, some in by_setting(groups).items()]
+    spreads = spreads_by_data([each for each in groups if each.metric.is_accuracy])
+    found = [_standings(name, some, spreads(some[0].experiment)) for name, some in by_setting(groups).items()]
     return sorted(found, key=lambda each: (not _own(each), bool(_any(each).holdout), -_runs(each), each.setting))
 
 
