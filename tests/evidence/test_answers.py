@@ -15,10 +15,11 @@ from fedatoms.core.ledger import total
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page.compare import against_all, baselines
 from fedatoms.evidence.page.figures import values
+from fedatoms.evidence.page.html_table import typed
 from fedatoms.evidence.page.plotly import Plot, axes
 from fedatoms.evidence.page.still import picture
 from fedatoms.evidence.page.styles import COLOURS, line_styles
-from fedatoms.evidence.page.verdict_cards import AGAIN, claim_cards, overview, slug
+from fedatoms.evidence.page.verdict_cards import AGAIN, NAMED, claim_cards, overview, slug
 from fedatoms.evidence.paper.study_list import studies
 from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.finding import find
@@ -63,14 +64,14 @@ def test_the_first_sentence_names_the_best_method_with_its_gain_and_cost(runs: P
     assert said.startswith("fedavg + 9 atoms is the best of 2 experiments on digits, 20 clients with 2 classes each: ")
     assert f"Gain over fedavg: {written(one).replace(' (3', ' points (3 shared')}" in said
     assert "the whole 95 % interval is on its side" in said
-    assert "it takes 13 MB and 0.5 s (1 round); fedavg itself 39 MB and 1.5 s (3 rounds)" in said
+    assert "it takes 13 MB and 0.5 s (1 round), fedavg itself 39 MB and 1.5 s (3 rounds)" in said
 
 
 def test_one_seed_is_called_inconclusive(tmp_path: Path) -> None:
     a_run(tmp_path / "runs" / "one", 50.0)
     a_run(tmp_path / "runs" / "two", 53.25, "fedavg-atoms")
     said = lead_of(page_of(tmp_path / "runs"))
-    assert "one seed says nothing of luck" in said and "Inconclusive: 1 of 1 comparisons" in said
+    assert "it may be luck, as one seed has no interval" in said and "Inconclusive: 1 of 1 comparisons" in said
 
 
 def test_a_run_that_is_still_running_is_on_the_page_with_its_scores(tmp_path: Path) -> None:
@@ -200,12 +201,17 @@ def test_the_first_screen_says_how_to_run_the_best_again_and_with_which_seeds_to
             a_run(tmp_path / "runs" / f"run{kind}{seed}", score, f"fedavg{kind}", seed=seed)
     page = page_of(tmp_path / "runs")
     top = page[page.index('<p class="lead">') : page.index('id="compare"')]
-    assert "Run it again: <code>fedatoms compare fedavg-atoms --rounds 3 --seeds 0,1</code>" in top
-    assert "Inconclusive: <b>1 of 1</b>" in top and "More seeds decide: <code>--seeds 0,1,2,3</code>" in top
-    assert 'claims that these runs can judge: <a href="#verdict-inconclusive">1 inconclusive</a>.' in top
+    assert (
+        f"Run it again:</b> <code>{typed('fedatoms compare fedavg-atoms --rounds 3 --seeds 0,1 --out again')}</code>"
+        in top
+    )
+    assert (
+        "<b>Inconclusive: 1 of 1</b>" in top and "More seeds decide: <code><span>--seeds 0,1,2,3</span></code>" in top
+    )
+    assert 'claims</b> that these runs can judge: <a href="#verdict-inconclusive">1 inconclusive</a>.' in top
 
 
 def test_the_first_screen_names_the_claims_of_the_paper_that_fail() -> None:
     said, failed = overview(claims(kept())), [each for each in claims(kept()) if each.verdict == "contradicted"]
-    assert failed and all(f'<a href="#{slug(each)}">' in said for each in failed[:3])
-    assert said.endswith(f"; and {len(failed) - 3} more.") == (len(failed) > 3)
+    assert failed and all(f'<a href="#{slug(each)}">' in said for each in failed[:NAMED])
+    assert said.endswith(f"{len(failed) - NAMED} more</a>.") == (len(failed) > NAMED)

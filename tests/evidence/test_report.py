@@ -17,7 +17,7 @@ from fedatoms.evidence.page import assemble
 from fedatoms.evidence.page.assemble import PLOTLY, Report, report
 from fedatoms.evidence.page.figures import curves, sent, splits
 from fedatoms.evidence.paper.tables import pairs
-from fedatoms.evidence.results.finding import find
+from fedatoms.evidence.results.finding import PUBLISHED, find
 from fedatoms.evidence.results.groups import group
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json
@@ -261,10 +261,10 @@ def test_a_measure_alone_makes_a_page_with_its_numbers(name: str, said: str, tmp
     assert "Measured 2026-01-02 03:04 on a machine, commit abc123" in page
 
 
-def test_lines_of_the_papers_tables_come_first_and_are_shown_alone(tmp_path: Path) -> None:
+def test_of_the_projects_lines_those_of_the_papers_tables_come_first_and_are_shown_alone(tmp_path: Path) -> None:
     for n, rate in enumerate((1.0, 3.0)):
-        a_run(tmp_path / f"{n}", preset="fedavg-atoms-cifar10-5", rounds=0, atoms_lr=rate)
-        a_run(tmp_path / f"digits-{n}", atoms_lr=rate, lr=rate)
+        a_run(tmp_path / PUBLISHED / f"{n}", preset="fedavg-atoms-cifar10-5", rounds=0, atoms_lr=rate)
+        a_run(tmp_path / PUBLISHED / f"digits-{n}", atoms_lr=rate, lr=rate)
     shown = {
         each["setting"]: [line["shown"] for line in each["lines"]] for each in curves(group(find([tmp_path]).runs))
     }  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from fedatoms.evidence.paper.study_list import SAMPLED
 from fedatoms.evidence.results.cells import Ours
 from fedatoms.evidence.results.groups import Group, by_clients, groups_of, is_quick, is_stand_in
 from fedatoms.evidence.results.names import distinct_names
-from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, twins
+from fedatoms.evidence.results.pairs import apart, decomposed_pairs, gain_between, twins
 
 CLIENTS = "figure-clients"
 
@@ -60,7 +60,11 @@ def _added(found: dict[int, Group], few: int, many: int, pooled: Pooled | None) 
 
 
 def elsewhere(groups: Sequence[Group], ours: Ours, pooled: Pooled | None = None) -> Claim:
-    """Judges the decomposition by pairs that differ in nothing else and are not the paper's."""
+    """Judges the decomposition by pairs that differ in nothing else and are not the paper's.
+
+    Where the project's runs are there, those of the reader on other data sets are no part of it.
+    """
+    groups = apart(groups)[1] or groups
     cells = {each.key: each.experiment for each in ours.values()}
     known = {*cells, *(each.key for each in groups_of(CLIENTS, groups, quick_ones=False).values())}
     rest = [each for each in groups if each.key not in known and not is_stand_in(each.experiment)]

@@ -1,18 +1,19 @@
 """The first words of the page: which method is best on these runs, by how much, at what cost, and what is open."""
 
+import statistics
 from collections.abc import Sequence
 from html import escape
 
 from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, written
 from fedatoms.core.lookup import counted
-from fedatoms.evidence.page.html_table import Cell, gain_cell, number, table, text
+from fedatoms.evidence.page.html_table import typed
 from fedatoms.evidence.results.commands import command_of
-from fedatoms.evidence.results.finding import Found
-from fedatoms.evidence.results.groups import Group, is_quick
+from fedatoms.evidence.results.finding import PUBLISHED, Found
+from fedatoms.evidence.results.groups import Group, is_quick, readers_own
 from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, known_spreads
-from fedatoms.evidence.results.standings import Entry, Reached, Standings, Versus, versus
+from fedatoms.evidence.results.standings import LAST_PASS, Entry, Reached, Standings, Versus, of_the_reader, versus
+from fedatoms.runs.results import WINDOW
 
-FEW = 3  # settings that are written out; the others are lines of a table
 MODELS = {
     "server": "the server's model",
     "selected": "the mean of the sampled clients' models",
@@ -23,30 +24,20 @@ MODELS = {
 
 
 def sentences(found: Found, groups: Sequence[Group], places: Sequence[Standings], claims: str = "") -> str:
-    """Returns the sentences on top of the page; the last of them, as HTML, says how the paper's claims stand.
+    """Returns the sentences on top of the page, of the reader's own runs if there are any.
+
+    ``claims``, as HTML, says how the paper's claims stand.
 
     >>> sentences(Found([], [], [], [], []), [], [])
     '<p class="lead">No run has a result yet.</p>'
     """
     if not places:
         return '<p class="lead">No run has a result yet.</p>'
-    said = [*_best(places[0]), _again(places[0].entries[0]), _atoms(groups), _open(places), _rest(found)]
-    first, *others = (*(_sentence(line) for line in said if line), *([claims] if claims else []))
-    return f'<p class="lead">{first}</p><ul class="answers">{"".join(f"<li>{each}</li>" for each in others)}</ul>'
-
-
-def by_setting(places: Sequence[Standings]) -> str:
-    """Returns the best method of each setting as a table, if there are several.
-
-    >>> by_setting([])
-    ''
-    """
-    if len(places) < 2:
-        return ""
-    heads = ("best method", "score", "gain", "over", "of", "setting")
-    caption = "The best method of each setting, and its gain over the usual baseline with a 95 % interval"
-    shown = table("best", caption, heads, [_row(each) for each in places])
-    return f"<h2>Best in each of {len(places)} settings</h2>{shown}"
+    own = of_the_reader(places)
+    first, *asked = [*_best(own[0]), _again(own[0].entries[0])]
+    more = [_atoms(readers_own(groups)), _open(own), _rest(found)]
+    lines = [*map(_sentence, asked), claims, *map(_sentence, more)]
+    return f'<p class="lead">{_sentence(first)}</p><ul class="answers">{_items(lines)}</ul>'
 
 
 def model_words(model: str) -> str:
@@ -92,67 +83,120 @@ def form_of(place: Standings) -> str:
     return "+.2f" if place.metric.unit == "%" else "+.4g"
 
 
+def _items(lines: Sequence[str]) -> str:
+    return "".join(f"<li>{each}</li>" for each in lines if each)
+
+
 def _sentence(line: str) -> str:
     """Escapes a sentence, in which ** marks what matters, and ` what to type."""
-    return _marked(_marked(escape(line), "**", "b"), "`", "code")
+    parts = line.split("`")
+    return "".join(f"<code>{typed(part)}</code>" if n % 2 else _bold(escape(part)) for n, part in enumerate(parts))
 
 
-def _marked(line: str, mark: str, tag: str) -> str:
-    parts = line.split(mark)
-    return "".join(f"<{tag}>{part}</{tag}>" if n % 2 else part for n, part in enumerate(parts))
+def _bold(line: str) -> str:
+    parts = line.split("**")
+    return "".join(f"<b>{part}</b>" if n % 2 else part for n, part in enumerate(parts))
 
 
 def _again(best: Entry) -> str:
     """Says what runs the best method again."""
     command = command_of(best.group.experiment, best.group.seeds)
-    return f"Run it again: `{command}`." if command else ""
+    why = "a new folder: where its results lie already, they are only shown"
+    return f"**Run it again:** `{command} --out again` ({why})." if command else ""
 
 
 def _best(place: Standings) -> list[str]:
     """Says which method is best in a setting, how far it is above the baseline, and what that costs."""
     best, base, others = place.entries[0], place.base, len(place.entries)
     seeds = counted(len(best.scores[best.model]), "seed")
-    said = f"{place.metric.write(best.mean)} ({model_words(best.model)}, {seeds})"
+    said = f"{place.metric.write(best.mean)} ({model_words(best.model)}, {_window(best)}{seeds})"
+    first = f"**{best.name}** is the best of {others} experiments on {place.setting}: {said}."
     if others == 1:
-        return [f"**{best.name}** has {said} on {place.setting}. A second experiment there would make a comparison."]
-    lines = [f"**{best.name}** is the best of {others} experiments on {place.setting}: {said}."]
+        first = f"**{best.name}** has {said} on {place.setting}."
     if best is base:
-        return [*lines, f"It is the baseline itself: none of the {others - 1} others is above it."]
+        return [first, _ahead(place), _cost(best, None, place)]
     found = versus(best, base, place.metric, place.pooled)
-    return [*lines, _gained(place, base, found), _cost(base, found, place)]
+    return [first, _gained(place, base, found), _cost(best, found, place)]
+
+
+def _window(best: Entry) -> str:
+    """Says of which rounds a score is the mean."""
+    rounds = best.group.experiment.rounds
+    few = f"all {rounds} rounds" if rounds > 1 else "its one round"
+    over = f"the last {WINDOW} rounds" if rounds > WINDOW else few
+    return "mean over " if best.model == LAST_PASS else f"mean over {over} and "
+
+
+def _ahead(place: Standings) -> str:
+    """Says of a baseline that is the best itself how far the next one is behind."""
+    if len(place.entries) == 1:
+        return "A second experiment there would make a comparison."
+    base, second = place.entries[:2]
+    found = versus(second, base, place.metric, place.pooled).gain
+    behind = f"; the next, {second.name}, has {_written(found, place)}" if found else ""
+    others = f"none of the {len(place.entries) - 1} others is above it{behind}"
+    return f"**Gain:** none. It is the baseline itself, and {others}."
 
 
 def _gained(place: Standings, base: Entry, found: Versus) -> str:
+    whose = f" of {PUBLISHED}" if base.group.published and not place.entries[0].group.published else ""
     if found.gain is None:
-        return f"It shares no seed with {base.name}, so there is no gain to state: run both with the same seeds."
+        return f"It shares no seed with {base.name}{whose}, so there is no gain to state: run both with the same seeds."
     state, low = beyond(found.gain, below=not place.metric.higher), found.gain.low
     words = {
-        "supported": "the whole 95 % interval is on its side",
+        "supported": "it is real, as the whole 95 % interval is on its side",
         "contradicted": "the whole 95 % interval is against it",
-        "inconclusive": "0 is in the 95 % interval, so it may be luck"
+        "inconclusive": "it may be luck, as 0 is in the 95 % interval"
         if low is not None
-        else "one seed says nothing of luck",
+        else "it may be luck, as one seed has no interval",
     }
     luck = "; as the best of many it is also the luckiest" if len(place.entries) > 5 else ""
-    return f"Gain over {base.name}: **{_written(found.gain, place)}**; {words[state]}{luck}."
+    said = f"**Gain over {base.name}{whose}: {_written(found.gain, place)}**; {words[state]}{luck}."
+    return said if state == "supported" else f"{said}{_clear(place)}"
+
+
+def _clear(place: Standings) -> str:
+    """Names the best experiment whose gain is no luck, if that of the best may be."""
+    below = not place.metric.higher
+    for each in place.entries[1:]:
+        found = versus(each, place.base, place.metric, place.pooled).gain
+        if found and each is not place.base and beyond(found, below=below) == "supported":
+            return f" The best with a clear gain is **{each.name}**: {_written(found, place)}."
+    return ""
 
 
 def _written(one: Gain, place: Standings) -> str:
     value, _, seeds = written(one, form_of(place)).rpartition(" (")
-    return f"{value} {points(place)} ({seeds.replace('seed', 'shared seed')}"
-
-
-def _cost(base: Entry, found: Versus, place: Standings) -> str:
-    if not found.mine or not found.base or found.gain is None:
-        return ""
-    target = place.metric.write(sum(base.scores[found.model].values()) / len(base.scores[found.model]))
-    if found.mine.never:
-        return f"It does not reach the {target} of {base.name} in {found.mine.never} of {found.mine.seeds} seeds."
-    if found.base.never:
-        return ""
-    return (
-        f"To reach the {target} of {base.name} it takes {_spent(found.mine)}; {base.name} itself {_spent(found.base)}."
+    said = seeds.replace("seed", "shared seed").replace(
+        ", pooled", "; the interval is that of pairs with several seeds"
     )
+    return f"{value} {points(place)} ({said}"
+
+
+def _cost(best: Entry, found: Versus | None, place: Standings) -> str:
+    """Says what a run of the best takes and, if another is the baseline, what both take to the baseline's score."""
+    both = (found.mine, found.base) if found else (None, None)
+    reached = f"; {_to_target(both[0], both[1], found, place)}" if found and both[0] and both[1] else ""
+    return f"**Cost:** {_whole(best)}{reached}."
+
+
+def _to_target(mine: Reached, theirs: Reached, found: Versus, place: Standings) -> str:
+    base = place.base
+    target = f"the {place.metric.write(statistics.fmean(base.scores[found.model].values()))} of {base.name}"
+    if mine.never:
+        return f"in {mine.never} of {counted(mine.seeds, 'seed')} it does not reach {target}"
+    itself = "" if theirs.never else f", {base.name} itself {_spent(theirs)}"
+    return f"to reach {target} it takes {_spent(mine)}{itself}"
+
+
+def _whole(best: Entry) -> str:
+    """Says what a whole run takes, and on which machine."""
+    group = best.group
+    machines = {str(run.result.provenance.get("device") or "") for run in group.runs}
+    where = f" on {machines.pop()}" if len(machines) == 1 and "" not in machines else ""
+    time = "" if group.seconds is None else f" and takes **{duration(group.seconds)}**{where}"
+    rounds = counted(group.experiment.rounds, "round")
+    return f"a run of {rounds} sends **{amount(group.up + group.down)}** both ways{time}"
 
 
 def _spent(one: Reached) -> str:
@@ -176,7 +220,7 @@ def _over_pairs(gains: Sequence[Gain], pooled: Pooled | None) -> str:
     yes, no = states.count("supported"), states.count("contradicted")
     mean = written(mean_gain(gains, pooled)).rpartition(" (")[0]
     return (
-        f"Atoms in place of plain filters: **{mean} points**, the mean of {len(gains)} pairs that differ in nothing "
+        f"**Atoms in place of plain filters: {mean} points**, the mean of {len(gains)} pairs that differ in nothing "
         f"else; in {yes} the gain is clear, in {no} the loss, and {len(gains) - yes - no} are open."
     )
 
@@ -190,7 +234,7 @@ def _open(places: Sequence[Standings]) -> str:
     if not left:
         return ""
     seeds = f"; {alone} rest on one seed" if alone else ""
-    said = f"Inconclusive: **{left} of {len(gains)}** comparisons with a baseline{seeds}."
+    said = f"**Inconclusive: {left} of {len(gains)}** comparisons with a baseline{seeds}."
     most = max(len(each.group.seeds) for each, _ in pairs)
     return f"{said} More seeds decide: `--seeds {','.join(map(str, range(max(3, 2 * most))))}`."
 
@@ -198,21 +242,6 @@ def _open(places: Sequence[Standings]) -> str:
 def _rest(found: Found) -> str:
     states = [each.state for each in found.unfinished]
     running, bad = states.count("running"), states.count("failed") + states.count("damaged")
-    said = [f"{counted(n, 'run')} {how}" for n, how in ((running, "still running"), (bad, "failed or damaged")) if n]
-    return f"Not counted: {', '.join(said)} (see Your runs)." if said else ""
-
-
-def _row(place: Standings) -> list[Cell]:
-    best, base = place.entries[0], place.base
-    found = versus(best, base, place.metric, place.pooled).gain if best is not base else None
-    score = number(best.mean, form_of(place)[1:])
-    others = text(base.name if best is not base else "")._replace(kind="wide")
-    name, where = (text(words)._replace(kind="wide") for words in (best.name, place.setting))
-    return [
-        name,
-        score,
-        gain_cell(found, form_of(place), coloured=True, below=not place.metric.higher),
-        others,
-        number(len(place.entries), "d"),
-        where,
-    ]
+    known = ((running, "still running"), (states.count("stopped"), "stopped"), (bad, "failed or damaged"))
+    said = [f"{counted(n, 'run')} {how}" for n, how in known if n]
+    return f"**Not counted:** {', '.join(said)} (see Your runs)." if said else ""

@@ -12,8 +12,9 @@ from fedatoms.core.files import replace_file
 from fedatoms.core.options import GROUPS
 from fedatoms.core.outputs import check_output
 from fedatoms.evidence.claims import claims
-from fedatoms.evidence.page import answer, compare, explanations, figures, measures, run_figures, sections
+from fedatoms.evidence.page import answer, best, compare, explanations, figures, measures, run_figures, sections
 from fedatoms.evidence.page.export import to_csv
+from fedatoms.evidence.page.html_table import labels
 from fedatoms.evidence.page.links import read_on
 from fedatoms.evidence.page.packing import as_script, letters, packed
 from fedatoms.evidence.page.plotly import Json
@@ -30,6 +31,14 @@ from fedatoms.evidence.results.standings import Standings, all_standings
 PLOTLY = "plotly-cartesian.min.js.gz"
 STYLES = ("page.css", "figures.css", "print.css")
 SCRIPTS = ("tables.js", "state.js", "compare.js", "curves.js", "figures.js")  # in one scope, in this order
+
+STACKED = (  # tables that are cards on a phone, and their heads
+    *((name, best.HEADS) for name in best.NAMES),
+    ("versus", compare.HEADS),
+    ("pairs", compare.PAIRED),
+    ("unfinished", sections.STATES),
+    *((f"table-{which}", sections.PRINTED) for which in sections.SCORED),
+)
 
 
 class Report(NamedTuple):
@@ -73,14 +82,15 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
     splits, left_out = figures.splits(found.runs, data_dir)
     accuracies = [each for each in groups if each.metric.is_accuracy]
     return Template(asset("page.html")).substitute(
-        style="\n".join(map(asset, STYLES)),
+        style="\n".join([*map(asset, STYLES), *(labels(*each) for each in STACKED)]),
         script="\n".join(map(asset, SCRIPTS)),
         plotly=letters((files("fedatoms.evidence.page") / PLOTLY).read_bytes()),
         data=as_script(_data(groups, places, splits)),
         numbers=packed(_numbers(found, groups, places, of_runs)),
         csv=escape(quote(csv)),
         answer=answer.sentences(found, groups, places, overview(judged)),
-        best=answer.by_setting(places),
+        best=best.best_tables(places),
+        whose="your" if len({each.published for each in groups}) > 1 else "these",
         versus=compare.versus_table(places, beside) if places else "",
         pairs=compare.pairs_table(groups),
         unfinished=sections.unfinished(found),
@@ -94,6 +104,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         bars=figures.sent_stills(groups),
         bytes=sections.sent_bytes(found.runs),
         splits=sections.paragraphs(left_out),
+        split_stills=figures.split_stills(splits),
         provenance=sections.origins(found.runs, beside),
         read_on=read_on(beside),
     )

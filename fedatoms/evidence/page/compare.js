@@ -24,6 +24,7 @@ function filter() {
   const words = find("search").value.toLowerCase().split(/\s+/).filter(Boolean);
   const on = (row) => (place === "" || row.dataset.place === place) && (!kind || kind(row)) && words.every((word) => textOf.get(row).includes(word));
   const pair = (row) => (place === "" || row.cells[5].textContent === data.places[place].setting) && words.every((word) => textOf.get(row).includes(word));
+  find("compare").classList.toggle("one-setting", place !== ""); // its column would say the same in each row
   const shown = [...rowsIn("versus").filter(on), ...rowsIn("pairs").filter(pair)], kept = new Set(shown);
   for (const row of textOf.keys()) if (!kept.has(row)) row.hidden = true;
   find("matches").textContent = `${shown.filter((row) => row.dataset.place).length} of ${rowsOf.length} experiments`;

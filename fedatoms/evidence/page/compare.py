@@ -5,15 +5,16 @@ from pathlib import Path
 
 from fedatoms.core.gains import Pooled
 from fedatoms.evidence.page.answer import amount, duration, form_of
-from fedatoms.evidence.page.html_table import Cell, gain_cell, number, number_key, spread, table, text
+from fedatoms.evidence.page.html_table import Cell, command, gain_cell, number, number_key, spread, table, text
 from fedatoms.evidence.page.links import folders_of
 from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.paper.tables import cells_of, contrast
 from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.groups import Group, headline, stand_in_mark
 from fedatoms.evidence.results.names import differences, distinct_names, setting
-from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, known_spreads
+from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, spreads_by_data
 from fedatoms.evidence.results.standings import Entry, Reached, Standings, Versus, versus
+from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.comparison import spread_of
 from fedatoms.runs.results import WINDOW
 
@@ -30,6 +31,7 @@ HEADS = (
     "run again",
     "folders",
 )
+PAIRED = ("with atoms", "plain", "atoms", "gain", "paper's gain", "setting", "run again")
 CHANGING = (2, 3, 4, 5, 6)  # columns that depend on the baseline
 BASELINES = 40  # of a setting, at most: with more experiments, the best of them
 CAPTION = (
@@ -49,7 +51,7 @@ def versus_table(places: Sequence[Standings], beside: Path | None = None) -> str
         for k, each in enumerate(place.entries):
             rows.append(_row(each, place, beside))
             marks.append(f'data-place="{n}" data-entry="{k}"')
-    return table("versus", CAPTION, HEADS, rows, marks)
+    return table("versus", CAPTION, HEADS, rows, marks, stacked=True)
 
 
 def baselines(places: Sequence[Standings]) -> list[Json]:
@@ -83,27 +85,36 @@ def pairs_table(groups: Sequence[Group]) -> str:
     found = decomposed_pairs(accuracies, accuracies)
     if not found:
         return ""
-    pooled, names = known_spreads(accuracies).shared, distinct_names([mine.experiment for mine, _ in found])[1]
-    rows = [_pair(name.split(";")[0], *both, pooled) for name, both in zip(names, found, strict=True)]
-    heads = ("with atoms", "plain", "atoms", "gain", "paper's gain", "setting", "run again")
+    spreads, names = spreads_by_data(accuracies), _named([mine.experiment for mine, _ in found])
+    rows = [_pair(name, *both, spreads(both[0].experiment).shared) for name, both in zip(names, found, strict=True)]
     caption = (
         "Pairs that differ in the atoms alone: accuracy in %, ± standard deviation over seeds; gain ± 95 % interval"
     )
-    return f"<h3>Plain filters against atoms</h3>{table('pairs', caption, heads, rows)}"
+    return f"<h3>Plain filters against atoms</h3>{table('pairs', caption, PAIRED, rows, stacked=True)}"
+
+
+def _named(experiments: Sequence[Experiment]) -> list[str]:
+    """Names experiments by what is unusual among those of their setting."""
+    where, names = [setting(one) for one in experiments], [""] * len(experiments)
+    for each in set(where):
+        places = [n for n, its in enumerate(where) if its == each]
+        for n, name in zip(places, distinct_names([experiments[n] for n in places])[1], strict=True):
+            names[n] = name
+    return names
 
 
 def _pair(name: str, mine: Group, plain: Group, pooled: Pooled | None) -> list[Cell]:
     one = mine.experiment
-    command = command_of(one, mine.seeds).replace("fedatoms run", "fedatoms compare").replace(" --seed ", " --seeds ")
-    both = f"{command} --parametrisation plain,atoms" if command else ""
+    words = command_of(one, mine.seeds).replace("fedatoms run", "fedatoms compare").replace(" --seed ", " --seeds ")
+    both = f"{words} --parametrisation plain,atoms" if words else ""
     return [
         text(name)._replace(kind="wide"),
         spread(headline(plain)[1]),
         spread(headline(mine)[1]),
         gain_cell(gain_between(mine, plain, pooled), coloured=True),
         number(_printed(mine), "+.2f", none=""),
-        text(setting(one) + stand_in_mark(one))._replace(kind="wide"),
-        _command(_typed(mine, plain) or both),
+        text(setting(one) + stand_in_mark(one))._replace(kind="wide setting"),
+        command(_typed(mine, plain) or both),
     ]
 
 
@@ -133,8 +144,8 @@ def _row(each: Entry, place: Standings, beside: Path | None) -> list[Cell]:
         spread(spread_of(list(each.scores[each.model].values())), form_of(place)[1:]),
         *_cells(each, place.base, place, found),
         number(len(group.seeds), "d"),
-        text(place.setting)._replace(kind="wide"),
-        _command(command_of(group.experiment, group.seeds)),
+        text(place.setting)._replace(kind="wide setting"),
+        command(command_of(group.experiment, group.seeds)),
         folders_of(group.runs, beside),
     ]
 
@@ -165,10 +176,6 @@ def _reached(cost: Reached | None, value: float | None, write: Callable[[float],
     if value is None:
         return number(None, none="withheld")
     return Cell(write(value), number_key(value), "number")
-
-
-def _command(words: str) -> Cell:
-    return Cell(words, words, "path command")
 
 
 def _bases(place: Standings) -> list[int]:

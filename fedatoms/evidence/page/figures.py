@@ -1,5 +1,6 @@
 """The page's own figures as plain data: curves of scores, bytes by group, classes of each client."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from fedatoms.data.datasets import Images, load
 from fedatoms.data.federations import hold_out
 from fedatoms.evidence.page.packing import parts_of, steps
 from fedatoms.evidence.page.plotly import Json, Plot
-from fedatoms.evidence.page.still import bars, picture
+from fedatoms.evidence.page.still import CELLS, bars, picture
 from fedatoms.evidence.page.styles import line_styles
 from fedatoms.evidence.paper.tables import cells_of
 from fedatoms.evidence.results.finding import Run
@@ -97,16 +98,40 @@ def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list
     return sorted(pictures, key=lambda picture: str(picture["name"])), list(left_out)
 
 
+def split_stills(pictures: Sequence[Json]) -> str:
+    """Returns the partitions as pictures that need no script, the first seed of each setting.
+
+    >>> split_stills([])
+    ''
+    """
+    firsts = {str(each["name"]).split(", seed ")[0]: each for each in reversed(pictures)}
+    return "".join(_split_still(each) for each in reversed(firsts.values()))
+
+
+def _split_still(each: Json) -> str:
+    counts = cast(list[list[int]], each["counts"])
+    names = [[str(n) for n in range(size)] for size in (len(counts[0]), len(counts))]
+    cells: Json = {"type": "heatmap", "x": names[0], "y": names[1], "z": [[n or None for n in row] for row in counts]}
+    plane: Json = {
+        "xaxis": {"title": {"text": "class"}},
+        "yaxis": {"title": {"text": "client"}, "autorange": "reversed"},
+    }
+    step = math.ceil(len(counts) / CELLS)
+    few = f"; each row stands for {step} clients, and shows the first" if step > 1 else ""
+    most = max(max(row) for row in counts)
+    return picture(Plot(f"{each['name']}; the darker, the more images, {most} at most{few}", [cells], plane))
+
+
 def _drawn(groups: Sequence[Group]) -> dict[str, list[Group]]:
     return by_setting([group for group in groups if any(run.rows for run in group.runs)])
 
 
 def _ordered(groups: Sequence[Group]) -> list[tuple[str, bool, Group]]:
-    """Returns names and groups; those of the paper's tables come first, and are the only ones shown at first."""
-    printed = [bool(cells_of(group.experiment)) for group in groups]
-    shown = printed if any(printed) else [True] * len(groups)
+    """Returns names and groups; the reader's and those of the paper's tables are shown at first, or all if none is."""
+    wanted = [not group.published or bool(cells_of(group.experiment)) for group in groups]
+    shown = wanted if any(wanted) else [True] * len(groups)
     lines = zip(_names(groups), shown, groups, strict=True)
-    return sorted(lines, key=lambda line: (not line[1], line[0]))
+    return sorted(lines, key=lambda line: (line[2].published, not line[1], line[0]))
 
 
 def _lines(groups: Sequence[Group]) -> list[Json]:

@@ -18,10 +18,22 @@ class Cell(NamedTuple):
     html: str = ""  # the text with links in it
 
 
+POOLED = "pooled: one seed has no spread of its own, so its interval is made of that of the pairs with several seeds"
+
+
 def table(
-    name: str, caption: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], marks: Sequence[str] = ()
+    name: str,
+    caption: str,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    marks: Sequence[str] = (),
+    *,
+    stacked: bool = False,
 ) -> str:
     """Returns a table whose header buttons sort it, in a box that scrolls; ``marks`` are attributes of its rows.
+
+    If it is ``stacked``, its rows are cards on a phone, and the page's style needs its ``labels``. Where a gain is
+    "pooled", the caption says what that means.
 
     >>> "<td>&lt;1&gt;</td>" in table("t", "Two", ["a & b"], [[text("<1>")]])
     True
@@ -34,11 +46,41 @@ def table(
     body = "\n".join(
         f"<tr{mark}>{''.join(_td(cell) for cell in row)}</tr>" for row, mark in zip(rows, named, strict=True)
     )
-    label = escape(caption)
+    pooled = any(", pooled)" in cell.text for row in rows for cell in row)
+    label = escape(f"{caption}. {POOLED}" if pooled else caption)
+    kind = "box stacked" if stacked else "box"
     return (
-        f'<div class="box" id="{escape(name)}" role="group" aria-label="{label}" tabindex="0"><table>'
+        f'<div class="{kind}" id="{escape(name)}" role="group" aria-label="{label}" tabindex="0"><table>'
         f"<caption><span>{label}</span></caption><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
+
+
+def typed(words: str) -> str:
+    """Returns a command as HTML that breaks before its flags alone.
+
+    >>> typed("fedatoms run fedavg --lr 0.3")
+    '<span>fedatoms run fedavg</span> <span>--lr 0.3</span>'
+    """
+    return " ".join(f"<span>{escape(part)}</span>" for part in words.replace(" --", "\n--").split("\n"))
+
+
+def command(words: str) -> Cell:
+    """Returns a cell of what to type.
+
+    >>> command("").html
+    ''
+    """
+    return Cell(words, words, "path command wide", typed(words) if words else "")
+
+
+def labels(name: str, heads: Sequence[str]) -> str:
+    """Returns the style that writes the heads of a stacked table's columns, but for the first, before their cells.
+
+    >>> labels("best", ["setting", "score"])
+    '@media screen and (max-width: 40rem) { #best td:nth-child(2)::before { content: "score"; } }'
+    """
+    rules = [f'#{name} td:nth-child({n})::before {{ content: "{head}"; }}' for n, head in enumerate(heads, 1) if n > 1]
+    return f"@media screen and (max-width: 40rem) {{ {' '.join(rules)} }}"
 
 
 def text(value: object) -> Cell:
@@ -122,7 +164,8 @@ def _says_its_key(cell: Cell) -> bool:
 
 
 def _kind(rows: Sequence[Sequence[Cell]], column: int) -> str:
-    return "number" if rows and "number" in rows[0][column].kind else ""
+    """Returns the class of a column's head, as that of its first cell: how it is sorted, or where it is hidden."""
+    return " ".join({"number", "setting"} & {*rows[0][column].kind.split()}) if rows else ""
 
 
 def _class(kind: str) -> str:

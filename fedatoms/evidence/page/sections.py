@@ -7,7 +7,7 @@ from pathlib import Path
 from fedatoms.core.gains import Pooled
 from fedatoms.core.options import GROUPS
 from fedatoms.evidence.claims.tables import NEAR
-from fedatoms.evidence.page.html_table import Cell, change, gain_cell, number, spread, table, text
+from fedatoms.evidence.page.html_table import Cell, change, command, gain_cell, number, spread, table, text
 from fedatoms.evidence.page.links import commit_of, folders_of
 from fedatoms.evidence.paper.tables import COLUMNS, DECOMPOSED, cells, contrast
 from fedatoms.evidence.paper.tables import Cell as Printed
@@ -22,13 +22,15 @@ from fedatoms.evidence.results.cells import (
     place,
     row_name,
 )
-from fedatoms.evidence.results.finding import Found, Note, Run, how_far
+from fedatoms.evidence.results.finding import PUBLISHED, Found, Note, Run, how_far
 from fedatoms.evidence.results.groups import STAND_IN, Group, is_stand_in, stand_in_mark
 from fedatoms.evidence.results.pairs import Spreads
 from fedatoms.evidence.results.progress import Progress, in_order, last_scores, sent
 from fedatoms.runs.results import WINDOW
 from fedatoms.runs.spent import epsilon_in
 
+STATES = ("state", "round", "of", "loss", "scores", "MB sent", "run", "setting", "what to do")
+PRINTED = ("method", "data", "paper", "ours", "difference", "seeds", "gain, paper", "gain, ours", "run again", "runs")
 MISSING = "number quiet missing"  # page.css can hide such rows
 SCORED = {
     1: f"test accuracy of the mean of all clients' last models, averaged over the last {WINDOW} rounds",
@@ -53,7 +55,7 @@ def summary(found: Found, groups: Sequence[Group], folders: Sequence[Path]) -> s
 
     times = known("time")
     facts = {
-        "runs": _finished(found.runs, groups),
+        "runs": _whose(found.runs, groups),
         "below": listed(folder.as_posix() for folder in folders),
         "when": " to ".join(
             dict.fromkeys(time[:16].replace("T", " ") for time in (times or [""])[:: max(1, len(times) - 1)])
@@ -66,6 +68,16 @@ def summary(found: Found, groups: Sequence[Group], folders: Sequence[Path]) -> s
     rest = [note for note in found.left_out if note.path.parent not in unfinished]
     left_out = _notes("left out", "Left out of this page", rest)
     return f"<dl>{lines}</dl>{left_out}{_notes('notes', 'Used, but with a problem', found.notes)}"
+
+
+def _whose(runs: Sequence[Run], groups: Sequence[Group]) -> str:
+    """Counts the reader's runs and those of the project, each apart if there are both."""
+    both = [[run for run in runs if run.published == other] for other in (False, True)]
+    if not all(both):
+        return _finished(runs, groups)
+    apart = [[each for each in groups if each.published == other] for other in (False, True)]
+    yours, others = map(_finished, both, apart)
+    return f"yours: {yours}; of {PUBLISHED}: {others}"
 
 
 def _finished(runs: Sequence[Run], groups: Sequence[Group]) -> str:
@@ -96,9 +108,10 @@ def unfinished(found: Found) -> str:
     """
     if not found.unfinished:
         return ""
-    heads = ("state", "round", "of", "loss", "scores", "MB sent", "run", "setting", "what to do")
     rows = [_unfinished(each) for each in in_order(found.unfinished)]
-    return table("unfinished", "Runs without a result, as they were when this page was made", heads, rows)
+    return table(
+        "unfinished", "Runs without a result, as they were when this page was made", STATES, rows, stacked=True
+    )
 
 
 def _unfinished(each: Progress) -> list[Cell]:
@@ -139,9 +152,9 @@ def paper_table(which: int, ours: Ours, pooled: Pooled | None = None) -> str:
     """
     printed = sorted(cells(which), key=_side_by_side)
     run = sum(ours_of(cell, ours) is not None for cell in printed)
-    heads = ("method", "data", "paper", "ours", "difference", "seeds", "gain, paper", "gain, ours", "run again", "runs")
     caption = f"{SCORED[which]}, in %. Gain: {GAINS[which]}. {atoms_note(which, ours)}".strip(" .")
-    shown = table(f"table-{which}", caption, heads, [_paper_row(cell, ours, pooled) for cell in printed])
+    rows = [_paper_row(cell, ours, pooled) for cell in printed]
+    shown = table(f"table-{which}", caption, PRINTED, rows, stacked=True)
     caveat = f'<p class="caveat">{escape(CAVEATS[which])}</p>' if run else ""
     only = (
         f'<label class="only"><input type="checkbox" checked> only the {run} cells that were run</label>' if run else ""
@@ -168,7 +181,7 @@ def _paper_row(cell: Printed, ours: Ours, pooled: Pooled | None) -> list[Cell]:
         off = off._replace(text=f"{off.text} (see above)")
     middle = [off, seeds]
     typed = f"fedatoms run {cell.typed}" if cell.typed else ""
-    return [*start, *middle, *_gains(cell, ours, pooled), Cell(typed, typed, "path command"), _folders(found)]
+    return [*start, *middle, *_gains(cell, ours, pooled), command(typed), _folders(found)]
 
 
 def _gains(cell: Printed, ours: Ours, pooled: Pooled | None) -> list[Cell]:

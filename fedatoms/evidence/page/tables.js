@@ -51,16 +51,32 @@ function asCsv(table) {
   const quoted = (cell) => /[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell;
   return [table.tHead.rows[0], ...shownRows(table)].map((row) => cellsOf(row).map(quoted).join(",")).join("\n") + "\n";
 }
-function copy(button, write) {
-  const area = document.createElement("textarea"), name = button.textContent;
-  area.value = write(button.closest(".tools").nextElementSibling.querySelector("table"));
+function copied(text, button) {
+  const area = document.createElement("textarea");
+  area.value = text;
   document.body.append(area);
   area.select();
   const done = document.execCommand("copy"); // a page that is opened as a file may not use navigator.clipboard
   area.remove();
   button.focus();
+  return done;
+}
+function copy(button, write) {
+  const name = button.textContent, done = copied(write(button.closest(".tools").nextElementSibling.querySelector("table")), button);
   button.textContent = done ? "Copied" : "Not copied";
   setTimeout(() => { button.textContent = name; }, 1500);
+}
+// Commands where one looks first have a sign that copies them; elsewhere a click selects one as a whole.
+for (const place of document.querySelectorAll("#answer .answers code, #answer td.command, .again code")) {
+  const words = place.textContent, button = Object.assign(document.createElement("button"), { type: "button", className: "copy" });
+  if (!words.startsWith("fedatoms ")) continue;
+  button.setAttribute("aria-label", `Copy: ${words}`);
+  button.addEventListener("click", () => {
+    button.classList.toggle("done", copied(words, button));
+    setTimeout(() => { button.classList.remove("done"); }, 1500);
+  });
+  if (place.tagName === "TD") place.append(button);
+  else place.after(button);
 }
 for (const box of document.querySelectorAll(".box")) {
   const tools = document.createElement("div");

@@ -6,7 +6,7 @@ from html import escape
 
 from fedatoms.core.lookup import counted
 from fedatoms.evidence.claims.base import Claim, Evidence, Verdict, count_of, number_with_unit
-from fedatoms.evidence.page.html_table import Cell, gain_cell, number, table, text
+from fedatoms.evidence.page.html_table import Cell, gain_cell, number, table, text, typed
 
 NO_BREAK = "\u00a0±\u00a0"
 VERDICTS: dict[Verdict, str] = {
@@ -33,10 +33,12 @@ AGAIN = {  # words of a claim, and the study that runs it again
     "two Gaussians": "synthetic",
     "After 20 rounds": "training-loss",
     "loss landscape": "landscape",
-    "our other runs": "iid dirichlet",
 }
+PAIRS = "our other runs"  # a claim of runs that no study has
+A_TABLE = "fedatoms reproduce table1 --data-dir data"
+A_PAIR = "fedatoms compare --parametrisation plain,atoms --seeds 0,1,2"
 BARS = {"points": 0.0, "times": 1.0}  # where a unit's dots would say nothing
-NAMED = 3  # contradicted claims that are written out on top
+NAMED = 5  # contradicted claims that are written out on top
 DOTS = 60  # lines of evidence in a picture
 
 
@@ -67,9 +69,16 @@ def overview(claims: Sequence[Claim]) -> str:
     parts = [f'<a href="#verdict-{verdict}">{n} {verdict}</a>' for verdict, n in found.items() if n]
     failed = [claim for claim in claims if claim.verdict == "contradicted"]
     named = [f'<a href="#{slug(claim)}">{escape(claim.text.rstrip("."))}</a>' for claim in failed[:NAMED]]
-    rest = f"; and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
-    more = f" Contradicted: {'; '.join(named)}{rest}." if named else ""
-    return f"Of the paper's claims that these runs can judge: {', '.join(parts)}.{more}" if parts else ""
+    rest = f'; and <a href="#verdict-contradicted">{len(failed) - NAMED} more</a>' if len(failed) > NAMED else ""
+    more = f" <b>Contradicted:</b> {'; '.join(named)}{rest}." if named else f" None is contradicted.{_unjudged(claims)}"
+    return f"<b>The paper's claims</b> that these runs can judge: {', '.join(parts)}.{more}" if parts else ""
+
+
+def _unjudged(claims: Sequence[Claim]) -> str:
+    """Says what would judge the claims that these runs leave open."""
+    rest = sum(claim.verdict == "not run" for claim in claims)
+    others = f"{rest} others need" if rest > 1 else "The other one needs"
+    return f" {others} runs that are not here: <code>{typed(A_TABLE)}</code>." if rest else ""
 
 
 def slug(claim: Claim) -> str:
@@ -146,9 +155,12 @@ def dots(claim: Claim) -> str:
 
 
 def _again(claim: Claim) -> str:
+    if PAIRS in claim.text:
+        known = ' each pair has its command <a href="#pairs">above</a>; a new one:' if claim.evidence else ""
+        return f'<p class="again"><span class="quiet">Run it again:</span>{known} <code>{typed(A_PAIR)}</code></p>'
     study = next((study for words, study in AGAIN.items() if words in claim.text), "")
     words = f"fedatoms reproduce {study} --data-dir data" if study else "fedatoms explain RUN"
-    return f'<p class="again"><span class="quiet">Run it again:</span> <code>{words}</code></p>'
+    return f'<p class="again"><span class="quiet">Run it again:</span> <code>{typed(words)}</code></p>'
 
 
 def _evidence(place: int, claim: Claim) -> str:

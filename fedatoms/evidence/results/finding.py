@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -26,6 +27,7 @@ from fedatoms.runs.results import Result, Summary, read_result, summarise
 from fedatoms.runs.rounds import Row, read_lines
 
 T = TypeVar("T")
+PUBLISHED = "paper-results"  # the folder of the project's own runs: what lies elsewhere is the reader's
 
 
 class Note(NamedTuple):
@@ -46,6 +48,11 @@ class Run:
     def name(self) -> str:
         """The run's folder, as found."""
         return self.result.folder.as_posix()
+
+    @cached_property
+    def published(self) -> bool:
+        """Whether it is one of the project's own runs, and none of the reader's."""
+        return PUBLISHED in self.result.folder.resolve().parts
 
     @property
     def seconds(self) -> list[float]:
@@ -86,14 +93,14 @@ class Found(NamedTuple):
 
 
 def find(folders: Sequence[Path]) -> Found:
-    """Reads all runs, measures and explanations; of duplicates only the newest is kept.
+    """Reads all runs, measures and explanations; of duplicates only the newest is kept. The reader's runs come first.
 
     >>> find([])
     Found(runs=[], left_out=[], notes=[], measures=[], explanations=[], unfinished=[])
     """
     runs, unread, notes = _runs(folders)
     unique, repeated = _newest(runs, _of_run)
-    kept, mismatched = _same_models(unique)
+    kept, mismatched = _same_models(sorted(unique, key=lambda run: run.published))
     measures, no_measures = _all(folders, measure_files.FILE, _measure, _of_measure)
     explanations, no_explanations = _all(folders, explain_files.FILE, _explanation, _of_explanation)
     unfinished = _unfinished(folders)

@@ -49,6 +49,11 @@ class Group:
         return self.runs[0].result.metric
 
     @property
+    def published(self) -> bool:
+        """Whether all its runs are the project's own, and none the reader's."""
+        return all(run.published for run in self.runs)
+
+    @property
     def has_rounds(self) -> bool:
         """Whether the rounds of all its runs are complete."""
         return all(len(run.rows) == run.result.experiment.rounds for run in self.runs)
@@ -62,6 +67,12 @@ class Group:
     def down(self) -> float:
         """Bytes that clients download in the whole run, mean over seeds."""
         return statistics.mean(total(run.result.bytes_down) for run in self.runs)
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of the whole run, mean over seeds; None if one withholds them."""
+        known = [run.result.own_seconds for run in self.runs if run.result.own_seconds is not None]
+        return statistics.mean(known) if len(known) == len(self.runs) else None
 
 
 def key_of(experiment: Experiment) -> str:
@@ -89,6 +100,15 @@ def is_quick(experiment: Experiment) -> bool:
     (True, False)
     """
     return is_stand_in(experiment) or (experiment.dataset == "digits" and experiment.rounds <= QUICK_ROUNDS)
+
+
+def readers_own(groups: Sequence[Group]) -> list[Group]:
+    """Keeps the groups that the reader ran; all, if there is none.
+
+    >>> readers_own([])
+    []
+    """
+    return [each for each in groups if not each.published] or list(groups)
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
@@ -140,7 +160,7 @@ def by_clients(groups: Iterable[Group]) -> dict[str, dict[int, Group]]:
 
 
 def by_setting(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Sorts groups by setting; personalised methods, other metrics than accuracy and quick stand-ins are apart.
+    """Sorts groups by setting, the reader's first; personalised, other metrics and quick stand-ins are apart.
 
     >>> by_setting([])
     {}
@@ -150,7 +170,7 @@ def by_setting(groups: Sequence[Group]) -> dict[str, list[Group]]:
         own = "" if each.experiment.personal == "none" else ", personalised"
         by = "" if each.metric.is_accuracy else f", {each.metric.axis}"
         found.setdefault(setting(each.experiment) + own + by + stand_in_mark(each.experiment), []).append(each)
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items(), key=lambda each: (all(one.published for one in each[1]), each[0])))
 
 
 def stand_in_mark(experiment: Experiment) -> str:

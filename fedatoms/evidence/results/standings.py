@@ -15,7 +15,7 @@ from fedatoms.evidence.results.communication import ROUNDING
 from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import Group, by_setting, headline_by_seed
 from fedatoms.evidence.results.names import distinct_names
-from fedatoms.evidence.results.pairs import Spreads, known_spreads
+from fedatoms.evidence.results.pairs import Spreads, spreads_by_data
 from fedatoms.experiment.fields import Experiment
 from fedatoms.personal import TABLE as PERSONAL
 
@@ -83,14 +83,35 @@ class Standings(NamedTuple):
 
 
 def all_standings(groups: Sequence[Group]) -> list[Standings]:
-    """Sorts the experiments of each setting; the settings with most runs first, those on held-out images last.
+    """Sorts the experiments of each setting; the reader's settings first, of these those with most of their runs.
+
+    Settings that are scored on held-out images come last.
 
     >>> all_standings([])
     []
     """
-    spreads = known_spreads([each for each in groups if each.metric.is_accuracy])
-    found = [_standings(name, some, spreads) for name, some in by_setting(groups).items()]
-    return sorted(found, key=lambda each: (bool(_any(each).holdout), -_runs(each), each.setting))
+    spreads = spreads_by_data([each for each in groups if each.metric.is_accuracy])
+    found = [_standings(name, some, spreads(some[0].experiment)) for name, some in by_setting(groups).items()]
+    return sorted(found, key=lambda each: (not _own(each), bool(_any(each).holdout), -_runs(each), each.setting))
+
+
+def of_the_reader(places: Sequence[Standings]) -> list[Standings]:
+    """Keeps the experiments that the reader ran, if there are any; one alone keeps its baseline, whoever ran that.
+
+    >>> of_the_reader([])
+    []
+    """
+    return [_restricted(each, own) for each in places if (own := _own(each))] or list(places)
+
+
+def of_the_project(places: Sequence[Standings]) -> list[Standings]:
+    """Returns the settings in which the reader ran nothing, if they ran something elsewhere.
+
+    >>> of_the_project([])
+    []
+    """
+    rest = [each for each in places if not _own(each)]
+    return rest if len(rest) < len(places) else []
 
 
 def versus(mine: Entry, base: Entry, metric: Scale, pooled: Pooled | None) -> Versus:
@@ -181,9 +202,17 @@ def _as_baseline(entry: Entry) -> tuple[object, ...]:
     return *unusual, not cells_of(one), -len(entry.group.seeds), len(entry.name), entry.name
 
 
+def _own(found: Standings) -> list[Entry]:
+    return [each for each in found.entries if not each.group.published]
+
+
+def _restricted(place: Standings, own: list[Entry]) -> Standings:
+    return place._replace(entries=own, base=min(own, key=_as_baseline) if len(own) > 1 else place.base)
+
+
 def _any(found: Standings) -> Experiment:
     return found.entries[0].group.experiment
 
 
 def _runs(found: Standings) -> int:
-    return sum(len(each.group.runs) for each in found.entries)
+    return sum(len(each.group.runs) for each in _own(found) or found.entries)
