@@ -443,7 +443,14 @@ def test_without_words_a_command_that_needs_some_prints_its_help(
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("new", "DIR"), ("keys", "--host"), ("roster", "--samples"), ("demo", "--tls")]
+    ("name", "word"),
+    [
+        ("new", "DIR"),
+        ("keys", "--host"),
+        ("roster", "--samples"),
+        ("supernode", "flower-supernode --help"),
+        ("demo", "--tls"),
+    ],
 )
 def test_the_commands_of_flower_have_helps_of_their_own(
     name: str, word: str, capsys: pytest.CaptureFixture[str]
@@ -784,3 +791,12 @@ def test_a_reader_that_leaves_early_is_no_mistake() -> None:
     command = f"{sys.executable} -m fedatoms presets | head -1"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert ran.stdout.startswith("preset") and ran.stderr == ""
+
+
+def test_the_words_of_a_supernode_are_flowers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr")
+    heard: list[str] = []
+    monkeypatch.setattr("fedatoms.flower.warm.supernode", lambda words: heard.extend(words) or 3)
+    words = ["--superlink", "there:8000", "--node-config", "partition-id=0 num-partitions=3", "--rounds", "--help"]
+    assert main(["flower", "supernode", *words]) == 3
+    assert heard == words
