@@ -22,6 +22,7 @@ from pathlib import Path
 
 from fedatoms.flower import stand_in
 from fedatoms.flower.commands import program
+from fedatoms.flower.patience import OF_CLIENT, eagerly
 from fedatoms.flower.watcher import environment
 
 NODE, CLIENT, PLACE = "flower-supernode", "flwr-clientapp", "fork"
@@ -92,7 +93,8 @@ def _fork_until(parent: int, listener: socket.socket, folder: Path) -> None:
     if words is not None:
         _handle(usual)
         sys.argv = [CLIENT, *words]
-        importlib.import_module(IMPORTED[0]).flwr_clientapp()
+        with eagerly(OF_CLIENT):
+            importlib.import_module(IMPORTED[0]).flwr_clientapp()
 
 
 def _inherited(number: signal.Signals) -> signal.Handlers:

@@ -795,8 +795,13 @@ def test_a_reader_that_leaves_early_is_no_mistake() -> None:
 
 def test_the_words_of_a_supernode_are_flowers(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("flwr")
-    heard: list[str] = []
-    monkeypatch.setattr("fedatoms.flower.warm.supernode", lambda words: heard.extend(words) or 3)
+    heard: list[list[str]] = []
+
+    def supernode(words: list[str]) -> int:
+        heard.append(words)
+        return 3
+
+    monkeypatch.setattr("fedatoms.flower.warm.supernode", supernode)
     words = ["--superlink", "there:8000", "--node-config", "partition-id=0 num-partitions=3", "--rounds", "--help"]
     assert main(["flower", "supernode", *words]) == 3
-    assert heard == words
+    assert heard == [words]
