@@ -96,8 +96,9 @@ def _new(folder: Path) -> int:
 def _keys(folder: Path, host: str, address: str, nodes: int) -> int:
     check_range("nodes", nodes, command="flower")
     check_flower()
-    from fedatoms.flower.keys import certificates, node_key
+    from fedatoms.flower.keys import certificates, check_reached, node_key
 
+    check_reached(host, address)
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty. Use a new folder: keys are never overwritten.")
     folder.mkdir(parents=True, exist_ok=True)

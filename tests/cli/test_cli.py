@@ -750,6 +750,28 @@ def test_a_new_flower_app_is_written_once(capsys: pytest.CaptureFixture[str]) ->
     assert "app is not empty. Use a new folder." in mistake(["flower", "new", "app"], capsys)
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--address", "300.1.1.1"], "--address 300.1.1.1 is no IPv4 or IPv6 address. Use for example 192.0.2.7."),
+        (["--host", "kl\u00ednik"], "is no name of a machine"),
+        (["--host", "two words"], "is no name of a machine"),
+        (["--host", ""], "is no name of a machine"),
+    ],
+)
+def test_a_server_that_no_certificate_can_name_is_refused_before_anything_is_made(
+    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flwr")
+    assert main(["flower", "keys", "keys", *flags]) == 2
+    assert said in capsys.readouterr().err and not Path("keys").exists()
+
+
+def test_a_long_name_of_a_server_gets_its_certificate() -> None:
+    pytest.importorskip("flwr")
+    assert main(["flower", "keys", "keys", "--host", ".".join(["link" * 10] * 3)]) == 0
+
+
 def test_keys_are_secret_and_never_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("flwr")
     assert main(["flower", "keys", "keys", "--nodes", "2", "--host", "link.example.org"]) == 0
