@@ -124,7 +124,16 @@ def _forked(heard: socket.socket) -> list[str] | None:
         with contextlib.suppress(OSError):
             heard.sendall(b".")
         return None
+    _draw_anew()
     return words
+
+
+def _draw_anew() -> None:
+    """Gives a fork draws of its own, as a started process has: Flower's noise for privacy comes from NumPy's state.
+
+    Python's own generators do it by themselves, and torch begins with the same seed in every process.
+    """
+    importlib.import_module("numpy").random.seed()
 
 
 def _reap() -> None:

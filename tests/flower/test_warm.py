@@ -22,14 +22,17 @@ from fedatoms.flower.deploy import deployed
 from fedatoms.flower.processes import PAUSE, kill, marked
 
 FORKER = """
-import os, sys
+import os, random, sys
 from pathlib import Path
+import numpy as np, numpy.random
 from fedatoms.flower.warm import listen, task_of
 
 listener = listen(Path(sys.argv[1]))
 print("listens", flush=True)
 words = task_of(listener, os.getppid())
-if words is not None:
+if words == ["draw"]:
+    print(random.random(), np.random.normal(), flush=True)
+elif words is not None:
     print("forked", *words, flush=True)
 """
 START = """
@@ -87,6 +90,12 @@ def test_a_stand_in_is_answered_by_a_fork_that_writes_where_it_writes(tmp_path: 
     with forking(tmp_path / "fork"):
         for number in range(3):
             assert run_stand_in(tmp_path / "fork", own, "--token", f"a b{number}") == f"forked --token a b{number}\n"
+
+
+def test_no_two_forks_draw_the_same_noise(tmp_path: Path) -> None:
+    with forking(tmp_path / "fork"):
+        drawn = [run_stand_in(tmp_path / "fork", tmp_path / "own", "draw").split() for _ in range(3)]
+    assert all(len({*column}) == 3 for column in zip(*drawn, strict=True)) and len(drawn[0]) == 2
 
 
 def test_where_nobody_forks_flowers_own_program_does_the_work(tmp_path: Path) -> None:
