@@ -41,7 +41,11 @@ def supernode(words: Sequence[str]) -> int:
         raise OSError(f"processes are forked here, which this system cannot. Use {NODE} instead.")
     node, client = (program(name, {"PATH": _path()}) for name in (NODE, CLIENT))
     folder = Path(tempfile.mkdtemp(prefix="fedatoms-"))  # for its owner only
-    listener = listen(folder / PLACE)
+    try:
+        listener = listen(folder / PLACE)
+    except OSError:
+        folder.rmdir()
+        raise
     _write_stand_in(folder / CLIENT, folder / PLACE, client)
     number = listener.fileno()
     child = [sys.executable, "-P", "-m", __name__, str(folder), str(os.getpid()), str(number)]

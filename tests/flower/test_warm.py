@@ -144,9 +144,15 @@ def test_the_socket_is_in_a_folder_of_its_owner_alone(tmp_path: Path) -> None:
     assert lines == ["700", "flwr-clientapp", "fork"]
 
 
-def test_a_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
+def test_a_folder_whose_path_is_too_long_for_a_socket_is_named_and_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("x" * 120)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
     with pytest.raises(OSError, match=r"Set TMPDIR to a folder with a shorter path"):
-        warm.listen(tmp_path / ("x" * 120))
+        warm.supernode([])
+    assert list(deep.iterdir()) == []
 
 
 @pytest.mark.slow
