@@ -135,9 +135,12 @@ def _forked(heard: socket.socket) -> list[str] | None:
 def _draw_anew() -> None:
     """Gives a fork draws of its own, as a started process has: Flower's noise for privacy comes from NumPy's state.
 
-    Python's own generators do it by themselves, and torch begins with the same seed in every process.
+    Python's own generator does it by itself.
     """
-    importlib.import_module("numpy").random.seed()
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        numpy.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
 
 
 def _reap() -> None:

@@ -24,14 +24,15 @@ from fedatoms.flower.processes import PAUSE, kill, marked
 FORKER = """
 import os, random, sys
 from pathlib import Path
-import numpy as np, numpy.random
+if sys.argv[2:] == ["draws"]:
+    import numpy.random, torch
 from fedatoms.flower.warm import listen, task_of
 
 listener = listen(Path(sys.argv[1]))
 print("listens", flush=True)
 words = task_of(listener, os.getppid())
 if words == ["draw"]:
-    print(random.random(), np.random.normal(), flush=True)
+    print(random.random(), numpy.random.normal(), torch.rand(1).item(), flush=True)
 elif words is not None:
     print("forked", *words, flush=True)
 """
@@ -44,8 +45,10 @@ warm.supernode(sys.argv[2:])
 
 
 @contextmanager
-def forking(place: Path) -> Iterator["subprocess.Popen[str]"]:
-    with subprocess.Popen([sys.executable, "-c", FORKER, str(place)], stdout=subprocess.PIPE, text=True) as forker:
+def forking(place: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKER, str(place), *words], stdout=subprocess.PIPE, text=True
+    ) as forker:
         assert forker.stdout is not None and forker.stdout.readline() == "listens\n"
         try:
             yield forker
@@ -93,9 +96,9 @@ def test_a_stand_in_is_answered_by_a_fork_that_writes_where_it_writes(tmp_path: 
 
 
 def test_no_two_forks_draw_the_same_noise(tmp_path: Path) -> None:
-    with forking(tmp_path / "fork"):
+    with forking(tmp_path / "fork", "draws"):
         drawn = [run_stand_in(tmp_path / "fork", tmp_path / "own", "draw").split() for _ in range(3)]
-    assert all(len({*column}) == 3 for column in zip(*drawn, strict=True)) and len(drawn[0]) == 2
+    assert all(len({*column}) == 3 for column in zip(*drawn, strict=True)) and len(drawn[0]) == 3
 
 
 def test_where_nobody_forks_flowers_own_program_does_the_work(tmp_path: Path) -> None:
