@@ -33,6 +33,7 @@ class Command(NamedTuple):
     commands: Mapping[str, "Command"] = {}
     needs_words: bool = False  # without words it prints its help
     about: str = ""  # in the help of commands that have commands of their own
+    passes_on: bool = False  # its words are another program's, and only --help is ours
 
 
 FEDERATION = """Runs a real federation, on Flower: here, or on machines that do not trust each other.
@@ -42,6 +43,7 @@ FLOWER = {
     "new": Command("write an app to fill in: your network and your data", "flower:new_options"),
     "keys": Command("make certificates for a server and keys for its nodes", "flower:keys_options"),
     "roster": Command("say whose key each client has, and how many samples", "flower_roster:options"),
+    "supernode": Command("start a node that keeps torch loaded", "flower:supernode_options", passes_on=True),
     "demo": Command("run a SuperLink and SuperNodes on this machine", "flower:demo_options"),
 }
 COMMANDS = {
@@ -110,8 +112,9 @@ def _parsed(words: Sequence[str]) -> Job:
     check_alone(" ".join(path))
     rest = list(words[len(path) :]) or (["--help"] if command.needs_words else [])
     options = cast(Options, _union(COMMANDS, path, rest))
+    ours = rest if not command.passes_on else [word for word in rest[:1] if word in ("-h", "--help")]
     try:
-        job = parse("fedatoms", options, [*path, *rest], command=" ".join(["fedatoms", *path]), about=filled(ABOUT))
+        job = parse("fedatoms", options, [*path, *ours], command=" ".join(["fedatoms", *path]), about=filled(ABOUT))
     except SystemExit:  # the help is printed
         return lambda: 0
     _interrupt_by("SIGTERM")  # a cluster's "time is up" saves a checkpoint too

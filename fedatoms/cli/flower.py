@@ -1,4 +1,4 @@
-"""fedatoms flower new | keys | demo: a real federation; the roster has its own file."""
+"""fedatoms flower new | keys | supernode | demo: a real federation; the roster has its own file."""
 
 import sys
 from collections.abc import Sequence
@@ -53,6 +53,19 @@ def keys_options(words: Sequence[str]) -> Options:
     return keys
 
 
+def supernode_options(words: Sequence[str]) -> Options:
+    """Returns the options of ``flower supernode``, which are Flower's."""
+
+    def supernode() -> Job:
+        """Starts flower-supernode with the words that follow, which are Flower's (`flower-supernode --help`).
+
+        Messages to it need not wait until Python has imported torch: it is kept loaded, and forked for each of them.
+        """
+        return lambda: _supernode(words)
+
+    return supernode
+
+
 def demo_options(words: Sequence[str]) -> Options:
     """Returns the options of ``flower demo``."""
 
@@ -83,8 +96,9 @@ def _new(folder: Path) -> int:
 def _keys(folder: Path, host: str, address: str, nodes: int) -> int:
     check_range("nodes", nodes, command="flower")
     check_flower()
-    from fedatoms.flower.keys import certificates, node_key
+    from fedatoms.flower.keys import certificates, check_reached, node_key
 
+    check_reached(host, address)
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty. Use a new folder: keys are never overwritten.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,6 +109,13 @@ def _keys(folder: Path, host: str, address: str, nodes: int) -> int:
         line(console, str(file))
     suggest(console, ("fedatoms flower new DIR", "the app; docs/federation.md starts it with these files"))
     return 0
+
+
+def _supernode(words: Sequence[str]) -> int:
+    check_flower()
+    from fedatoms.flower.warm import supernode
+
+    return supernode(words)
 
 
 def _demo(nodes: int, rounds: int, *, tls: bool) -> int:

@@ -144,7 +144,8 @@ def attack_of(experiment: Experiment) -> tuple[AttackName, float, float | None] 
     if strength is not None and kind in MERE_ATTACKS:
         raise ValueError(f"attack={experiment.attack}: {name} has no strength. Use {name}:{numbers[0]}.")
     if strength is not None:
-        _check_part("strength", strength, f"{name}:{numbers[0]}:9", experiment.attack)
+        usual = 1.5 if kind == "little-is-enough" else 9  # its authors' choice
+        _check_part("strength", strength, f"{name}:{numbers[0]}:{usual}", experiment.attack)
     return kind, share, strength
 
 

@@ -42,9 +42,15 @@ def link_command(address: str, database: Path, server: Certificates | None) -> l
     return [*command, "--ssl-keyfile", str(server.key), "--enable-supernode-auth"]
 
 
-def node_command(address: str, port: int, config: Config, key: NodeKey | None, ca: Path | None) -> list[str]:
-    """Returns the command of a SuperNode of the SuperLink at ``address``; ``port`` is for its own subprocesses."""
-    command = ["flower-supernode", "--superlink", address, "--port", str(port)]
+def node_command(
+    address: str, port: int, config: Config, key: NodeKey | None, ca: Path | None, *, warm: bool = False
+) -> list[str]:
+    """Returns the command of a SuperNode of the SuperLink at ``address``; ``port`` is for its own subprocesses.
+
+    A ``warm`` one keeps torch loaded.
+    """
+    command = ["fedatoms", "flower", "supernode"] if warm else ["flower-supernode"]
+    command += ["--superlink", address, "--port", str(port)]
     command += ["--node-config", config_words(config)] if config else []
     command += ["--auth-supernode-private-key", str(key.private)] if key else []
     return [*command, "--root-certificates", str(ca)] if ca else [*command, "--insecure"]

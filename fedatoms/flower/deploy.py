@@ -57,16 +57,18 @@ def deployed(
     nodes: Sequence[Config],
     *,
     tls: bool = False,
+    warm: bool = False,
     env: Mapping[str, str] | None = None,
     token: str = "",
 ) -> Iterator["Deployment"]:
     """Starts a SuperLink and one SuperNode for each node config; on exit ends them and all that they started.
 
-    With ``tls`` the SuperLink accepts only nodes whose keys are registered, as those of these nodes are. All of it ends
-    too if this process is killed; whoever gives a ``token``, with which marks begin, sees to that.
+    With ``tls`` the SuperLink accepts only nodes whose keys are registered, as those of these nodes are. ``warm`` nodes
+    keep torch loaded. All of it ends too if this process is killed; whoever gives a ``token``, with which marks begin,
+    sees to that.
     """
     mine = token or new_token()
-    deployment = Deployment(folder, nodes, tls=tls, env=env or {}, token=mine)
+    deployment = Deployment(folder, nodes, tls=tls, warm=warm, env=env or {}, token=mine)
     with contextlib.nullcontext() if token else watched(mine):
         try:
             deployment.start_link()
@@ -86,7 +88,14 @@ class Deployment:
     """A SuperLink and its SuperNodes, each of which can be started again; see ``deployed``."""
 
     def __init__(
-        self, folder: Path, nodes: Sequence[Config], *, tls: bool, env: Mapping[str, str], token: str = ""
+        self,
+        folder: Path,
+        nodes: Sequence[Config],
+        *,
+        tls: bool,
+        env: Mapping[str, str],
+        warm: bool = False,
+        token: str = "",
     ) -> None:
         self.folder = folder.resolve()
         self.logs = self.folder / "logs"
@@ -95,7 +104,7 @@ class Deployment:
         with private():
             self.logs.mkdir(parents=True)
         self.address = f"{LOOPBACK}:{free_ports(1)[0]}"
-        self._configs = nodes
+        self._configs, self._warm = nodes, warm
         self._server = certificates(self.folder) if tls else None
         self._keys = [node_key(self.folder, f"node-{i}") if tls else None for i in range(len(nodes))]
         self.ca = self._server and self._server.ca
@@ -224,7 +233,8 @@ class Deployment:
         return start(found, self.mark(name), env=self._env, cwd=self.folder, log=log)
 
     def _start_node(self, i: int) -> None:
-        command = node_command(self.address, free_ports(1)[0], self._configs[i], self._keys[i], self.ca)
+        key, warm = self._keys[i], self._warm
+        command = node_command(self.address, free_ports(1)[0], self._configs[i], key, self.ca, warm=warm)
         self.start(f"node-{i}", command)
 
     def _wait_for_node(self, i: int) -> None:

@@ -3,6 +3,7 @@
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 VALID = datetime.timedelta(days=365)
 SKEW = datetime.timedelta(minutes=5)  # between the clocks of two machines
+HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")  # what a name server knows
+LONGEST = 64  # characters of a common name; clients look at the alternative names
 
 
 class Certificates(NamedTuple):
@@ -31,6 +34,24 @@ class NodeKey(NamedTuple):
     public: Path
 
 
+def check_reached(host: str, address: str) -> None:
+    """Refuses what no certificate can be made for.
+
+    >>> check_reached("link.example.org", "192.0.2.300")
+    Traceback (most recent call last):
+    ...
+    ValueError: address='192.0.2.300' is no IPv4 or IPv6 address. Use for example 192.0.2.7.
+    """
+    if not HOST.fullmatch(host):
+        raise ValueError(
+            f"host={host!r} is no name of a machine, of letters, digits, - and dots. Use for example link.example.org."
+        )
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        raise ValueError(f"address={address!r} is no IPv4 or IPv6 address. Use for example 192.0.2.7.") from None
+
+
 def certificates(
     folder: Path, names: Sequence[str] = ("localhost",), addresses: Sequence[str] = ("127.0.0.1",)
 ) -> Certificates:
@@ -46,7 +67,7 @@ def certificates(
     signed_by_itself = _unsigned(issuer, issuer, authority, authority, is_authority=True)
     alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
     alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
-    signed = _unsigned(_named(names[0]), issuer, server, authority, is_authority=False).add_extension(
+    signed = _unsigned(_named(names[0][:LONGEST]), issuer, server, authority, is_authority=False).add_extension(
         x509.SubjectAlternativeName(alternatives), critical=False
     )
     files = Certificates(folder / "ca.crt", folder / "server.pem", folder / "server.key")

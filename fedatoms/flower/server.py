@@ -29,6 +29,7 @@ from fedatoms.flower.checks import FEWEST
 from fedatoms.flower.judging import POLICIES
 from fedatoms.flower.last_words import outlived
 from fedatoms.flower.membership import NODE_KEYS, ask, describe_ownership
+from fedatoms.flower.patience import OF_SERVER, eagerly
 from fedatoms.flower.private_files import private, shut
 from fedatoms.flower.private_rounds import about_nodes, check_private, log_cost, written
 from fedatoms.flower.roster import load_roster
@@ -55,7 +56,7 @@ def server_app(task: Task) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         experiment, settings = configured(task, context.run_config)
         try:
-            with outlived(grid):
+            with outlived(grid), eagerly(OF_SERVER):
                 result = federate(task, grid, experiment, settings)
             log.info("complete after %d rounds: see %s", experiment.rounds, result.folder.resolve())
         except (TooFew, NotFinite) as error:  # it can be resumed: Flower would call it failed, with a traceback

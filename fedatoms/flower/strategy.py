@@ -43,14 +43,23 @@ class NotFinite(RuntimeError):
 
 
 class FedAtoms(Strategy):
-    """A Flower strategy for any algorithm, schedule and personalised method of fedatoms."""
+    """A Flower strategy for any algorithm, schedule and personalised method of fedatoms.
+
+    Flower's own loop over it asks nodes for scores, logs the bytes of their answers, and counts no epsilon: a private
+    run needs ``server_app``, which tells ``about_nodes`` whom a round has asked.
+    """
 
     def __init__(
-        self, runtime: Runtime, known: ServerState, settings: Settings, about_nodes: logging.Logger = log
+        self, runtime: Runtime, known: ServerState, settings: Settings, about_nodes: logging.Logger | None = None
     ) -> None:
         self.runtime, self.known, self.settings = runtime, known, settings
-        self._about_nodes = about_nodes  # which says whom a round has asked
         self._private = runtime.sim.privacy is not None
+        if self._private and about_nodes is None:
+            raise ValueError(
+                "a private run by its strategy alone: nobody would count its epsilon, and the log would tell whom a "
+                "round asks. Use server_app(task), or leave privacy out."
+            )
+        self._about_nodes = about_nodes or log
         self.record: Record | None = None  # of the last round
         self.for_scores = 0  # bytes of arrays in the last orders to score
         self.score: Score | None = None  # of nodes' own models, when it was last asked for

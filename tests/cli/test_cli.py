@@ -443,7 +443,14 @@ def test_without_words_a_command_that_needs_some_prints_its_help(
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("new", "DIR"), ("keys", "--host"), ("roster", "--samples"), ("demo", "--tls")]
+    ("name", "word"),
+    [
+        ("new", "DIR"),
+        ("keys", "--host"),
+        ("roster", "--samples"),
+        ("supernode", "flower-supernode --help"),
+        ("demo", "--tls"),
+    ],
 )
 def test_the_commands_of_flower_have_helps_of_their_own(
     name: str, word: str, capsys: pytest.CaptureFixture[str]
@@ -743,6 +750,28 @@ def test_a_new_flower_app_is_written_once(capsys: pytest.CaptureFixture[str]) ->
     assert "app is not empty. Use a new folder." in mistake(["flower", "new", "app"], capsys)
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--address", "300.1.1.1"], "--address 300.1.1.1 is no IPv4 or IPv6 address. Use for example 192.0.2.7."),
+        (["--host", "kl\u00ednik"], "is no name of a machine"),
+        (["--host", "two words"], "is no name of a machine"),
+        (["--host", ""], "is no name of a machine"),
+    ],
+)
+def test_a_server_that_no_certificate_can_name_is_refused_before_anything_is_made(
+    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flwr")
+    assert main(["flower", "keys", "keys", *flags]) == 2
+    assert said in capsys.readouterr().err and not Path("keys").exists()
+
+
+def test_a_long_name_of_a_server_gets_its_certificate() -> None:
+    pytest.importorskip("flwr")
+    assert main(["flower", "keys", "keys", "--host", ".".join(["link" * 10] * 3)]) == 0
+
+
 def test_keys_are_secret_and_never_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("flwr")
     assert main(["flower", "keys", "keys", "--nodes", "2", "--host", "link.example.org"]) == 0
@@ -784,3 +813,17 @@ def test_a_reader_that_leaves_early_is_no_mistake() -> None:
     command = f"{sys.executable} -m fedatoms presets | head -1"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert ran.stdout.startswith("preset") and ran.stderr == ""
+
+
+def test_the_words_of_a_supernode_are_flowers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr")
+    heard: list[list[str]] = []
+
+    def supernode(words: list[str]) -> int:
+        heard.append(words)
+        return 3
+
+    monkeypatch.setattr("fedatoms.flower.warm.supernode", supernode)
+    words = ["--superlink", "there:8000", "--node-config", "partition-id=0 num-partitions=3", "--rounds", "--help"]
+    assert main(["flower", "supernode", *words]) == 3
+    assert heard == [words]

@@ -17,6 +17,10 @@ ATTACKS = {
     "inf:0.2:3": "--attack inf:0.2:3: inf has no strength. Use inf:0.2.",
     "label-flip:0.2:1": "--attack label-flip:0.2:1: label-flip has no strength. Use label-flip:0.2.",
     "noise:0.2:-1": "--attack noise:0.2:-1: a strength of -1 is not a positive number. Use for example noise:0.2:9.",
+    "little-is-enough:0.2:0": (
+        "--attack little-is-enough:0.2:0: a strength of 0 is not a positive number. Use for example "
+        "little-is-enough:0.2:1.5."
+    ),
     "noise:0.2:nan": "--attack noise:0.2:nan: a strength of nan is not a positive number. Use for example noise:0.2:9.",
     "noise:2": "--attack noise:2: a share of 2 is not in (0, 1). Use for example noise:0.2.",
     "noise:0.2:9:1": "--attack noise:0.2:9:1 is no name, share and strength. Use for example noise:0.2.",

@@ -26,6 +26,7 @@ from fedatoms.runs.rounds import read_rounds
 pytestmark = pytest.mark.federation
 
 LONG = 600.0  # seconds
+PATIENT = 300.0  # seconds for nodes that are all there, on a machine that may be busy
 CASES = [
     pytest.param({}, id="fedavg"),
     pytest.param({"algorithm": "scaffold"}, id="scaffold"),
@@ -51,7 +52,7 @@ def test_three_nodes_give_the_simulators_model(changes: dict[str, str], tmp_path
     experiment = replace(THREE, **changes)
     app = write_app(tmp_path / "app", experiment)
     with deployed(tmp_path / "deployment", node_configs(tmp_path, 3)) as deployment:
-        deployment.run(app, {"out": str(tmp_path / "runs")}, timeout=LONG)
+        deployment.run(app, {"out": str(tmp_path / "runs"), "wait": PATIENT}, timeout=LONG)
     assert is_the_simulators(tmp_path / "runs" / "it", experiment)
 
 
@@ -84,7 +85,7 @@ def test_a_node_that_hangs_is_left_out_and_its_late_answer_is_not_taken(tmp_path
 @pytest.mark.parametrize(("what", "when"), KILLS)
 def test_a_server_that_is_killed_goes_on_as_if_nothing_had_been(what: str, when: str, tmp_path: Path) -> None:
     experiment = replace(LONGER, parametrisation="atoms", beta="1/2")
-    app, config = write_app(tmp_path / "app", experiment), {"out": str(tmp_path / "runs")}
+    app, config = write_app(tmp_path / "app", experiment), {"out": str(tmp_path / "runs"), "wait": PATIENT}
     with deployed(tmp_path / "deployment", node_configs(tmp_path, 3)) as deployment:
         kill = partial(kill_part, deployment, "link") if what == "link" else partial(kill_server_app, deployment)
         at = {

@@ -33,9 +33,11 @@ from fedatoms.engine.state import Record, State
 from fedatoms.experiment import privacy as fields
 from fedatoms.experiment.build import assemble, parametrise
 from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identities import trajectory
 from fedatoms.flower import Task
-from fedatoms.flower.strategy import TooFew
-from fedatoms.flower.task import node_simulation
+from fedatoms.flower.server_state import ServerState
+from fedatoms.flower.strategy import FedAtoms, TooFew
+from fedatoms.flower.task import Settings, node_simulation, server_simulation
 from fedatoms.runs import execute, spent
 from fedatoms.runs.checkpoints import Checkpoints
 from fedatoms.runs.results import read_result
@@ -305,6 +307,13 @@ def test_what_a_private_run_cannot_have_is_refused_on_nodes_too(tmp_path: Path) 
     with pytest.raises(ValueError, match='far-unjudged="refuse" with differential privacy'):
         on_flower(PRIVATE, tmp_path, task=task(PRIVATE), far_unjudged="refuse")
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_strategy_alone_would_tell_whom_it_asks_and_is_refused(tmp_path: Path) -> None:
+    runtime = prepare(server_simulation(task(PRIVATE), PRIVATE))
+    known = ServerState(begin(runtime), "0a1b", trajectory(PRIVATE))
+    with pytest.raises(ValueError, match=r"Use server_app\(task\), or leave privacy out"):
+        FedAtoms(runtime, known, Settings())
 
 
 def test_a_node_neither_draws_nor_accounts() -> None:
