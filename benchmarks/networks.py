@@ -38,6 +38,7 @@ from fedatoms.experiment.build import configure
 from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.atoms import decompose
 from fedatoms.nn.models import build
+from fedatoms.runs.commit import known_commit
 from fedatoms.runs.provenance import provenance_of
 
 ROOT = Path(__file__).parent.parent
@@ -53,6 +54,7 @@ class Measured(TypedDict, total=False):
     again: float
     ms_step: list[float]  # of each turn
     peak: float  # MB of one process
+    commit: str | None
 
 
 def lenet(precision: Precision, clients: int = 10) -> Simulation:
@@ -109,7 +111,7 @@ def main() -> None:
         return
     for name in told.cases or CASES:
         new, found = _started(name, told.cache / name), read()["measured"]
-        found[name] = {**found.get(name, {}), **new}
+        found[name] = {**found.get(name, {}), **new, "commit": known_commit()}
         written = {"measured": found, "provenance": provenance_of("cuda")}
         replace_file(RESULT, (json.dumps(written, indent=1) + "\n").encode())
         print(name, new, flush=True)
@@ -123,10 +125,10 @@ def read() -> dict[str, dict[str, Measured]]:
 def with_table(page: str) -> str:
     """Puts the table between the page's marks."""
     found = read()
-    heads = ("", "ms a step", "ms of each turn", "first round, s", "with a cache, s", "peak, MB")
+    heads = ("", "ms a step", "ms of each turn", "first round, s", "with a cache, s", "peak, MB", "commit")
     lines = [_line(name, found["measured"][name]) for name in CASES if name in found["measured"]]
     made = found["provenance"]
-    origin = f"{made['device']}, torch {made['torch']}, fedatoms {made['fedatoms']}, commit {made['commit']}."
+    origin = f"{made['device']}, torch {made['torch']}, fedatoms {made['fedatoms']}."
     return fill(page, f"{table(heads, lines)}\n\n{origin}", "networks", "benchmarks/networks.py --page")
 
 
@@ -178,6 +180,7 @@ def _line(name: str, found: Measured) -> list[str]:
         turns,
         *(f"{found[start]:.0f}" if start in found else "" for start in ("first", "again")),
         f"{found['peak']:,.0f}",
+        str(found["commit"]),
     ]
 
 

@@ -3,7 +3,7 @@
 import gc
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -52,6 +52,13 @@ class Program(NamedTuple):
     finish: Callable[[], Reply]
 
 
+class _Longest(NamedTuple):
+    """How many samples the largest of some clients has."""
+
+    parts: Sequence[Tensor]
+    samples: int
+
+
 def start_compiler() -> None:
     """Starts the compiler's processes early: it takes seconds, during which other work is done."""
     from torch._inductor import async_compile  # an import of seconds
@@ -62,12 +69,17 @@ def start_compiler() -> None:
 def compiled(block: int) -> MapClients:
     """Trains ``block`` clients at once; a shorter block is filled up with idle clients."""
     programs: dict[object, Program | None] = {}  # None: the compiler refused
+    longest = _Longest([], 0)
 
     def map_clients(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
+        nonlocal longest
         rest = iter(jobs)
+        if longest.parts is not learner.data.parts:  # once: to look at a thousand parts takes half a millisecond
+            longest = _Longest(learner.data.parts, max(map(len, learner.data.parts)))
+        steps = learner.training.epochs * -(-longest.samples // learner.training.samples)
         while some := list(itertools.islice(rest, block)):
             idle = some[0]._replace(plan=some[0].plan._replace(real=torch.zeros_like(some[0].plan.real)))
-            inputs = stack(some + [idle] * (block - len(some)), steps=_most_steps(learner))
+            inputs = stack(some + [idle] * (block - len(some)), steps=steps)
             # what distinguishes the steps of rounds and phases
             sets = (learner.trained, learner.travelling, learner.statistics)
             kind = (*sets, learner.algorithm, learner.training, learner.align, learner.head, bool(inputs.told))
@@ -100,11 +112,6 @@ def _collector_paused() -> Iterator[None]:
         if enabled:
             gc.enable()
             gc.collect()
-
-
-def _most_steps(learner: Learner) -> int:
-    largest = max(len(part) for part in learner.data.parts)
-    return learner.training.epochs * -(-largest // learner.training.samples)
 
 
 class _NotCompiled(Exception):
