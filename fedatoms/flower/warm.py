@@ -71,11 +71,11 @@ def task_of(listener: socket.socket, parent: int) -> list[str] | None:
     while os.getppid() == parent:
         _reap()
         try:
-            heard, _ = listener.accept()
+            caller, _ = listener.accept()
         except TimeoutError:
             continue
-        with heard:
-            if (words := _forked(heard)) is not None:
+        with caller:
+            if (words := _forked(caller)) is not None:
                 listener.close()
                 return words
     return None
@@ -111,11 +111,11 @@ def _handle(handlers: Mapping[signal.Signals, signal.Handlers]) -> None:
         signal.signal(number, handler)
 
 
-def _forked(heard: socket.socket) -> list[str] | None:
+def _forked(caller: socket.socket) -> list[str] | None:
     """Forks a process that writes where the stand-in writes; returns the stand-in's words in it, else None."""
-    heard.settimeout(HEARING)
+    caller.settimeout(HEARING)
     try:
-        said, outputs, _, _ = socket.recv_fds(heard, LONGEST, 2)
+        said, outputs, _, _ = socket.recv_fds(caller, LONGEST, 2)
         words = [str(word) for word in json.loads(said)]
         child = os.fork()
     except (OSError, TypeError, ValueError):  # without an answer the stand-in helps itself
@@ -126,7 +126,7 @@ def _forked(heard: socket.socket) -> list[str] | None:
         os.close(output)
     if child:
         with contextlib.suppress(OSError):
-            heard.sendall(b".")
+            caller.sendall(b".")
         return None
     _draw_anew()
     return words

@@ -206,9 +206,10 @@ def test_the_first_screen_says_how_to_run_the_best_again_and_with_which_seeds_to
         in top
     )
     assert (
-        "<b>Inconclusive: 1 of 1</b>" in top and "More seeds decide: <code><span>--seeds 0,1,2,3</span></code>" in top
+        "<b>Inconclusive: 1 of 1</b>" in top
+        and "More seeds may decide, with <code><span>--seeds 0,1,2,3</span></code>" in top
     )
-    assert 'claims</b> that these runs can judge: <a href="#verdict-inconclusive">1 inconclusive</a>.' in top
+    assert 'claims</b> that the runs of this page can judge: <a href="#verdict-inconclusive">1 inconclusive</a>.' in top
 
 
 def test_the_first_screen_names_the_claims_of_the_paper_that_fail() -> None:

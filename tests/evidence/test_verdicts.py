@@ -47,9 +47,11 @@ def test_partly_is_the_rest_and_some_part_supports_it(states: list[State]) -> No
 
 
 @given(st.sampled_from(get_args(State)), STATES)
-def test_one_number_decides_unless_a_part_contradicts_what_it_supports(whole: State, states: list[State]) -> None:
-    partly = whole == "supported" and "contradicted" in states
-    assert of_whole(whole, states) == ("partly" if partly else whole)
+def test_one_number_decides_but_what_it_supports_some_part_must_and_none_contradict(
+    whole: State, states: list[State]
+) -> None:
+    less = "partly" if "contradicted" in states else whole if "supported" in states else "inconclusive"
+    assert of_whole(whole, states) == (less if whole == "supported" else whole)
 
 
 @given(STATES)

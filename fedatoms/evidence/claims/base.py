@@ -93,12 +93,16 @@ def of_parts(states: Sequence[State]) -> Verdict:
 
 
 def of_whole(whole: State, states: Sequence[State]) -> Verdict:
-    """Judges a claim about one number: that decides, but it is partly so if one of its parts contradicts it.
+    """Judges a claim about one number: that decides, but one of its parts must support it, and none contradict it.
 
     >>> of_whole("supported", ["inconclusive", "supported"]), of_whole("supported", ["supported", "contradicted"])
     ('supported', 'partly')
+    >>> of_whole("supported", ["inconclusive", "inconclusive"])  # their mean takes them as independent
+    'inconclusive'
     """
-    return "partly" if whole == "supported" and "contradicted" in states else whole
+    if whole == "supported" and "contradicted" in states:
+        return "partly"
+    return "inconclusive" if whole == "supported" and "supported" not in states else whole
 
 
 def counted(supports: bool) -> State:

@@ -76,10 +76,9 @@ def elsewhere(groups: Sequence[Group], ours: Ours, pooled: Pooled | None = None)
     quick = [is_quick(mine.experiment) for mine, _ in found]
     lines = [_other(*each) for each in zip(names, gains, quick, strict=True)]
     text = "The decomposition adds to the accuracy in our other runs (mean gain over pairs that differ in it alone)."
-    rule = "The mean gain is above 0. A line: the gain of one pair is. Runs that are scored on held-out images, by "
-    rule += (
-        "which settings are chosen, and quick stand-ins are left out; a few rounds on digits decide nothing. A line "
-    )
+    rule = "The mean gain is above 0. A line supports it if its pair's gain is, too. Runs that are scored on held-out "
+    rule += "images, by which settings are chosen, and quick stand-ins are left out; a few rounds on digits decide "
+    rule += "nothing. A line "
     rule += f"names only what differs from most of our runs.{f' All on {where}.' if where else ''}"
     if not lines:
         return judge(text, rule, lines, (None, None))

@@ -41,7 +41,7 @@ def whole_gain(ours: Ours, pooled: Pooled | None = None) -> Claim:
     text = "The decomposition adds to the accuracy of the global model (Table 1, mean gain over its pairs)."
     rule = "Our mean gain is above the paper's"
     rule += f", over the same {len(lines)} of its {len(pairs())} pairs" if lines else ""
-    rule += ". A line: the gain of one pair is above the paper's."
+    rule += ". A line supports it if its pair's gain is above the paper's."
     both = [common_runs(*pair, ours) for pair, _ in found]
     rule += conditions([(atoms.experiment, atoms.seeds) for _, atoms in both])
     if not lines:

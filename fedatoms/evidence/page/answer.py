@@ -177,12 +177,13 @@ def _cost(best: Entry, found: Versus | None, place: Standings) -> str:
     """Says what a run of the best takes and, if another is the baseline, what both take to the baseline's score."""
     both = (found.mine, found.base) if found else (None, None)
     reached = f"; {_to_target(both[0], both[1], found, place)}" if found and both[0] and both[1] else ""
-    return f"**Cost:** {_whole(best)}{reached}."
+    other = f" (one of {place.base.name}: {_taken(place.base.group)})" if found else ""
+    return f"**Cost:** {_whole(best)}{other}{reached}."
 
 
 def _to_target(mine: Reached, theirs: Reached, found: Versus, place: Standings) -> str:
     base = place.base
-    target = f"the {place.metric.write(statistics.fmean(base.scores[found.model].values()))} of {base.name}"
+    target = f"{base.name}'s {place.metric.write(statistics.fmean(base.scores[found.model].values()))}"
     if mine.never:
         return f"in {mine.never} of {counted(mine.seeds, 'seed')} it does not reach {target}"
     itself = "" if theirs.never else f", {base.name} itself {_spent(theirs)}"
@@ -194,9 +195,13 @@ def _whole(best: Entry) -> str:
     group = best.group
     machines = {str(run.result.provenance.get("device") or "") for run in group.runs}
     where = f" on {machines.pop()}" if len(machines) == 1 and "" not in machines else ""
-    time = "" if group.seconds is None else f" and takes **{duration(group.seconds)}**{where}"
     rounds = counted(group.experiment.rounds, "round")
-    return f"a run of {rounds} sends **{amount(group.up + group.down)}** both ways{time}"
+    return f"a run of {rounds} takes {_taken(group, ' both ways')}{where if group.seconds else ''}"
+
+
+def _taken(group: Group, how: str = "") -> str:
+    time = "" if group.seconds is None else f" and **{duration(group.seconds)}**"
+    return f"**{amount(group.up + group.down)}**{how}{time}"
 
 
 def _spent(one: Reached) -> str:
@@ -236,7 +241,7 @@ def _open(places: Sequence[Standings]) -> str:
     seeds = f"; {alone} rest on one seed" if alone else ""
     said = f"**Inconclusive: {left} of {len(gains)}** comparisons with a baseline{seeds}."
     most = max(len(each.group.seeds) for each, _ in pairs)
-    return f"{said} More seeds decide: `--seeds {','.join(map(str, range(max(3, 2 * most))))}`."
+    return f"{said} More seeds may decide, with `--seeds {','.join(map(str, range(max(3, 2 * most))))}`."
 
 
 def _rest(found: Found) -> str:

@@ -20,7 +20,7 @@ from fedatoms.evidence.page.packing import as_script, letters, packed
 from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.page.verdict_cards import claim_cards, overview
 from fedatoms.evidence.results.cells import match
-from fedatoms.evidence.results.finding import Found, find
+from fedatoms.evidence.results.finding import PUBLISHED, Found, find
 from fedatoms.evidence.results.groups import Group, group
 from fedatoms.evidence.results.pairs import known_spreads
 from fedatoms.evidence.results.run_figures import RunFigure
@@ -81,6 +81,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
     places, of_runs, judged = all_standings(groups), from_runs(groups), claims(found)
     splits, left_out = figures.splits(found.runs, data_dir)
     accuracies = [each for each in groups if each.metric.is_accuracy]
+    mixed = len({each.published for each in groups}) > 1
     return Template(asset("page.html")).substitute(
         style="\n".join([*map(asset, STYLES), *(labels(*each) for each in STACKED)]),
         script="\n".join(map(asset, SCRIPTS)),
@@ -88,9 +89,9 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         data=as_script(_data(groups, places, splits)),
         numbers=packed(_numbers(found, groups, places, of_runs)),
         csv=escape(quote(csv)),
-        answer=answer.sentences(found, groups, places, overview(judged)),
+        answer=answer.sentences(found, groups, places, overview(judged, PUBLISHED if mixed else "")),
         best=best.best_tables(places),
-        whose="your" if len({each.published for each in groups}) > 1 else "these",
+        whose="your" if mixed else "these",
         versus=compare.versus_table(places, beside) if places else "",
         pairs=compare.pairs_table(groups),
         unfinished=sections.unfinished(found),

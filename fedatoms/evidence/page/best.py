@@ -21,7 +21,7 @@ NAMES = ("best", "best-published")
 CAPTION = (
     "The best method of each setting, and its gain over the usual baseline with a 95 % interval. Traffic (both ways) "
     "and time: to reach the baseline's score, in brackets the baseline's own; or of the whole run, where said; time "
-    "as on the machine of each run"
+    "as on the machine of each run. To train anew where results lie already, add --out and another folder"
 )
 
 

@@ -59,8 +59,8 @@ def claim_cards(claims: Sequence[Claim]) -> str:
     return shown + (folded if rest else "")
 
 
-def overview(claims: Sequence[Claim]) -> str:
-    """Says how the claims stand, with links to them; those that are contradicted are named.
+def overview(claims: Sequence[Claim], whose: str = "") -> str:
+    """Says how the claims stand, and by whose runs beside the reader's, with links; the contradicted ones are named.
 
     >>> overview([])
     ''
@@ -71,14 +71,19 @@ def overview(claims: Sequence[Claim]) -> str:
     named = [f'<a href="#{slug(claim)}">{escape(claim.text.rstrip("."))}</a>' for claim in failed[:NAMED]]
     rest = f'; and <a href="#verdict-contradicted">{len(failed) - NAMED} more</a>' if len(failed) > NAMED else ""
     more = f" <b>Contradicted:</b> {'; '.join(named)}{rest}." if named else f" None is contradicted.{_unjudged(claims)}"
-    return f"<b>The paper's claims</b> that these runs can judge: {', '.join(parts)}.{more}" if parts else ""
+    judged = f"<b>The paper's claims</b> that the runs of this page can judge{_also(whose)}: {', '.join(parts)}.{more}"
+    return judged if parts else ""
+
+
+def _also(whose: str) -> str:
+    return f", yours and those of {whose}" if whose else ""
 
 
 def _unjudged(claims: Sequence[Claim]) -> str:
     """Says what would judge the claims that these runs leave open."""
     rest = sum(claim.verdict == "not run" for claim in claims)
     others = f"{rest} others need" if rest > 1 else "The other one needs"
-    return f" {others} runs that are not here: <code>{typed(A_TABLE)}</code>." if rest else ""
+    return f" {others} runs that are not here, such as those of <code>{typed(A_TABLE)}</code>." if rest else ""
 
 
 def slug(claim: Claim) -> str:
