@@ -72,7 +72,7 @@ def measured(page: Path, times: int) -> list[dict[str, float]]:
 
 
 def measured_within(page: Path, times: int, limit: float) -> list[dict[str, float]]:
-    """Does so in a process of its own: a browser without processor time draws no frame, and nothing else ends it."""
+    """Does so in a process of its own, which is ended after ``limit`` seconds, whatever it waits for."""
     words = [sys.executable, __file__, str(page), "--times", str(times), "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as child:
         try:
@@ -83,8 +83,11 @@ def measured_within(page: Path, times: int, limit: float) -> list[dict[str, floa
                 f"{page}: not done after {limit:g} s at load {os.getloadavg()[0]:.1f}. Measure where less runs, or "
                 "raise --limit."
             ) from None
+        except BaseException:  # an interruption, which a session of its own does not hear of
+            os.killpg(child.pid, signal.SIGKILL)
+            raise
     if child.returncode:
-        lines = why.decode().strip().splitlines()
+        lines = why.decode().strip().splitlines() or [f"its process ended with status {child.returncode}"]
         raise SystemExit(f"{page}: {next((line for line in reversed(lines) if 'Error' in line), lines[-1])}")
     return list(json.loads(said))
 

@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import zlib
+from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,16 @@ class Stored(NamedTuple):
 
     path: Path
     checksum: int
+
+
+def digest_of_code(package: str) -> str:
+    """Returns a digest of the code in a package's folder.
+
+    >>> len(digest_of_code("fedatoms.core"))
+    64
+    """
+    code = {path.name: path.read_bytes() for path in resources.files(package).iterdir() if path.name.endswith(".py")}
+    return hashlib.sha256(b"".join(code[name] for name in sorted(code))).hexdigest()
 
 
 def write_file(path: Path, tree: Params) -> Stored:

@@ -41,7 +41,7 @@ def parse(text: bytes | str, where: str, *, older: bool = False) -> object:
 
 
 def _parse_slowly(text: bytes | str, where: str, *, older: bool) -> object:
-    """Reads what only json takes, such as whole numbers of any length, or says what is wrong with it."""
+    """Reads what only json takes, such as half characters or another encoding, or says what is wrong with it."""
     try:
         return json.loads(text, parse_constant=_none if older else _refuse, parse_float=_finite)
     except _NotANumber as error:
@@ -86,7 +86,11 @@ def unsealed(
 ) -> dict[str, object]:
     """Returns a record without its seal, which must match; a record of an older version has none."""
     content = {name: value for name, value in values.items() if name != SEAL}
-    if SEAL in values and values[SEAL] != _checksum(content, previous):
+    try:
+        changed = SEAL in values and values[SEAL] != _checksum(content, previous)
+    except RecursionError:
+        raise ValueError(f"{where} is nested too deeply") from None
+    if changed:
         raise ValueError(f"{where} does not match its checksum: it was changed")
     if SEAL not in values and (must_be_sealed or content.get(FORMAT) == 2):
         raise ValueError(f"{where} has lost its checksum: it was changed")

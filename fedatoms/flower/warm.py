@@ -17,6 +17,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -43,13 +45,13 @@ def supernode(words: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="fedatoms-"))  # for its owner only
     try:
         listener = listen(folder / PLACE)
-    except OSError:
-        folder.rmdir()
+        _write_stand_in(folder / CLIENT, folder / PLACE, client)
+        number = listener.fileno()
+        child = [sys.executable, "-P", "-m", __name__, str(folder), str(os.getpid()), str(number)]
+        subprocess.Popen(child, stdin=subprocess.DEVNULL, env=environment(), pass_fds=[number])
+    except BaseException:
+        shutil.rmtree(folder)
         raise
-    _write_stand_in(folder / CLIENT, folder / PLACE, client)
-    number = listener.fileno()
-    child = [sys.executable, "-P", "-m", __name__, str(folder), str(os.getpid()), str(number)]
-    subprocess.Popen(child, stdin=subprocess.DEVNULL, env=environment(), pass_fds=[number])
     os.execve(node, [node, *words], {**os.environ, "PATH": os.pathsep.join([str(folder), _path()])})
 
 
@@ -91,10 +93,14 @@ def _fork_until(parent: int, listener: socket.socket, folder: Path) -> None:
             if os.getppid() == parent:  # else it has refused its words
                 importlib.import_module(name)
         words = task_of(listener, parent)
-    finally:
-        if words is None:
-            shutil.rmtree(folder)  # if something failed, Flower starts its own from now on
-    if words is not None:
+    except Exception:
+        traceback.print_exc()
+        listener.close()  # Flower starts its own from now on
+        while os.getppid() == parent:  # whose PATH begins with the folder: nobody else may make it anew
+            time.sleep(PAUSE)
+    if words is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
         _handle(usual)
         sys.argv = [CLIENT, *words]
         with eagerly(OF_CLIENT):
@@ -114,22 +120,32 @@ def _handle(handlers: Mapping[signal.Signals, signal.Handlers]) -> None:
 def _forked(caller: socket.socket) -> list[str] | None:
     """Forks a process that writes where the stand-in writes; returns the stand-in's words in it, else None."""
     caller.settimeout(HEARING)
+    outputs: list[int] = []
     try:
         said, outputs, _, _ = socket.recv_fds(caller, LONGEST, 2)
         words = [str(word) for word in json.loads(said)]
         child = os.fork()
     except (OSError, TypeError, ValueError):  # without an answer the stand-in helps itself
+        _close(outputs)
         return None
-    for number, output in enumerate(outputs, start=1):
-        if not child:
-            os.dup2(output, number)
-        os.close(output)
     if child:
+        _close(outputs)
         with contextlib.suppress(OSError):
             caller.sendall(b".")
         return None
-    _draw_anew()
+    try:
+        for number, output in enumerate(outputs, start=1):
+            os.dup2(output, number)
+        _close(outputs)
+        _draw_anew()
+    except BaseException:
+        os._exit(1)  # what the other process does at an error is not for its fork
     return words
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for each in descriptors:
+        os.close(each)
 
 
 def _draw_anew() -> None:

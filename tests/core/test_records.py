@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedatoms.core.records import fit, parse
+from fedatoms.core.records import fit, parse, unsealed
 
 
 class Named(TypedDict):
@@ -22,6 +22,14 @@ def test_half_a_character_is_named_with_its_place(raw: object) -> None:
     with pytest.raises(ValueError, match=r"^a\.json, line 3 holds a half character") as found:
         fit(raw, Named, "a.json, line 3")
     assert not isinstance(found.value, UnicodeError)
+
+
+def test_a_record_that_is_too_deep_for_its_checksum_is_refused_in_a_line() -> None:
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(ValueError, match=r"^a\.json is nested too deeply$"):
+        unsealed({"deep": deep, "seal": 1}, "a.json")
 
 
 ATOMS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

@@ -1,14 +1,18 @@
 """Compiled steps are kept for the next start of the same code."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
+from support import ROOT
 from torch import Tensor
 from torch._dynamo.utils import counters
 
+from fedatoms.core.files import digest_of_code
+from fedatoms.engine import gpu
 from fedatoms.engine.execution import cuda_graph
-from fedatoms.engine.gpu import conv_ops, rewrite
+from fedatoms.engine.gpu import rewrite
 
 
 def compiled_twice(monkeypatch: pytest.MonkeyPatch, code: str) -> tuple[int, int]:
@@ -38,5 +42,7 @@ def test_a_compiled_step_is_kept_for_the_next_start_of_the_same_code(
     assert compiled_twice(monkeypatch, code) == (hits, 2 - hits)
 
 
-def test_the_code_of_all_operators_is_a_part_of_the_key() -> None:
-    assert conv_ops.__file__ in {str(path) for path in cuda_graph._files_of_kernels()}
+def test_operators_are_defined_only_where_their_code_is_a_part_of_the_key() -> None:
+    defined = [path for path in (ROOT / "fedatoms").rglob("*.py") if "library.custom_op" in path.read_text()]
+    assert defined and {path.parent for path in defined} == {Path(gpu.__file__).parent}
+    assert digest_of_code("fedatoms.engine.gpu") != digest_of_code("fedatoms.engine.execution")

@@ -57,7 +57,7 @@ def test_the_first_sentences_are_about_the_readers_own_runs(both: tuple[Path, Pa
     assert "Gain over fedavg: +4.12" in said and "Inconclusive: 0" not in said
     assert "a run of 3 rounds takes 99 MB both ways and 1.5 s on a machine (one of fedavg: 99 MB and 1.5 s)" in said
     assert "fedatoms compare fedavg-atoms --rounds 3 --seeds 0,1 --out again" in said and "cifar" not in said
-    assert f"Best in each of 1 settings of {PUBLISHED}" in words_of(top)
+    assert f"Best in the one setting of {PUBLISHED}" in words_of(top)
 
 
 def test_a_page_of_the_projects_runs_alone_speaks_of_these_runs(both: tuple[Path, Path]) -> None:

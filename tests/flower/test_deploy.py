@@ -229,7 +229,7 @@ def test_a_node_is_started_again_when_its_handshake_failed_and_only_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, why: str, starts: int
 ) -> None:
     command = [sys.executable, "-c", NODE, str(failures), why]
-    monkeypatch.setattr("fedatoms.flower.deploy.node_command", lambda *_: command)
+    monkeypatch.setattr("fedatoms.flower.deploy.node_command", lambda *_, **__: command)
     deployment = Deployment(tmp_path / "deployment", [{}], tls=False, env={})
     try:
         with pytest.raises(DeploymentError, match=why) if failures != 2 else nullcontext():

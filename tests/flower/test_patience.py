@@ -1,4 +1,4 @@
-"""Parts of a message that are not there yet are asked for again at once, by server and nodes, and as long as before."""
+"""Parts of a message that are not there yet are asked for again at once, and for two hours at most."""
 
 import importlib
 import inspect
@@ -65,13 +65,13 @@ def test_what_is_on_its_way_is_asked_for_again_without_flowers_seconds(
 
 
 @pytest.mark.parametrize("place", [OF_SERVER, OF_CLIENT])
-def test_it_is_asked_for_as_long_as_before(place: tuple[str, str]) -> None:
+def test_time_alone_is_the_limit_and_it_is_flowers_own(place: tuple[str, str]) -> None:
     function = getattr(importlib.import_module(place[0]), place[1])
     usual = {name: each.default for name, each in inspect.signature(function).parameters.items()}
     assert EAGER.keys() <= usual.keys() and usual["max_time"] == PULL_MAX_TIME
-    assert EAGER["max_tries_per_object"] is None and "max_time" not in EAGER
+    assert EAGER["max_tries_per_object"] is None and "max_time" not in EAGER and PULL_MAX_TIME == 7200
 
 
-def test_a_flower_without_such_a_function_is_left_as_it_is() -> None:
-    with eagerly(("time", "there_is_none")):
+def test_a_flower_without_such_a_function_or_module_is_left_as_it_is() -> None:
+    with eagerly(("time", "there_is_none"), ("there_is_none", "either")):
         assert not hasattr(time, "there_is_none")

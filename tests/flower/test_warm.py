@@ -36,6 +36,14 @@ if words == ["draw"]:
 elif words is not None:
     print("forked", *words, flush=True)
 """
+FAILING = """
+import os, sys
+from pathlib import Path
+from fedatoms.flower import warm
+
+warm.IMPORTED = ("there_is_no_such_module",)
+warm._fork_until(os.getppid(), warm.listen(Path(sys.argv[1]) / warm.PLACE), Path(sys.argv[1]))
+"""
 START = """
 import sys
 from fedatoms.flower import warm
@@ -128,6 +136,35 @@ def test_words_that_are_none_end_nothing(tmp_path: Path) -> None:
         assert run_stand_in(tmp_path / "fork", own, "on") == "forked on\n"
 
 
+def test_words_that_are_none_leave_no_file_open(tmp_path: Path) -> None:
+    with forking(tmp_path / "fork") as forker:
+        opened = [_sent_nonsense(tmp_path / "fork", forker.pid) for _ in range(5)]
+    assert len({*opened}) == 1
+
+
+def _sent_nonsense(place: Path, forker: int) -> int:
+    """Sends two files with words that are none; returns how many files the forker then has open."""
+    with socket.socket(socket.AF_UNIX) as to:
+        to.connect(str(place))
+        socket.send_fds(to, [b"{"], [1, 2])
+        assert to.recv(1) == b""
+    return len(os.listdir(f"/proc/{forker}/fd"))
+
+
+def test_a_forker_that_fails_keeps_its_folder_which_is_first_in_the_nodes_path(tmp_path: Path) -> None:
+    """Otherwise anybody on the machine could make it anew, with a program that the node would run."""
+    own = script(tmp_path / "own", '#!/bin/sh\necho "own $*"\n')
+    command = [sys.executable, "-c", FAILING, str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as forker:
+        try:
+            assert forker.stderr is not None and any("ModuleNotFoundError" in line for line in iter(forker.stderr))
+            assert run_stand_in(tmp_path / warm.PLACE, own, "--insecure") == "own --insecure\n"
+            time.sleep(2 * warm.PAUSE)
+            assert forker.poll() is None and (tmp_path / warm.PLACE).exists()
+        finally:
+            forker.kill()
+
+
 def test_a_node_is_flowers_with_its_words_and_status_and_leaves_nothing_behind(tmp_path: Path) -> None:
     lines = node_lines(tmp_path, 'echo "words $*"\necho "client $(command -v flwr-clientapp)"', "--port", "a=1 b=2")
     said = dict(line.split(" ", 1) for line in lines)
@@ -159,7 +196,8 @@ def test_a_folder_whose_path_is_too_long_for_a_socket_is_named_and_not_left(
 
 
 @pytest.mark.slow
-def test_what_is_imported_before_a_fork_starts_no_thread_and_no_device() -> None:
+def test_what_is_imported_before_a_fork_starts_no_thread_of_python_and_no_device() -> None:
+    """Native ones of a library for matrices may be there; such libraries see to forks themselves."""
     code = """
 import importlib, threading
 from fedatoms.flower.warm import IMPORTED

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
-from hashlib import sha256
-from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar, cast
 
 import torch
@@ -17,6 +15,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
+from fedatoms.core.files import digest_of_code
 from fedatoms.engine import gpu
 from fedatoms.engine.client_round import Carry, Job, Learner, Reply
 from fedatoms.engine.execution.block_round import begin_block, block_step, finish_block
@@ -210,11 +209,7 @@ def _kept_for_the_next_start() -> Iterator[None]:
 @cache
 def _code_of_kernels() -> str:
     """Returns a digest of the code of our operators, whose shapes are in what Inductor keeps, but not in its key."""
-    return sha256(b"".join(path.read_bytes() for path in _files_of_kernels())).hexdigest()
-
-
-def _files_of_kernels() -> list[Path]:
-    return sorted(Path(gpu.__file__).parent.glob("*.py"))
+    return digest_of_code(gpu.__name__)
 
 
 def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:

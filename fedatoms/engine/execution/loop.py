@@ -14,8 +14,8 @@ MapClients = Callable[[Learner, Server, Iterable[Job]], Iterator[Reply]]  # the 
 def one_by_one(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
     """Trains client after client; each reply is a block of one."""
     devices = [learner.data.y.device] if learner.data.y.is_cuda else []
-    # Without a GPU torch.manual_seed writes down the stack for each client, in case one is used later.
-    seed = torch.manual_seed if devices else torch.default_generator.manual_seed
+    # On a CPU torch.manual_seed writes down the stack for each client, in case a GPU is used later.
+    seed = torch.default_generator.manual_seed if learner.data.y.device.type == "cpu" else torch.manual_seed
     for job in jobs:
         # A model may draw from the global stream (F.dropout): make that a function of client and round too.
         with torch.random.fork_rng(devices):

@@ -34,7 +34,8 @@ def best_tables(places: Sequence[Standings]) -> str:
     own, rest = of_the_reader(places), of_the_project(places)
     whose = "your " if rest else ""
     mine = f"<h2>Best in each of {whose}{len(own)} settings</h2>{_table(NAMES[0], own)}" if len(own) > 1 else ""
-    head = f"<summary><h2>Best in each of {len(rest)} settings of {PUBLISHED}</h2></summary>"
+    which = f"each of {len(rest)} settings" if len(rest) > 1 else "the one setting"
+    head = f"<summary><h2>Best in {which} of {PUBLISHED}</h2></summary>"
     return mine + (f"<details>{head}{_table(NAMES[1], rest)}</details>" if rest else "")
 
 
