@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.jobs import obey
+from support.signals import interruptible
 
 from fedatoms.cli import main
 from fedatoms.core.run_files import checkpoints
@@ -58,7 +59,8 @@ def going(words: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[str
     """Types a command in a terminal of its own, and waits until both of its runs have some rounds."""
     command = [sys.executable, "-m", "fedatoms", *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, cwd=folder, text=True, start_new_session=True, **pipes)
+    with interruptible():  # what it is as it starts, the command is, too
+        process = subprocess.Popen(command, cwd=folder, text=True, start_new_session=True, **pipes)
     try:
         until(lambda: len([*folder.glob("runs/*/checkpoint/*.json")]) >= 4, process)
         until(lambda: all(map(checkpoints, folder.glob("runs/*"))), process)
