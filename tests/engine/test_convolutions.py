@@ -315,21 +315,21 @@ def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...], kind
     weights, bias = random(clients, filters, kernel, kernel, channels).to(kind), random(clients, filters).float()
     x = x.permute(0, 1, 4, 2, 3).contiguous().permute(0, 1, 3, 4, 2)  # as a model hands it over outside of vmap
     for (above, left), stride in (((0, 0), 1), ((kernel - 1, kernel // 2), 1), ((0, kernel // 2), 2)):
-        y = triton_conv.convolve(x, weights, scale, (above, left), stride, False)
+        y = triton_conv.convolve(x, weights, scale, above, left, stride, False)
         assert torch.allclose(y, convolve(x, weights, scale, above, left, stride, False), atol=2e-3)
         back = weights.transpose(1, 4)
-        y = triton_conv.convolve(x, back, scale, (above, left), stride, True)
+        y = triton_conv.convolve(x, back, scale, above, left, stride, True)
         assert torch.allclose(y, convolve(x, back, scale, above, left, stride, True), atol=2e-3)
     for stride in (1, 2):
         slopes, sizes = convolve(x, weights, scale, 0, 0, stride, False).to(kind), (kernel, kernel)
-        found = triton_conv.correlate(x, slopes, None, scale, sizes, stride)
+        found = triton_conv.correlate(x, slopes, None, scale, *sizes, stride)
         expected = correlate(x, slopes, None, scale, *sizes, stride).float()
         assert torch.allclose(found.sum(1), expected.sum(1), rtol=1e-3, atol=2e-3)
     pooled, which, half = triton_conv.convolve_pool(x, weights, bias, scale, scale)
     expected, chosen, small = convolve_pool(x, weights, bias, scale, scale)
     assert torch.allclose(pooled, expected, atol=2e-3) and torch.equal(which, chosen)
     assert half.shape == small.shape and torch.allclose(half, small, rtol=2e-3, atol=1e-2)
-    found = triton_conv.correlate(x, pooled.to(kind), which, scale, (kernel, kernel), 1)
+    found = triton_conv.correlate(x, pooled.to(kind), which, scale, kernel, kernel, 1)
     expected = correlate(x, pooled.to(kind), which, scale, kernel, kernel, 1)
     assert torch.allclose(found.sum(1), expected.sum(1), rtol=1e-3, atol=2e-3)
 

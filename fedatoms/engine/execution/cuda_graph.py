@@ -4,7 +4,6 @@ import gc
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import NamedTuple, Protocol, TypeVar, cast
@@ -21,6 +20,7 @@ from fedatoms.engine.client_round import Carry, Job, Learner, Reply
 from fedatoms.engine.execution.block_round import begin_block, block_step, finish_block
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, why
+from fedatoms.engine.gpu.precompile import compile_elsewhere
 from fedatoms.engine.gpu.rewrite import BatchedKernels, kernel_is_missing, traced
 
 T = TypeVar("T")
@@ -62,7 +62,12 @@ def start_compiler() -> None:
     """Starts the compiler's processes early: it takes seconds, during which other work is done."""
     from torch._inductor import async_compile  # an import of seconds
 
-    getattr(async_compile, "maybe_warm_pool", lambda: None)()  # older ones start as they are imported
+    getattr(async_compile, "maybe_warm_pool", _nothing)()  # older ones start as they are imported
+    getattr(async_compile.AsyncCompile, "wakeup", _nothing)()  # which would wait for the first kernel
+
+
+def _nothing() -> None:
+    """Stands in for what an older torch has not."""
 
 
 def compiled(block: int) -> MapClients:
@@ -164,15 +169,15 @@ def _compiled_step(learner: Learner, buffers: Buffers) -> Callable[[Buffers], ob
 
 
 def _compile(graph: GraphModule, buffers: Buffers) -> Callable[[Buffers], object]:
-    """Compiles a step and runs it; the uncompiled step runs beside, so that Triton compiles our kernels meanwhile."""
-    with ThreadPoolExecutor(1) as beside:
-        beside.submit(graph.forward, _map(torch.clone, buffers))
-        try:
-            step = _inductor(graph, [buffers])
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            raise _NotCompiled(why(error)) from error
+    """Compiles a step and runs it; our kernels are compiled meanwhile, in other processes."""
+    if buffers.step.is_cuda:
+        compile_elsewhere(graph, buffers.step.device)
+    try:
+        step = _inductor(graph, [buffers])
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise _NotCompiled(why(error)) from error
     step(buffers)
     return step
 

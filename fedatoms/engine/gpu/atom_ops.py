@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from fedatoms.engine.gpu.conv_ops import Context, over_clients
+from fedatoms.engine.gpu.tiles import parts_of_filters
 
-PARTS = (32, 512)  # of a client's filters, at least and at most: the gradient of the atoms is summed over each part
-LONG = 64  # filters of a part, where neither is reached
 LARGEST = 64  # atoms, and entries of an atom: more do not fit into the shared memory of every GPU
 
 
@@ -33,7 +32,7 @@ def share(coefficients: Tensor, atoms: Tensor, gradients: Tensor) -> tuple[Tenso
     if atoms.is_cuda:
         from fedatoms.engine.gpu import triton_atoms
 
-        return triton_atoms.share(coefficients, atoms, gradients, _parts(coefficients))
+        return triton_atoms.share(coefficients, atoms, gradients)
     gradients = gradients.to(atoms.dtype)
     to_coefficients = torch.einsum("cohwi,cmhw->coim", gradients, atoms)
     return to_coefficients.contiguous(), torch.einsum("cohwi,coim->cmhw", gradients, coefficients)[:, None].contiguous()
@@ -64,10 +63,6 @@ class _Composed(torch.autograd.Function):
 composed: Callable[[Tensor, Tensor, torch.dtype], Tensor] = _Composed.apply
 
 
-def _parts(coefficients: Tensor) -> int:
-    return min(max(coefficients[0, ..., 0].numel() // LONG, PARTS[0]), PARTS[1])
-
-
 @compose.register_fake
 def _(coefficients: Tensor, atoms: Tensor, kind: torch.dtype) -> Tensor:
     clients, out, channels, _ = coefficients.shape
@@ -77,7 +72,7 @@ def _(coefficients: Tensor, atoms: Tensor, kind: torch.dtype) -> Tensor:
 @share.register_fake
 def _(coefficients: Tensor, atoms: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     clients, *one = atoms.shape
-    parts = _parts(coefficients) if atoms.is_cuda else 1
+    parts = parts_of_filters(coefficients) if atoms.is_cuda else 1
     return coefficients.new_empty(coefficients.shape), atoms.new_empty(clients, parts, *one)
 
 

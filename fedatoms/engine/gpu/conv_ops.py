@@ -33,7 +33,7 @@ def convolve(
     if x.is_cuda:
         from fedatoms.engine.gpu import triton_conv
 
-        return triton_conv.convolve(x, filters, scale, (above, left), stride, turned)
+        return triton_conv.convolve(x, filters, scale, above, left, stride, turned)
     pairs = zip(exact(x, scale), filters.transpose(1, 4).flip(2, 3) if turned else filters, strict=True)
     each = [F.conv2d(_first(a), _first(f).to(a.dtype), None, stride, (above, left)) for a, f in pairs]
     return torch.stack(each).permute(0, 1, 3, 4, 2).contiguous()
@@ -72,7 +72,7 @@ def correlate(
     if x.is_cuda:
         from fedatoms.engine.gpu import triton_conv
 
-        return triton_conv.correlate(x, dy, which, scale, (tall, wide), stride)
+        return triton_conv.correlate(x, dy, which, scale, tall, wide, stride)
     x = exact(x, scale)
     dy = dy.to(x.dtype)
     if which is not None:

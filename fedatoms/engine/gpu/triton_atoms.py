@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedatoms.engine.gpu.tiles import tile
+from fedatoms.engine.gpu.launches import launch
+from fedatoms.engine.gpu.tiles import parts_of_filters, tile
 
 _FILTERS = 64  # at once
 # Three tf32 products are as exact as one in float32, for which NVIDIA has no matrix units; AMD has.
@@ -22,25 +23,23 @@ def compose(coefficients: Tensor, atoms: Tensor, kind: torch.dtype) -> Tensor:
     clients, out, channels, _ = coefficients.shape
     filters = coefficients.new_empty(clients, out, *atoms.shape[2:], channels, dtype=kind)
     sizes, tiles = _composition(coefficients, atoms)
-    with torch.cuda.device_of(atoms):
-        _compose[(triton.cdiv(out * channels, _FILTERS), clients)](
-            coefficients, atoms, filters, *sizes, _FILTERS, *tiles[1:], _precision(kind)
-        )
+    grid = triton.cdiv(out * channels, _FILTERS), clients
+    launch(_compose, grid, coefficients, atoms, filters, *sizes, _FILTERS, *tiles[1:], _precision(kind))
     return filters
 
 
-def share(coefficients: Tensor, atoms: Tensor, gradients: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+def share(coefficients: Tensor, atoms: Tensor, gradients: Tensor, parts: int | None = None) -> tuple[Tensor, Tensor]:
     """Returns the gradients of coefficients and, as partial sums, of atoms, given the filters' (C, O, K, K, I)."""
     coefficients, atoms, gradients = coefficients.contiguous(), atoms.contiguous(), gradients.contiguous()
-    to_coefficients = torch.empty_like(coefficients)
+    to_coefficients, parts = torch.empty_like(coefficients), parts or parts_of_filters(coefficients)
     to_atoms = atoms.new_empty(len(atoms), parts, *atoms.shape[1:])
     sizes, tiles = _composition(coefficients, atoms)
     # loads of the next filters in advance would take registers, and so programs that wait in turns
-    with torch.cuda.device_of(atoms):
-        _share[(parts, len(atoms))](
-            coefficients, atoms, gradients, to_coefficients, to_atoms, *sizes, *tiles, _precision(gradients.dtype),
-            num_warps=2, num_stages=1,
-        )  # fmt: skip
+    launch(
+        _share, (parts, len(atoms)),
+        coefficients, atoms, gradients, to_coefficients, to_atoms, *sizes, *tiles, _precision(gradients.dtype),
+        num_warps=2, num_stages=1,
+    )  # fmt: skip
     return to_coefficients, to_atoms
 
 

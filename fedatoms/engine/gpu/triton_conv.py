@@ -12,27 +12,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedatoms.engine.gpu.launches import launch, shared_memory
 from fedatoms.engine.gpu.tiles import PATCH, PROGRAMS, out_tile, parts_of, tile
 
 DEAD = tl.constexpr(4)  # argmax code of a window with no positive value
 
 
 def convolve(
-    x: Tensor, filters: Tensor, scale: Tensor | None, padding: tuple[int, int], stride: int, turned: bool
+    x: Tensor, filters: Tensor, scale: Tensor | None, above: int, left: int, stride: int, turned: bool
 ) -> Tensor:
     """Convolves images (C, B, H, W, I) with filters (C, O, K, K, I), or backwards with (C, I, K, K, O)."""
     x, filters = x.contiguous(), filters.contiguous()
     clients, batch, height, width, channels = x.shape
     out, (tall, wide) = filters.shape[4 if turned else 1], filters.shape[2:4]
-    rows, columns = (height + 2 * padding[0] - tall) // stride + 1, (width + 2 * padding[1] - wide) // stride + 1
+    rows, columns = (height + 2 * above - tall) // stride + 1, (width + 2 * left - wide) // stride + 1
     y = x.new_empty(clients, batch, rows, columns, out, dtype=x.dtype if scale is None else torch.float32)
     pixels = y[0, ..., 0].numel()
     tile_p, tile_o, tile_k, warps, stages = _convolve_tiles(x, pixels, out)
-    sizes = (batch, pixels, x[0].numel(), rows, columns, height, width, channels, out, tall, wide, *padding, stride)
-    with torch.cuda.device_of(x):  # Triton launches on the current device
-        _convolve[(triton.cdiv(pixels, tile_p), triton.cdiv(out, tile_o), clients)](
-            x, filters, scale, y, *sizes, turned, tile_p, tile_o, tile_k, num_warps=warps, num_stages=stages
-        )
+    sizes = (batch, pixels, x[0].numel(), rows, columns, height, width, channels, out, tall, wide, above, left, stride)
+    launch(
+        _convolve, (triton.cdiv(pixels, tile_p), triton.cdiv(out, tile_o), clients),
+        x, filters, scale, y, *sizes, turned, tile_p, tile_o, tile_k, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
     return y
 
 
@@ -55,22 +56,21 @@ def convolve_pool(
     pixels = y[0, ..., 0].numel()
     tile_q, tile_o, tile_k, warps, stages = _pool_tiles(x, pixels, out)
     sizes = (pixels, x[0].numel(), rows, columns, height * width * channels, width * channels, channels)
-    with torch.cuda.device_of(x):
-        _convolve_pool[(triton.cdiv(pixels, tile_q), triton.cdiv(out, tile_o), clients)](
-            x, filters, bias, scale, unit, y, which, half, *sizes, out, tall * wide * channels, wide * channels,
-            tile_q, tile_o, tile_k, num_warps=warps, num_stages=stages,
-        )  # fmt: skip
+    launch(
+        _convolve_pool, (triton.cdiv(pixels, tile_q), triton.cdiv(out, tile_o), clients),
+        x, filters, bias, scale, unit, y, which, half, *sizes, out, tall * wide * channels, wide * channels,
+        tile_q, tile_o, tile_k, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
     return y, which, half
 
 
 def correlate(
-    x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, kernel: tuple[int, int], stride: int
+    x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, tall: int, wide: int, stride: int
 ) -> Tensor:
     """Returns the gradient of the filters, (C, P, O, K, K, I), as sums over P parts of the result's pixels."""
     x, dy, which = x.contiguous(), dy.contiguous(), None if which is None else which.contiguous()
     clients, _, height, width, channels = x.shape
-    (rows, columns, out), (tall, wide) = dy.shape[2:], kernel
-    pool = which is not None
+    (rows, columns, out), pool = dy.shape[2:], which is not None
     pixels, patch = dy[0, ..., 0].numel(), tall * wide * channels
     tile_k, tile_o, tile_p, warps, stages = _correlate_tiles(x, out, pool)
     parts = parts_of(x, dy, patch, pool=pool)
@@ -79,11 +79,11 @@ def correlate(
     whole = parts == 1 and scale is None  # then it is rounded here
     sums = x.new_empty(clients, parts, out, tall, wide, channels, dtype=x.dtype if whole else torch.float32)
     sizes = (share, pixels, x[0].numel(), rows, columns, height * width * channels, width * channels, channels)
-    with torch.cuda.device_of(x):
-        _correlate[(tiles, parts, clients)](
-            x, dy, which, scale, sums, *sizes, out, patch, wide * channels, stride, pool, tile_k, tile_o, tile_p,
-            num_warps=warps, num_stages=stages,
-        )  # fmt: skip
+    launch(
+        _correlate, (tiles, parts, clients),
+        x, dy, which, scale, sums, *sizes, out, patch, wide * channels, stride, pool, tile_k, tile_o, tile_p,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
     return sums
 
 
@@ -113,11 +113,9 @@ def _correlate_tiles(x: Tensor, out: int, pool: bool) -> tuple[int, int, int, in
 
 def _stages(x: Tensor, numbers: int, most: int) -> int:
     """Returns the pipeline depth: as many tiles as a GPU's shared memory holds."""
-    if not x.is_cuda:
+    if x.device.type == "cpu":
         return most
-    properties = torch.cuda.get_device_properties(x.device)
-    room = int(getattr(properties, "shared_memory_per_block_optin", 48 * 1024))  # AMD's have no such field
-    return max(min(room // (numbers * x.element_size()), most), 1)
+    return max(min(shared_memory(x.device) // (numbers * x.element_size()), most), 1)
 
 
 @triton.jit

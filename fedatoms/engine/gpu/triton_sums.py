@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedatoms.engine.gpu.launches import launch
+
 _NUMBERS = 1024  # at once
 
 
@@ -12,8 +14,8 @@ def add_weighted(total: Tensor, weights: Tensor, leaf: Tensor) -> Tensor:
     """Returns ``total`` plus the weighted sum of a leaf over its client axis, without a float64 copy of the leaf."""
     leaf, size = leaf.contiguous(), total.numel()
     new = torch.empty_like(total, memory_format=torch.contiguous_format)
-    with torch.cuda.device_of(leaf):  # Triton launches on the current device
-        _add_weighted[(triton.cdiv(size, _NUMBERS),)](total.contiguous(), weights, leaf, new, size, len(leaf), _NUMBERS)
+    grid = (triton.cdiv(size, _NUMBERS),)
+    launch(_add_weighted, grid, total.contiguous(), weights, leaf, new, size, len(leaf), _NUMBERS)
     return new
 
 

@@ -1,0 +1,73 @@
+"""Launches of Triton kernels, and how a process that has no GPU compiles them for one that has; needs Triton."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+
+Argument = Tensor | int | str | None
+
+
+class Kernel(Protocol):
+    """The part of a kernel of Triton's that is used here."""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]: ...
+    def warmup(self, *args: object, grid: tuple[int, ...], **options: int) -> object: ...
+
+
+def launch(kernel: Kernel, grid: tuple[int, ...], x: Tensor, *rest: Argument, **options: int) -> None:
+    """Launches a kernel on the device of its first argument; one for tensors without memory is compiled only."""
+    if x.is_meta:
+        kernel.warmup(*(each.dtype if isinstance(each, Tensor) else each for each in (x, *rest)), grid=grid, **options)
+        return
+    with torch.cuda.device_of(x):  # Triton launches on the current device
+        kernel[grid](x, *rest, **options)
+
+
+def shared_memory(device: torch.device) -> int:
+    """Returns the bytes of shared memory that a program may have."""
+    return int(triton.runtime.driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"])
+
+
+class Card(NamedTuple):
+    """A GPU that kernels are compiled for, by a process that does not use it: what Triton asks its driver."""
+
+    backend: str
+    arch: int | str
+    warp_size: int
+    shared: int  # bytes
+
+    def get_current_device(self) -> int:
+        """Returns a number for it, where it would be one of several."""
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        """Returns a number that nothing is launched on."""
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        """Returns what is compiled for."""
+        return GPUTarget(self.backend, self.arch, self.warp_size)
+
+    @property
+    def utils(self) -> "Card":
+        """What knows its properties."""
+        return self
+
+    def get_device_properties(self, device: int) -> Mapping[str, int]:
+        """Returns the one of its properties that tiles depend on."""
+        return {"max_shared_mem": self.shared}
+
+
+def this_card(device: torch.device) -> Card:
+    """Describes the GPU of this process."""
+    target = triton.runtime.driver.active.get_current_target()
+    return Card(target.backend, target.arch, target.warp_size, shared_memory(device))
+
+
+def compile_for(card: Card) -> None:
+    """Lets Triton compile for a GPU that this process does not use; Inductor's own kernels then set what they need."""
+    triton.runtime.driver.set_active(card)

@@ -1,0 +1,73 @@
+"""Compiles the kernels of a traced step in the compiler's processes, while this one compiles the rest of it."""
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+if TYPE_CHECKING:
+    from fedatoms.engine.gpu.launches import Card
+
+NAMESPACE = "fedatoms"
+MODULES = {"compose": "triton_atoms", "share": "triton_atoms"}  # by operator; all others are in triton_conv
+
+
+class Of(NamedTuple):
+    """A tensor's shape and type."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Call(NamedTuple):
+    """An operator's arguments: tensors by shape and type."""
+
+    operator: str
+    arguments: tuple[object, ...]
+
+
+def compile_elsewhere(graph: GraphModule, device: torch.device) -> int:
+    """Lets the compiler's processes fill Triton's cache with the kernels of a graph; returns how many it asks for.
+
+    Nobody waits for them: what is not there in time, the first step compiles by itself.
+    """
+    calls = set(calls_of(graph))
+    try:
+        from torch._inductor.async_compile import AsyncCompile
+
+        from fedatoms.engine.gpu.launches import this_card
+
+        pool, card = AsyncCompile.process_pool(), this_card(device)
+        for call in calls:
+            pool.submit(compile_call, call, card)
+    except Exception:  # one process only, no Triton, or another torch: the first step says so, if it matters
+        return 0
+    return len(calls)
+
+
+def calls_of(graph: GraphModule) -> Iterator[Call]:
+    """Yields the calls of our operators in a traced graph."""
+    for node in graph.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == NAMESPACE:
+            yield Call(node.target._opname, tuple(_outline(each) for each in node.args))
+
+
+def compile_call(call: Call, card: "Card") -> None:
+    """Compiles, for a GPU that this process does not use, the kernel that an operator launches."""
+    from fedatoms.engine.gpu.launches import compile_for
+
+    module = import_module(f"{__package__}.{MODULES.get(call.operator, 'triton_conv')}")
+    compile_for(card)
+    getattr(module, call.operator)(*map(_without_memory, call.arguments))
+
+
+def _outline(argument: object) -> object:
+    value = argument.meta["val"] if isinstance(argument, Node) else argument
+    return Of(tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
+
+
+def _without_memory(argument: object) -> object:
+    return torch.empty(argument.shape, dtype=argument.dtype, device="meta") if isinstance(argument, Of) else argument
