@@ -18,7 +18,8 @@ from fedatoms.engine.attacks import has_false_labels, with_false_labels
 from fedatoms.engine.client_round import Job, Learner
 from fedatoms.engine.exchange import check_covers
 from fedatoms.engine.execution.blocks import UNMEASURED, even_blocks, in_blocks, room
-from fedatoms.engine.execution.cuda_graph import compiled, start_compiler
+from fedatoms.engine.execution.cuda_graph import compiled
+from fedatoms.engine.execution.inductor import start_compiler
 from fedatoms.engine.execution.loop import MapClients, one_by_one
 from fedatoms.engine.execution.vmap import NotVectorisable, refusing, vectorised
 from fedatoms.engine.gpu.rewrite import BatchedKernels, traced

@@ -54,7 +54,7 @@ def test_every_optimiser_keeps_the_laws_with_accumulation(name: str, law: Callab
 
 
 def test_a_graphs_buffers_take_accumulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     sim = Simulation(small_net(norm=True), clients_of((1, 7, 12)), scaffold(), training=SMALL)
     runtime = prepare(sim)._replace(map_clients=cuda_graph.compiled(2))
     assert difference(play(sim, 2).server.params, play(runtime, 2).server.params) < 1e-10

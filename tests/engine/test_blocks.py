@@ -80,7 +80,7 @@ class Net(nn.Module):
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
 
 
 def simulation(model: nn.Module | None = None, **changes: object) -> Simulation:

@@ -258,7 +258,7 @@ def test_without_a_kernel_for_the_gpu_convolutions_stay(monkeypatch: pytest.Monk
     def fail(*each: Tensor) -> Tensor:
         raise ImportError("No module named 'triton'")
 
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     monkeypatch.setattr(rewrite, "convolution", fail)
     sim = Simulation(wide_net(), clients_of((3, 5)))
     with pytest.warns(UserWarning, match="convolutions go to cuDNN, which is slower: No module named 'triton'"):
@@ -269,7 +269,7 @@ def test_without_a_kernel_for_the_gpu_convolutions_stay(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("atoms", "fixed"), [(None, ""), (4, ""), (4, "atoms"), (4, "coefficients")])
 def test_a_round_of_products_is_a_round(atoms: int | None, fixed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the compiled map, without the compiler."""
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     net, clients = wide_net(), clients_of((3, 5, 4))
     sim = Simulation(net if atoms is None else decompose(net, atoms, init="orthonormal"), clients)
     sim = hold_fixed(sim, [fixed]) if fixed else sim
@@ -283,7 +283,7 @@ def test_a_round_of_products_is_a_round(atoms: int | None, fixed: str, monkeypat
 
 def test_a_layer_that_stays_is_vectorised_with_filters_of_atoms(monkeypatch: pytest.MonkeyPatch) -> None:
     """With filters in an order of ours, its result could not be viewed."""
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
 
     class Viewed(nn.Module):
         def __init__(self) -> None:

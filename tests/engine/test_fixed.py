@@ -100,7 +100,7 @@ def test_vectorised_equals_one_by_one(name: str, exchange: str, fixed: str) -> N
 )
 def test_the_compiled_map_equals_one_by_one(name: str, fixed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler, on a CPU; what is not fixed is compiled with every algorithm in `test_graphs.py`."""
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     loop = hold_fixed(free(name), [fixed])
     fast = replace(loop)
     fast = prepare(fast)._replace(map_clients=cuda_graph.compiled(2))

@@ -46,7 +46,7 @@ NOW = {("fedavg", 2), ("scaffold", 5)}
 )
 def test_buffers_and_idle_clients_do_not_matter(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler: blocks that are too long or too short, unequal clients, failures, fast and slow rounds."""
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     sim = Simulation(
         small_net(norm=True, dropout=True, atoms=4),
         clients_of((1, 7, 23, 4)),
@@ -69,7 +69,7 @@ def test_garbage_is_not_collected_while_a_step_is_compiled(enabled: bool, monkey
             raise torch.OutOfMemoryError
         return graph.forward
 
-    monkeypatch.setattr(cuda_graph, "_inductor", look)
+    monkeypatch.setattr(cuda_graph, "compile_graph", look)
     try:
         if not enabled:
             gc.disable()
@@ -95,7 +95,7 @@ def test_a_step_is_one_graph_and_is_compiled_once(atoms: int | None, monkeypatch
         return graph.forward
 
     monkeypatch.setattr(
-        cuda_graph, "_inductor", lambda graph, example: compile_fx(graph, example, inner_compile=run_it)
+        cuda_graph, "compile_graph", lambda graph, example: compile_fx(graph, example, inner_compile=run_it)
     )
     net = small_net(norm=True, dropout=True, atoms=atoms)
     sim = Simulation(net, clients_of((1, 7, 12)), algorithm("scaffold"), training=TRAINING, score=("server",))
@@ -108,7 +108,7 @@ def test_states_from_files_and_rounds_that_differ_in_statistics_only(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files give tensors back in another order; and such a round is another program."""
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     sim = Simulation(
         small_net(norm=True, atoms=4),
         clients_of((3, 7, 4)),
@@ -125,7 +125,7 @@ def test_a_step_that_cannot_be_compiled_is_trained_without_the_compiler(monkeypa
     def refuse(graph: object, example: object) -> object:
         raise NotImplementedError("no compiler here")
 
-    monkeypatch.setattr(cuda_graph, "_inductor", refuse)
+    monkeypatch.setattr(cuda_graph, "compile_graph", refuse)
     sim = Simulation(small_net(), clients_of((3, 5)), training=TRAINING)
     with pytest.warns(UserWarning, match="cannot be compiled .no compiler here") as warned:
         assert agree(play(sim, 3), play(with_compiled_map(sim, 2), 3))
@@ -133,7 +133,7 @@ def test_a_step_that_cannot_be_compiled_is_trained_without_the_compiler(monkeypa
 
 
 def test_a_step_with_another_head_is_another_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     sim = Simulation(small_net(), clients_of((7, 12)), algorithm("moon", 5.0), training=TRAINING, map="vectorised")
     first = with_compiled_map(replace(sim, head="fc2"), 2)
     play(first, 2)

@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 
 from fedatoms.core.files import digest_of_code
 from fedatoms.engine import gpu
-from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.execution import inductor
 from fedatoms.engine.gpu import rewrite
 
 
@@ -22,9 +22,9 @@ def compiled_twice(monkeypatch: pytest.MonkeyPatch, code: str) -> tuple[int, int
         buffers[0].mul_(2.0).add_(torch.linalg.vector_norm(buffers[0]))
 
     for tag in ("one", code):
-        monkeypatch.setattr(cuda_graph, "_code_of_kernels", lambda tag=tag: tag)
+        monkeypatch.setattr(inductor, "_code_of_kernels", lambda tag=tag: tag)
         given = (torch.ones(3),)
-        run = cuda_graph._inductor(rewrite.traced(step, given), [given])
+        run = inductor.compile_graph(rewrite.traced(step, given), [given])
         run(given)
         assert torch.allclose(given[0], torch.full((3,), 2.0 + 12**0.5))
     return counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"]

@@ -109,7 +109,7 @@ def test_a_compiled_step_has_no_overflow_in_its_padding_and_idle_clients(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the compiler; four clients are a block of three and one of one client and two idle ones."""
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     net = deep_net(8, width=6, halvings=2, channels=1, dropout=0.2, eps=1e-11)  # as fast an overflow in fewer layers
     sim = on_eight_pixels(decompose(net, 4, init="orthonormal"), RECIPE)
     sim = in_float64(sim) if dtype == torch.float64 else sim

@@ -102,7 +102,7 @@ def test_a_scalars_bytes_are_counted() -> None:
 
 
 def test_a_scalar_is_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     sim = simulation(algorithm=algorithm("scaffold"))
     fast = dataclasses.replace(sim)
     fast = prepare(fast)._replace(map_clients=cuda_graph.compiled(2))  # on a CPU a simulation would choose another map

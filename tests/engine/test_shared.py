@@ -77,7 +77,7 @@ def maps(sim: Simulation) -> dict[str, Runtime]:
 
 def test_clients_train_with_the_frozen_parameters_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with those of the network that runs it, nor with those of a state that was trained before."""
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     sim = Simulation(with_frozen_body(), clients_of((3, 12, 1)), training=TRAINING)
     for name, runtime in maps(sim).items():
         first = begin(runtime)
@@ -118,7 +118,7 @@ class KeepsNorm(nn.Module):
 def test_a_norm_that_stays_in_evaluation_mode_keeps_its_statistics_in_every_map(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     sim = Simulation(KeepsNorm(), clients_of((3, 12, 1)), training=TRAINING)
     found = {name: play(runtime, 2).server.params for name, runtime in maps(sim).items()}
     for params in found.values():

@@ -132,7 +132,7 @@ def test_a_repeat_draws_other_clients_and_batches_and_builds_nothing() -> None:
 
 def test_repeats_are_replayed_and_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[int] = []
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: compiled.append(1) or graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: compiled.append(1) or graph)
     sim = a_federation()
     plain = list(along(prepare(sim), Repeats((0,), 3), lambda: None))
     runtime = prepare(sim)._replace(map_clients=cuda_graph.compiled(2))  # on a CPU another map would be chosen

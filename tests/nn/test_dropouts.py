@@ -128,7 +128,7 @@ def net(name: str) -> nn.Module:
 
 @pytest.mark.parametrize(("name", "map"), some_now(LAYERS, ["vectorised", "compiled"]))
 def test_one_by_one_equals_vectorised_and_compiled(name: str, map: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     training = Training(batch_size=10, lr=0.1, momentum=0.5)
     sim = Simulation(net(name), clients_of((1, 7, 23)), training=training, score=("server",), block=2)
     assert why_not_vectorised(sim.model) is None

@@ -201,7 +201,7 @@ def test_the_decay_of_an_algorithm_is_a_part_of_its_loss_and_never_apart() -> No
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_a_graphs_buffers_hold_any_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler: states are filled anew for each block, and idle clients of a short block keep theirs."""
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     sim = Simulation(
         small_net(norm=True, atoms=4), clients_of((1, 7, 12)), training=TRAINING._replace(optimiser=optimiser(name))
     )

@@ -100,7 +100,7 @@ def test_a_schedule_within_a_round_measures_moves_by_the_sum_of_its_rates(map: M
 
 
 def test_a_graphs_buffers_take_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     training = Training(epochs=2, batch_size=5, lr=0.05, momentum=0.5, schedule=BOTH)
     sim = Simulation(small_net(norm=True), clients_of((1, 7, 12)), scaffold(), training=training)
     runtime = prepare(sim)._replace(map_clients=cuda_graph.compiled(2))
@@ -124,7 +124,7 @@ OWN = {
 @pytest.mark.parametrize("name", some_of(OWN, "without steps", "a number"))
 def test_factors_may_depend_on_the_step_or_the_steps_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For unequal clients, one after another, at once, and from a graph's buffers."""
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     training = Training(epochs=2, batch_size=4, lr=0.05, schedule=Schedule(lambda t: 1.0, OWN[name]))
     sim = Simulation(small_net(), clients_of((1, 7, 12)), scaffold(), training=training, map="one_by_one")
     loop, fast = (play(replace(sim, map=map), 2).server.params for map in ("one_by_one", "vectorised"))

@@ -147,7 +147,7 @@ def test_vectorised_equals_one_by_one(name: str, atoms: int | None) -> None:
 
 
 def test_the_compiled_map_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     sim, other = simulation(), simulation()
     other = prepare(other)._replace(map_clients=cuda_graph.compiled(2))
     assert agree(play(sim, 3), play(other, 3))

@@ -188,7 +188,7 @@ def test_ditto_is_pulled_towards_what_it_received() -> None:
     "name", ["local-atoms", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ditto", "fedrep"))]
 )
 def test_each_phase_is_compiled_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     recorded, real = [], cuda_graph._record
     monkeypatch.setattr(cuda_graph, "_record", lambda *each: recorded.append(1) or real(*each))
     sim, loop = simulation(name), simulation(name, map="one_by_one")

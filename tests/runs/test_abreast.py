@@ -116,7 +116,7 @@ def check_same(alone: Sequence[Progress], shared: Sequence[Progress]) -> None:
 
 def compiled_in_blocks_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets runs share the map of a GPU, without the compiler, and blocks that may be smaller than a round."""
-    monkeypatch.setattr(cuda_graph, "_inductor", lambda graph, example: graph)
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
     monkeypatch.setattr(abreast, "map_of", lambda *runs: in_blocks(cuda_graph.compiled, lambda *first: size))
 
 

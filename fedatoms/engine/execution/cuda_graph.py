@@ -4,9 +4,8 @@ import gc
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache
-from typing import NamedTuple, Protocol, TypeVar, cast
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -14,21 +13,15 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
-from fedatoms.core.files import digest_of_code
-from fedatoms.engine import gpu
 from fedatoms.engine.client_round import Carry, Job, Learner, Reply
 from fedatoms.engine.execution.block_round import begin_block, block_step, finish_block
+from fedatoms.engine.execution.inductor import compile_decomposed, compile_graph, decompositions
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, why
 from fedatoms.engine.gpu.precompile import compile_elsewhere
 from fedatoms.engine.gpu.rewrite import BatchedKernels, kernel_is_missing, traced
 
 T = TypeVar("T")
-_OPTIONS: dict[str, bool | int] = {
-    "shape_padding": False,  # trying it takes time and gains none
-    "combo_kernels": True,  # a step has many small tensors: one kernel for several of them, whatever their sizes
-    "combo_kernel_allow_mixed_sizes": 2,
-}
 
 
 class Buffers(NamedTuple):
@@ -56,18 +49,6 @@ class _Longest(NamedTuple):
 
     parts: Sequence[Tensor]
     samples: int
-
-
-def start_compiler() -> None:
-    """Starts the compiler's processes early: it takes seconds, during which other work is done."""
-    from torch._inductor import async_compile  # an import of seconds
-
-    getattr(async_compile, "maybe_warm_pool", _nothing)()  # older ones start as they are imported
-    getattr(async_compile.AsyncCompile, "wakeup", _nothing)()  # which would wait for the first kernel
-
-
-def _nothing() -> None:
-    """Stands in for what an older torch has not."""
 
 
 def compiled(block: int) -> MapClients:
@@ -159,62 +140,34 @@ def _compiled_step(learner: Learner, buffers: Buffers) -> Callable[[Buffers], ob
     if learner.precision != "float32":
         try:
             with BatchedKernels():
-                graph = traced(step, buffers)
+                graph = _traced(step, buffers)
             return _compile(graph, buffers)
         except Exception as error:
             if not kernel_is_missing(error):
                 raise
             warnings.warn(f"convolutions go to cuDNN, which is slower: {why(error)}", stacklevel=2)
-    return _compile(traced(step, buffers), buffers)
+    return _compile(_traced(step, buffers), buffers)
+
+
+def _traced(step: Callable[[Buffers], None], buffers: Buffers) -> GraphModule:
+    """Traces a step; for a GPU in the compiler's own operators, so that it need not be traced again."""
+    return traced(step, buffers, decompositions=decompositions() if buffers.step.is_cuda else None)
 
 
 def _compile(graph: GraphModule, buffers: Buffers) -> Callable[[Buffers], object]:
     """Compiles a step and runs it; our kernels are compiled meanwhile, in other processes."""
+    compile_it = compile_graph
     if buffers.step.is_cuda:
         compile_elsewhere(graph, buffers.step.device)
+        compile_it = compile_decomposed
     try:
-        step = _inductor(graph, [buffers])
+        step = compile_it(graph, [buffers])
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
         raise _NotCompiled(why(error)) from error
     step(buffers)
     return step
-
-
-def _inductor(graph: GraphModule, example: list[Buffers]) -> Callable[[Buffers], object]:
-    import torch._inductor  # without Dynamo: the step is traced already
-
-    compile_graph = cast(Callable[..., Callable[[Buffers], object]], torch._inductor.compile)
-    with _kept_for_the_next_start():
-        return compile_graph(graph, example, options=_OPTIONS)
-
-
-class _Config(Protocol):
-    """The part of torch's settings of compilers that is used here."""
-
-    def patch(self, *, cache_key_tag: str) -> AbstractContextManager[None]: ...
-
-
-@contextmanager
-def _kept_for_the_next_start() -> Iterator[None]:
-    """Lets Inductor keep what it compiles: it would not without an environment for symbols of shapes, even if empty."""
-    from torch._guards import TracingContext, tracing  # imports of a second
-    from torch._subclasses import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    if not hasattr(torch.compiler.config, "cache_key_tag"):  # an older torch
-        yield
-        return
-    fake = FakeTensorMode(shape_env=ShapeEnv(assume_static_by_default=True))
-    with tracing(TracingContext(fake)), cast(_Config, torch.compiler.config).patch(cache_key_tag=_code_of_kernels()):
-        yield
-
-
-@cache
-def _code_of_kernels() -> str:
-    """Returns a digest of the code of our operators, whose shapes are in what Inductor keeps, but not in its key."""
-    return digest_of_code(gpu.__name__)
 
 
 def _captured(function: Callable[[], T]) -> tuple[Callable[[], None], T]:
@@ -237,8 +190,8 @@ def _stepper(learner: Learner) -> Callable[[Buffers], None]:
         step = block_step(learner._replace(shared=shared))
         new, loss = step(carry, jobs, number, broadcast, rate)
         _copy(carry, new)
-        losses.index_copy_(1, number, loss[:, None])
-        number.add_(1).remainder_(losses.shape[1])  # never out of range, even in warm-up
+        losses.copy_(losses.index_copy(1, number, loss[:, None]))
+        number.copy_((number + 1).remainder(losses.shape[1]))  # never out of range, even in warm-up
 
     return once
 

@@ -6,13 +6,14 @@ Inside ``BatchedKernels()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(.
 convolution that they do not cover stays what it is, and so do its filters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._ops import OpOverload
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
@@ -75,9 +76,17 @@ class BatchedKernels(TorchFunctionMode):
         return y
 
 
-def traced(function: Callable[..., object], *args: object) -> GraphModule:
-    """Traces a function into a graph without running it: its tensors have shapes and no values."""
-    graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
+def traced(
+    function: Callable[..., object],
+    *args: object,
+    decompositions: Mapping[OpOverload, Callable[..., object]] | None = None,
+) -> GraphModule:
+    """Traces a function into a graph without running it: its tensors have shapes and no values.
+
+    Operators that have a decomposition do not occur in the graph: what their functions call does.
+    """
+    trace = make_fx(function, dict(decompositions or {}), tracing_mode="fake", _allow_non_fake_inputs=True)
+    graph = trace(*args)
     graph.graph.eliminate_dead_code()  # the calls that an operator replaces
     graph.recompile()
     return graph

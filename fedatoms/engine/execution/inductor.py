@@ -1,0 +1,172 @@
+"""Inductor, torch's compiler, asked for a step that is traced already: it is not traced again, and kept on disk."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Protocol, cast
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.graph import CodeGen
+from torch.utils import _pytree as pytree
+
+from fedatoms.core.files import digest_of_code
+from fedatoms.engine import gpu
+
+if TYPE_CHECKING:
+    from torch._subclasses import FakeTensorMode
+
+Compiled = Callable[[object], object]
+Decompositions = Mapping[OpOverload, Callable[..., object]]
+_OPTIONS: dict[str, bool | int] = {
+    "shape_padding": False,  # trying it takes time and gains none
+    "combo_kernels": True,  # a step has many small tensors: one kernel for several of them, whatever their sizes
+    "combo_kernel_allow_mixed_sizes": 2,
+}
+_aten = torch.ops.aten
+
+
+def start_compiler() -> None:
+    """Starts the compiler's processes early: it takes seconds, during which other work is done."""
+    from torch._inductor import async_compile  # an import of seconds
+
+    getattr(async_compile, "maybe_warm_pool", _nothing)()  # older ones start as they are imported
+    getattr(async_compile.AsyncCompile, "wakeup", _nothing)()  # which would wait for the first kernel
+
+
+def decompositions() -> Decompositions:
+    """Returns the operators that a step must be traced without, as functions of those that Inductor knows."""
+    from torch._inductor.compile_fx import select_decomp_table
+
+    return cast(Decompositions, select_decomp_table())
+
+
+def compile_graph(graph: GraphModule, example: list[object]) -> Compiled:
+    """Compiles a traced step, a graph that changes its inputs and returns nothing; torch traces it once more."""
+    import torch._inductor  # without Dynamo: the step is traced already
+
+    compile_it = cast(Callable[..., Compiled], torch._inductor.compile)
+    with _kept_for_the_next_start(_mode_of(graph)):
+        return compile_it(graph, example, options=_OPTIONS)
+
+
+def compile_decomposed(graph: GraphModule, example: list[object]) -> Compiled:
+    """Compiles a step that was traced without the operators of ``decompositions``.
+
+    torch would trace it again to find what it changes, which takes longer than the first time. A graph that plainly
+    changes its inputs at its end, and nothing else, is compiled as it is.
+    """
+    if not only_copies_into_inputs(graph.graph):
+        return compile_graph(graph, example)
+    with _kept_for_the_next_start(_mode_of(graph)):
+        return _compile_as_it_is(graph)
+
+
+def only_copies_into_inputs(graph: Graph) -> bool:
+    """Says whether a graph's inputs get new values at its end and nothing else is changed in place.
+
+    Operators that change a tensor which nobody else sees are replaced by those that make a new one.
+    """
+    written = set[Node]()
+    for node in graph.nodes:
+        if any(each in written for each in node.all_input_nodes):
+            return False
+        if not (isinstance(node.target, OpOverload) and node.target._schema.is_mutable):
+            continue
+        first = node.args[0]
+        if node.target is _aten.copy_.default and first.op == "placeholder" and not node.users:
+            written.add(first)
+        elif (pure := _pure(node.target)) is not None and _is_fresh(first):
+            node.target = pure
+        else:
+            return False
+    return True
+
+
+def _pure(operator: OpOverload) -> OpOverload | None:
+    """Returns the operator that makes a new tensor where this one changes its first argument, if there is one."""
+    packet = getattr(_aten, operator._opname.removesuffix("_"), None)
+    known = operator.namespace == "aten" and operator._opname.endswith("_") and packet is not None
+    return getattr(packet, operator._overloadname, None) if known else None
+
+
+def _is_fresh(node: Node) -> bool:
+    """Says whether a tensor has memory of its own, and one reader."""
+    return (
+        node.op == "call_function"
+        and isinstance(node.target, OpOverload)
+        and len(node.users) == 1
+        and (not any(each.alias_info for each in node.target._schema.returns))
+    )
+
+
+def _compile_as_it_is(graph: GraphModule) -> Compiled:
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+    from torch._inductor.virtualized import V
+
+    constants = _as_inputs(graph)
+    inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    with V.set_fake_mode(_mode_of(graph)), config.patch(_OPTIONS):
+        joint_graph_passes(graph)
+        run = compile_fx_inner(graph, inputs, is_inference=True, static_input_idxs=[*range(len(inputs))])
+    return lambda buffers: run([*pytree.tree_leaves(buffers), *constants])
+
+
+def _as_inputs(graph: GraphModule) -> list[Tensor]:
+    """Makes a graph's constants its last inputs, and all inputs flat; returns the constants."""
+    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
+    found: dict[str, Node] = {}
+    for node in graph.graph.find_nodes(op="get_attr"):
+        if node.target not in found:
+            with graph.graph.inserting_after(last):
+                found[node.target] = last = graph.graph.placeholder(f"constant_{len(found)}")
+            last.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(found[node.target])
+        graph.graph.erase_node(node)
+    for node in graph.graph.nodes:
+        if node.target in (_aten.detach.default, _aten.alias.default):  # of gradients, which are taken by now
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+    (end,) = graph.graph.find_nodes(op="output")
+    end.args = ((),)
+    graph.graph.set_codegen(CodeGen())
+    graph.recompile()
+    return [getattr(graph, name) for name in found]
+
+
+def _mode_of(graph: GraphModule) -> "FakeTensorMode":
+    """Returns the mode of the tensors without values that a graph was traced with."""
+    first = next(iter(graph.graph.find_nodes(op="placeholder")))
+    return cast("FakeTensorMode", first.meta["val"].fake_mode)
+
+
+class _Config(Protocol):
+    """The part of torch's settings of compilers that is used here."""
+
+    def patch(self, *, cache_key_tag: str) -> AbstractContextManager[None]: ...
+
+
+@contextmanager
+def _kept_for_the_next_start(mode: "FakeTensorMode") -> Iterator[None]:
+    """Lets Inductor keep what it compiles: it would not outside of a trace with an environment for shapes."""
+    from torch._guards import TracingContext, tracing
+
+    if not hasattr(torch.compiler.config, "cache_key_tag"):  # an older torch
+        yield
+        return
+    with tracing(TracingContext(mode)), cast(_Config, torch.compiler.config).patch(cache_key_tag=_code_of_kernels()):
+        yield
+
+
+@cache
+def _code_of_kernels() -> str:
+    """Returns a digest of the code of our operators, whose shapes are in what Inductor keeps, but not in its key."""
+    return digest_of_code(gpu.__name__)
+
+
+def _nothing() -> None:
+    """Stands in for what an older torch has not."""

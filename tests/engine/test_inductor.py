@@ -1,0 +1,92 @@
+"""A traced step that goes to the compiler as it is."""
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from support.small import clients_of, difference, play, small_net
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from fedatoms.engine.execution import cuda_graph, inductor
+from fedatoms.engine.gpu.rewrite import traced
+from fedatoms.engine.runtime import prepare
+from fedatoms.engine.spec import Simulation
+from fedatoms.engine.training import Training
+
+Step = Callable[[Tensor, Tensor], object]
+
+
+def doubles(a: Tensor, b: Tensor) -> None:
+    a.copy_(2 * a + b)
+    b.copy_(b + 1)
+
+
+def adds_in_place_to_what_nobody_sees(a: Tensor, b: Tensor) -> None:
+    a.copy_((2 * a).add_(b).relu_())
+
+
+def adds_in_place_to_what_is_seen(a: Tensor, b: Tensor) -> None:
+    twice = 2 * a
+    flat = twice.view(-1)
+    twice.add_(b)
+    a.copy_(flat.view_as(a))
+
+
+def adds_to_a_view_of_an_input(a: Tensor, b: Tensor) -> None:
+    a[0].add_(b[0])
+
+
+def changes_an_input_at_once(a: Tensor, b: Tensor) -> None:
+    a.mul_(2)
+
+
+def reads_what_it_has_written(a: Tensor, b: Tensor) -> None:
+    a.copy_(b)
+    b.copy_(a + 1)
+
+
+@pytest.mark.parametrize("step", [doubles, adds_in_place_to_what_nobody_sees])
+def test_copies_into_inputs_are_seen(step: Step) -> None:
+    graph = traced(step, torch.ones(2), torch.ones(2))
+    assert inductor.only_copies_into_inputs(graph.graph)
+    graph.recompile()
+    given, expected = ([torch.tensor([1.0, -3.0]), torch.tensor([2.0, 4.0])] for _ in range(2))
+    graph(*given)
+    step(*expected)
+    assert all(map(torch.equal, given, expected))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        adds_in_place_to_what_is_seen,
+        adds_to_a_view_of_an_input,
+        changes_an_input_at_once,
+        reads_what_it_has_written,
+    ],
+)
+def test_other_changes_are_left_to_torch(step: Step) -> None:
+    assert not inductor.only_copies_into_inputs(traced(step, torch.ones(2), torch.ones(2)).graph)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
+@pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")  # torch's own
+def test_a_step_that_is_compiled_as_it_is_trains_as_any(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU, where a step is else traced again; and the next start finds it on disk."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("as-it-is")))
+    monkeypatch.setattr(cuda_graph, "_traced", partial(traced, decompositions=inductor.decompositions()))
+    monkeypatch.setattr(cuda_graph, "compile_graph", inductor.compile_decomposed)
+    monkeypatch.setattr(inductor, "compile_graph", None)  # not traced again
+    monkeypatch.setattr(inductor, "_OPTIONS", {})  # which are a GPU's
+    counters.clear()
+    sim = Simulation(small_net(dropout=True, atoms=4), clients_of((7, 4)), training=Training(2, 5, 0.05, momentum=0.5))
+    for hits in (0, 1):
+        runtime = prepare(sim)._replace(map_clients=cuda_graph.compiled(2))
+        assert difference(play(sim, 2).server.params, play(runtime, 2).server.params) < 1e-10
+        assert counters["inductor"]["fxgraph_cache_hit"] == hits
