@@ -48,7 +48,7 @@ def _row(claim: Claim) -> list[str]:
 
 def _changed(claim: Claim) -> list[str]:
     (alone,) = [verdict for words, verdict in ALONE.items() if words in claim.text]
-    if claim.verdict == alone:
+    if claim.verdict in (alone, "not run"):
         return []
     return [f"* *{claim.text}* By the numbers alone {alone}, with intervals {claim.verdict}: {_why(claim)}."]
 
