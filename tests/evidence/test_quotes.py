@@ -78,6 +78,14 @@ def test_the_page_on_the_paper_shows_what_was_tuned() -> None:
         assert content(page, name, made["MAKER"]) == block(known)
 
 
+@pytest.mark.usefixtures("read_once")
+def test_the_page_on_why_it_works_shows_what_the_gain_is_made_of() -> None:
+    page, made = (ROOT / "docs" / "explain.md").read_text(), runpy.run_path(str(RUNS / "made_of.py"))
+    scores = made["scores_here"]()
+    for name, block in made["BLOCKS"].items():
+        assert content(page, name, made["MAKER"]) == block(scores)
+
+
 def test_results_that_the_readme_quotes_are_in_the_files() -> None:
     gains = [_gain(pair) for pair in CIFAR_PAIRS]
     ours, theirs = mean_gain(gains, _spread()), statistics.mean(pair.gain for pair in CIFAR_PAIRS)
