@@ -9,6 +9,7 @@ from pathlib import Path
 from fedatoms.algorithms import ALGORITHMS as METHODS
 from fedatoms.bench.report import fill, table
 from fedatoms.core.gains import Gain, Pooled, mean_gain, over_seeds, pool, short
+from fedatoms.evidence.claims.costs import OWN_MODELS
 from fedatoms.evidence.paper import tables
 from fedatoms.evidence.paper.study_list import BETAS, PAIR, SAMPLED
 from fedatoms.evidence.paper.tables import CIFAR, Cell, Column, Pair
@@ -16,6 +17,7 @@ from fedatoms.evidence.results.cells import gain_of, match, place, score_by_seed
 from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import group, key_of, on_common_seeds
 from fedatoms.evidence.results.pairs import gain_between, known_spreads
+from fedatoms.evidence.results.run_figures import figures
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1, TABLE2
 from fedatoms.runs.comparison import compare
@@ -144,6 +146,20 @@ def _sent(folder: str) -> list[str]:
     scores = [result.accuracy[model].headline for model in ("server", "all")]
     sent = [sum(each.values()) / 1e9 for each in (result.bytes_up, result.bytes_down)]
     return [f"`{folder}`", *(f"{value:.2f}" for value in (*scores, *sent))]
+
+
+def own_models() -> str:
+    """Writes what figure (d) has by clients' own models, once it was run."""
+    found = [each for each in figures(list(GROUPS.values())) if each.name == OWN_MODELS and not each.quick]
+    if not found:
+        return "Not run yet."
+    return f"{found[0].sentence}\n\n" + table(found[0].heads, [list(map(_shown, row)) for row in found[0].rows])
+
+
+def _shown(value: str | float | None) -> str:
+    if value is None:
+        return "never"
+    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def clients() -> str:
@@ -337,6 +353,7 @@ BLOCKS = {
     "controls": controls,
     "feddyn": feddyn,
     "communication": communication,
+    "own models": own_models,
     "clients": clients,
     "partitions": partitions,
     "personal": personal,
