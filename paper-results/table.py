@@ -60,7 +60,7 @@ def _beside_the_paper(cell: Cell) -> list[str]:
     alike = [each for each in tables.cells(cell.table) if each.column == cell.column and place(each) in OURS]
     scores = {place(each): list(score_by_seed(OURS[place(each)], each.compared).values()) for each in alike}
     ours = over_seeds(scores[place(cell)], _spread_of(cell.table))
-    better = sum(statistics.mean(values) > ours.gain for values in scores.values())
+    better = sum(statistics.fmean(values) > ours.gain for values in scores.values())
     printed = sum(each.value > cell.value for each in alike)
     numbers = f"{cell.value:.2f}", short(ours, ".2f"), f"{ours.gain - cell.value:+.2f}"
     return [*numbers, f"{better + 1} ({printed + 1})" if len(alike) > 1 else ""]

@@ -131,12 +131,12 @@ def summary(known: Known) -> str:
     each = sorted((over_seeds(gains) for gains in found.values()), key=lambda one: one.gain)
     sure = sum(beyond(one) == "supported" for one in each)
     mean = short(mean_gain(each, pool(found.values())))
-    above = "every" if sure == len(each) else f"{sure} of {len(each)}"
+    where = "everywhere" if sure == len(each) else f"in {sure} of {len(each)}"
     names = " and ".join(dict.fromkeys(NAMES[algorithm] for algorithm, *_ in found))
     words = (
         f"Tuned alike on held-out images, 9 atoms add **{mean} points** to plain networks on average over {len(each)} "
         f"of {len(CELLS)} cells ({names} on CIFAR-10 and CIFAR-100, {len(SEEDS)} seeds each), from {short(each[0])} to "
-        f"{short(each[-1])}, {above} 95 % interval above 0 "
+        f"{short(each[-1])}, with the 95 % interval above 0 {where} "
         "([how, and a control that takes 1.6 off the largest](docs/paper.md#tuned-against-tuned))."
     )
     return textwrap.fill(words, WIDTH, break_long_words=False, break_on_hyphens=False)
