@@ -2,20 +2,24 @@
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from fedatoms.algorithms import ALGORITHMS as METHODS
 from fedatoms.bench.report import fill, table
-from fedatoms.core.gains import Gain, mean_gain, over_seeds, short
+from fedatoms.core.gains import Gain, Pooled, mean_gain, over_seeds, pool, short
+from fedatoms.evidence.claims.costs import OWN_MODELS
 from fedatoms.evidence.paper import tables
 from fedatoms.evidence.paper.study_list import BETAS, PAIR, SAMPLED
 from fedatoms.evidence.paper.tables import CIFAR, Cell, Column, Pair
-from fedatoms.evidence.results.cells import gain_of, match, place
+from fedatoms.evidence.results.cells import gain_of, match, place, score_by_seed
 from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import group, key_of, on_common_seeds
 from fedatoms.evidence.results.pairs import gain_between, known_spreads
+from fedatoms.evidence.results.run_figures import figures
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1
+from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1, TABLE2
 from fedatoms.runs.comparison import compare
 from fedatoms.runs.plots import score_plot
 from fedatoms.runs.results import Result, read_result, score_curves
@@ -34,7 +38,7 @@ OURS = match(list(GROUPS.values()))  # as the page has it, over all seeds that t
 
 def cells() -> str:
     """Writes accuracies next to the paper's, a table for each partition."""
-    heads = ("preset and folder", "paper", "ours", "difference", "final", "best", "server", "GB up", "seeds")
+    heads = ("preset and folder", "paper", "ours", "difference", "rank", "final", "best", "server", "GB up", "seeds")
     return "\n\n".join(
         f"{_title(column)}: 100 clients with {column.classes} classes each\n\n"
         + table(heads, [_cell(cell) for cell in PAPER.values() if cell.column == column])
@@ -45,10 +49,28 @@ def cells() -> str:
 def _cell(cell: Cell) -> list[str]:
     found = [run.result for run in OURS[place(cell)].runs]
     scores = [(*result.accuracy["all"], result.accuracy["server"].headline) for result in found]
-    ours, final, best, server = map(statistics.mean, zip(*scores, strict=True))
+    _, final, best, server = map(statistics.mean, zip(*scores, strict=True))
     sent = statistics.mean(sum(result.bytes_up.values()) for result in found) / 1e9
-    numbers = f"{cell.value:.2f}", f"{ours:.2f}", f"{ours - cell.value:+.2f}"
-    return [f"`{cell.preset}`", *numbers, *(f"{value:.2f}" for value in (final, best, server, sent)), f"{len(found)}"]
+    more = (f"{value:.2f}" for value in (final, best, server, sent))
+    return [f"`{cell.preset}`", *_beside_the_paper(cell), *more, f"{len(found)}"]
+
+
+def _beside_the_paper(cell: Cell) -> list[str]:
+    """Writes a cell's printed number, ours with its interval, their difference, and both ranks in the column."""
+    alike = [each for each in tables.cells(cell.table) if each.column == cell.column and place(each) in OURS]
+    scores = {place(each): list(score_by_seed(OURS[place(each)], each.compared).values()) for each in alike}
+    ours = over_seeds(scores[place(cell)], _spread_of(cell.table))
+    better = sum(statistics.fmean(values) > ours.gain for values in scores.values())
+    printed = sum(each.value > cell.value for each in alike)
+    numbers = f"{cell.value:.2f}", short(ours, ".2f"), f"{ours.gain - cell.value:+.2f}"
+    return [*numbers, f"{better + 1} ({printed + 1})" if len(alike) > 1 else ""]
+
+
+@cache
+def _spread_of(number: int) -> Pooled | None:
+    """Returns the spread over seeds that the cells of a table have in common, by which one seed is judged."""
+    found = [(OURS[place(cell)], cell) for cell in tables.cells(number) if place(cell) in OURS]
+    return pool(list(score_by_seed(each, cell.compared).values()) for each, cell in found)
 
 
 def gains() -> str:
@@ -126,6 +148,20 @@ def _sent(folder: str) -> list[str]:
     return [f"`{folder}`", *(f"{value:.2f}" for value in (*scores, *sent))]
 
 
+def own_models() -> str:
+    """Writes what figure (d) has by clients' own models, once it was run."""
+    found = [each for each in figures(list(GROUPS.values())) if each.name == OWN_MODELS and not each.quick]
+    if not found:
+        return "Not run yet."
+    return f"{found[0].sentence}\n\n" + table(found[0].heads, [list(map(_shown, row)) for row in found[0].rows])
+
+
+def _shown(value: str | float | None) -> str:
+    if value is None:
+        return "never"
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
 def clients() -> str:
     """Writes figure (c): accuracy against the clients of a round."""
     folders = [(f"{n}", *(f"clients/{stem}-cifar10-5-sampled-{n}" for stem in PAIR)) for n in SAMPLED]
@@ -146,16 +182,23 @@ def _both(name: str, plain: str, atoms: str) -> list[str]:
 
 
 def atoms() -> str:
-    """Writes Table 3 where it was run: CIFAR-10, 5 classes each."""
-    found = [cell for cell in tables.cells(3, "cifar10") if cell.column.classes == 5]
-    return table(("atoms", "paper", "ours", "difference"), [_atoms(cell) for cell in found])
+    """Writes Table 3 where it was run, and beside it the control with a global last layer."""
+    heads = ("", "atoms", "paper", "ours", "difference", "rank", "seeds", "under a global last layer")
+    found = [cell for column in CIFAR for cell in tables.cells(3, column.dataset) if cell.column == column]
+    return table(heads, [line for cell in found if (line := _atoms(cell))])
 
 
 def _atoms(cell: Cell) -> list[str]:
     assert cell.experiment is not None
-    number, usual = cell.experiment.atoms, "local-atoms-personal-cifar10-5"
-    ours = _own(_read(usual if number == 9 else f"atoms/{usual}-m{number}"))["after the last pass"]
-    return [f"{number}", f"{cell.value:.2f}", f"{ours:.2f}", f"{ours - cell.value:+.2f}"]
+    one = cell.experiment
+    control = GROUPS.get(key_of(replace(one, personal="local-atoms")))
+    if place(cell) not in OURS and control is None:
+        return []
+    ours = ["", "", "", ""]
+    if place(cell) in OURS:
+        ours = [*_beside_the_paper(cell)[1:], f"{len(OURS[place(cell)].runs)}"]
+    other = f"{_own(control.runs[0].result)['after the last pass']:.2f}" if control else ""
+    return [_title(cell.column), f"{one.atoms}", f"{cell.value:.2f}", *ours, other]
 
 
 def controls() -> str:
@@ -171,8 +214,8 @@ def _controls(name: str) -> list[str]:
 
 def personal() -> str:
     """Writes accuracies of clients' own models next to the paper's Table 2, a table for each partition."""
-    first = ("preset and folder", "paper", "ours", "difference")
-    heads = (*first, "mean of the last ten", "worst tenth", "spread", "server")
+    first = ("preset and folder", "paper", "ours", "difference", "rank")
+    heads = (*first, "mean of the last ten", "worst tenth", "spread", "server", "seeds")
     return "\n\n".join(
         f"{_title(column)}: 100 clients with {column.classes} classes each\n\n"
         + table(heads, [_personal(cell) for cell in tables.cells(2, column.dataset) if cell.column == column])
@@ -181,12 +224,12 @@ def personal() -> str:
 
 
 def _personal(cell: Cell) -> list[str]:
-    result = _read(cell.preset)
-    ours = _own(result)
-    values = [ours["mean of the last ten"], ours["worst tenth"], ours["spread"], result.accuracy["server"].headline]
-    after = ours["after the last pass"]
-    start = [f"`{cell.preset}`", f"{cell.value:.2f}", f"{after:.2f}", f"{after - cell.value:+.2f}"]
-    return start + [f"{value:.2f}" for value in values]
+    found = [run.result for run in OURS[place(cell)].runs]
+    names = ("mean of the last ten", "worst tenth", "spread")
+    values = [statistics.mean(_own(result)[name] for result in found) for name in names]
+    server = statistics.mean(result.accuracy["server"].headline for result in found)
+    more = (f"{value:.2f}" for value in (*values, server))
+    return [f"`{cell.preset}`", *_beside_the_paper(cell), *more, f"{len(found)}"]
 
 
 def heads() -> str:
@@ -210,12 +253,30 @@ def variants() -> str:
 
 def clipping() -> str:
     """Writes what was tried on held-out images for the personal regime."""
-    heads = ("flags", "local atoms, (100, 2)", "local, (100, 5)")
-    norms = sorted({int(path.name.split("-")[-1]) for path in (ROOT / "search-personal").iterdir()})
-    methods = ("atoms", "local")
-    return table(
-        heads, [[f"`--clip {norm}`", *(_after(f"search-personal/{each}-{norm}") for each in methods)] for norm in norms]
-    )
+    methods = {"local-atoms": "local atoms", "local": "local", "local-atoms-and-head": "local atoms and head"}
+    found = [read_result(path.parent) for path in (ROOT / "search-personal").glob("*/result.json")]
+    scores = {(_settings(one.experiment), one.experiment.personal): _own(one)["after the last pass"] for one in found}
+    cells = {one.experiment.personal: one.experiment.classes_per_client for one in found}
+    there = [method for method in methods if method in cells]
+    heads = ("flags", *(f"{methods[method]}, (100, {cells[method]})" for method in there))
+    lines = [
+        [_clip(setting), *(_two_or_none(scores.get((setting, method))) for method in there)]
+        for setting in sorted({setting for setting, _ in scores})
+    ]
+    return table(heads, lines)
+
+
+def _settings(one: Experiment) -> tuple[float, float]:
+    return -one.momentum, one.clip  # the preset's momentum first
+
+
+def _clip(setting: tuple[float, float]) -> str:
+    momentum = "" if -setting[0] == TABLE2.momentum else f" --momentum {-setting[0]:g}"
+    return f"`--clip {setting[1]:g}{momentum}`"
+
+
+def _two_or_none(value: float | None) -> str:
+    return "" if value is None else _two(value)
 
 
 def _after(folder: str) -> str:
@@ -292,6 +353,7 @@ BLOCKS = {
     "controls": controls,
     "feddyn": feddyn,
     "communication": communication,
+    "own models": own_models,
     "clients": clients,
     "partitions": partitions,
     "personal": personal,

@@ -47,8 +47,8 @@ def _row(claim: Claim) -> list[str]:
 
 
 def _changed(claim: Claim) -> list[str]:
-    (alone,) = [verdict for words, verdict in ALONE.items() if words in claim.text]
-    if claim.verdict == alone:
+    alone = next((verdict for words, verdict in ALONE.items() if words in claim.text), claim.verdict)
+    if claim.verdict in (alone, "not run"):
         return []
     return [f"* *{claim.text}* By the numbers alone {alone}, with intervals {claim.verdict}: {_why(claim)}."]
 

@@ -84,11 +84,14 @@ def begin(runtime: Runtime) -> State:
     return State(0, server.start(params, sim.algorithm, net.parameters), clients, versions, Held(), last_sum, common)
 
 
-def rounds(runtime: Runtime, state: State, until: int, eval_every: int = 1) -> Iterator[Progress]:
-    """Runs rounds up to number ``until`` and scores the models every ``eval_every`` of them, and after the last."""
+def rounds(runtime: Runtime, state: State, until: int, eval_every: int = 1, *, unscored: int = 0) -> Iterator[Progress]:
+    """Runs rounds up to number ``until`` and scores the models every ``eval_every`` of them, and after the last.
+
+    The first ``unscored`` rounds are not scored: what a table takes of a run's end does not need them.
+    """
 
     def due(t: int) -> bool:
-        return t % eval_every == 0 or t == until
+        return (t % eval_every == 0 and t > unscored) or t == until
 
     for new, record in _advanced(runtime, state, until, due):
         scores = evaluate(runtime, new) if due(new.round) else {}

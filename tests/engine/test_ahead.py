@@ -95,3 +95,14 @@ def test_whoever_stops_listening_loses_only_the_round_ahead(ahead: list[int]) ->
     assert next(heard).record.round == 0
     heard.close()
     assert ahead == [1]
+
+
+def test_rounds_without_scores_change_nothing_but_the_scores(ahead: list[int]) -> None:
+    sim = simulation()
+    usual = list(played(sim, eval_every=2))
+    ahead.clear()
+    runtime = prepare(sim)
+    short = list(rounds(runtime, begin(runtime), ROUNDS, 2, unscored=4))
+    assert [told(each)[::2] for each in short] == [told(each)[::2] for each in usual]
+    assert [bool(each.scores) for each in short] == [False] * 5 + [True] and short[-1].scores == usual[-1].scores
+    assert ahead == [1, 2, 3, 4, 5]  # nothing to score, nothing to wait for

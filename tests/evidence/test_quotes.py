@@ -76,6 +76,19 @@ def test_the_page_on_the_paper_shows_what_was_tuned() -> None:
     known = made["known_here"]()
     for name, block in made["BLOCKS"].items():
         assert content(page, name, made["MAKER"]) == block(known)
+    for name, sentence in made["SENTENCES"].items():
+        assert content((ROOT / "README.md").read_text(), name, made["MAKER"]) == sentence(known)
+
+
+@pytest.mark.usefixtures("read_once")
+def test_the_page_on_why_it_works_shows_what_the_gain_is_made_of() -> None:
+    page, made = (ROOT / "docs" / "explain.md").read_text(), runpy.run_path(str(RUNS / "made_of.py"))
+    scores = made["scores_here"]()
+    for name, block in made["BLOCKS"].items():
+        assert content(page, name, made["MAKER"]) == block(scores)
+    lines = {line[0]: line[2] for row in made["rows"](scores) if (line := made["_line"](row, scores))}
+    fixed, trained = lines["9 atoms that are never trained"], lines["9 atoms"]
+    assert f"never trained add {fixed} of {trained} points" in _words("README.md")
 
 
 def test_results_that_the_readme_quotes_are_in_the_files() -> None:
@@ -94,6 +107,7 @@ def test_results_that_the_readme_quotes_are_in_the_files() -> None:
         f"{times['expert loop / fedatoms, 10 x 50']:.1f} times as an expert's loop of CUDA graphs",
         f"{times['eager loop / fedatoms']:.0f} times as an eager loop over clients",
         f"{table1.ms_round:.1f} ms for a round of 10 clients",
+        f"with seeds 0, 1 and 2 atoms add {short(_of_the_picture())} points, a 95 % interval",
     ):
         assert quote in _words("README.md"), quote
 
@@ -135,6 +149,11 @@ def test_the_page_of_performance_shows_what_processes_gain() -> None:
     for row in found["sums of two processes"]:
         assert f"| {row['parameters']:,} | {row['bytes']:,} | {row['ms']:.1f} |" in page
     assert f"commit {found['provenance']['commit']}" in page
+
+
+def _of_the_picture() -> Gain:
+    (pair,) = [pair for pair in CIFAR_PAIRS if pair.plain.preset == "fedavg-cifar10-5"]
+    return _gain(pair)
 
 
 def _results(*presets: str) -> list[Result]:

@@ -32,6 +32,7 @@ def claims(found: Found) -> list[Claim]:
         runs.sampled(groups, shared),  # (c)
         runs.more_clients(groups, shared),
         costs.communication(groups, costs.rounds_spread(ours)),  # (d)
+        costs.own_models(groups, costs.rounds_spread(ours)),
         measures.synthetic(found.measures),
         measures.training_loss(found.measures),
         measures.landscape(found.measures),

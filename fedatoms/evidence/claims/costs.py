@@ -1,15 +1,16 @@
 """Claims about what an accuracy costs: rounds in figure (a), bytes in figure (d)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, over_seeds, pool
 from fedatoms.evidence.claims.base import Claim, Evidence, Unit, coverage, judge
-from fedatoms.evidence.paper.study_list import BETAS
+from fedatoms.evidence.paper.study_list import BETAS, OWN_TARGET
 from fedatoms.evidence.paper.tables import Pair, pairs
 from fedatoms.evidence.results.cells import Ours, column_name, common_runs
 from fedatoms.evidence.results.communication import (
     Cost,
+    Targets,
     cost_to_reach,
     factors,
     mean_cost,
@@ -21,7 +22,7 @@ from fedatoms.evidence.results.names import distinct_names
 from fedatoms.evidence.results.pairs import twins
 from fedatoms.experiment.parse import period_of
 
-COMMUNICATION = "figure-communication"
+COMMUNICATION, OWN_MODELS = "figure-communication", "figure-communication-local"
 
 
 class _Ratio(NamedTuple):
@@ -68,26 +69,60 @@ def communication(groups: Sequence[Group], pooled: Pooled | None = None) -> Clai
 
     ``pooled`` is the spread of a ratio of rounds: what a round sends is counted.
     """
-    whole = [each for each in groups_of(COMMUNICATION, groups, quick_ones=False).values() if each.has_rounds]
-    slow = [each for each in whole if period_of(each.experiment.beta) > 1]
-    plain = next((each for each in whole if each.experiment.parametrisation == "plain"), None)
-    found = [both for each in slow for both in twins(each, plain)]
-    where, names = distinct_names([mine.experiment for mine, _ in found], [twin.experiment for _, twin in found])
-    lines = [line for name, pair in zip(names, found, strict=True) for line in _bytes(name, *pair, pooled)]
+    where, lines = _slow_groups(COMMUNICATION, groups, pooled, _last_of_server)
     text = "With slow groups every 1/beta rounds a share beta of the bytes is enough (figure (d), furthest above beta)."
     rule = "The bytes uploaded until the server reaches the plain run's mean accuracy over its last rounds are below "
     rule += "a share beta of the plain run's. A run that never reaches it counts with all its bytes, a lower bound. "
     rule += "Bytes of a round are counted; the spread is that of the rounds needed, with one seed as in figure (a)."
-    rule += (f" All on {where}." if where else "") + coverage(len(lines), len(BETAS), "values of beta")
+    return _judged_by_beta(text, rule + (f" All on {where}." if where else ""), lines)
+
+
+def own_models(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
+    """Judges the same as the paper must have counted it: until clients' own models have the paper's 52 %.
+
+    >>> own_models([]).verdict
+    'not run'
+    """
+    where, lines = _slow_groups(OWN_MODELS, groups, pooled, _own_target)
+    text = f"Clients' own models need a share beta of the bytes to {OWN_TARGET:g} % (figure (d), furthest above beta)."
+    rule = f"The bytes uploaded until each client's last trained model has {OWN_TARGET:g} % on its own test images, on "
+    rule += "average, are below a share beta of the plain run's. All else is as for the server's model."
+    return _judged_by_beta(text, rule + (f" All on {where}." if where else ""), lines)
+
+
+_Aim = Callable[[Group], tuple[str, Targets]]  # from the plain runs: the model that is scored, and what it must reach
+
+
+def _last_of_server(plain: Group) -> tuple[str, Targets]:
+    model, _ = server_headline(plain)
+    return model, headline_by_seed(plain, model)
+
+
+def _own_target(plain: Group) -> tuple[str, Targets]:
+    return "local", dict.fromkeys(plain.seeds, OWN_TARGET)
+
+
+def _slow_groups(study: str, groups: Sequence[Group], pooled: Pooled | None, aim: _Aim) -> tuple[str, list[Evidence]]:
+    """Returns where the runs of a study were made, and a line for each of its runs with slow groups."""
+    whole = [each for each in groups_of(study, groups, quick_ones=False).values() if each.has_rounds]
+    slow = [each for each in whole if period_of(each.experiment.beta) > 1]
+    plain = next((each for each in whole if each.experiment.parametrisation == "plain"), None)
+    found = [both for each in slow for both in twins(each, plain)]
+    where, names = distinct_names([mine.experiment for mine, _ in found], [twin.experiment for _, twin in found])
+    return where, [line for name, pair in zip(names, found, strict=True) for line in _bytes(name, *pair, pooled, aim)]
+
+
+def _judged_by_beta(text: str, rule: str, lines: list[Evidence]) -> Claim:
+    rule += coverage(len(lines), len(BETAS), "values of beta")
     worst = max(lines, key=lambda line: line.ours / (line.paper or 1), default=None)
     numbers = (worst.paper, worst.ours) if worst else (None, None)
     unit, at_least = Unit("% of the plain run's", ".2f"), bool(worst and worst.at_least)
     return judge(text, rule, lines, numbers, unit, gain=worst.gain if worst else None, at_least=at_least)
 
 
-def _bytes(name: str, mine: Group, plain: Group, pooled: Pooled | None) -> list[Evidence]:
-    model, _ = server_headline(plain)
-    found = relative_costs(headline_by_seed(plain, model), mine, plain, model)
+def _bytes(name: str, mine: Group, plain: Group, pooled: Pooled | None, aim: _Aim) -> list[Evidence]:
+    model, targets = aim(plain)
+    found = relative_costs(targets, mine, plain, model)
     if not found:
         return []
     ratio, beta = mean_cost(found), 100 / period_of(mine.experiment.beta)
@@ -96,7 +131,7 @@ def _bytes(name: str, mine: Group, plain: Group, pooled: Pooled | None) -> list[
     if ratio.never and state == "supported":
         state = "inconclusive"  # a lower bound below beta
     missed = f"{never_reached(ratio, mine)} reached, {ratio.best:.2f} % at best; " if ratio.never else ""
-    about = f"{name}: {missed}{factors(ratio)}"
+    about = f"{name}: {missed}{factors(ratio)}; {100 * ratio.both:.0f} % both ways"
     return [Evidence(about, beta, share.gain, state, share, at_least=bool(ratio.never))]
 
 

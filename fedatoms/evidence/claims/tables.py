@@ -151,7 +151,7 @@ def more_atoms(ours: Ours, pooled: Pooled | None = None) -> Claim:
         if gain is not None:
             lines.append(_gain(f"{column_name(many)}, {few.row} to {many.row}", many.value - few.value, gain))
     text = "More atoms make clients' own models better (Table 3, smallest gain from the fewest to the most)."
-    rule = "Each gain is above 0. Ours: only the atoms are local; the last layer is global."
+    rule = "Each gain is above 0. Ours: atoms and the last layer are local."
     return _each_gain(text, rule + coverage(len(lines), len(columns), "columns"), lines)
 
 

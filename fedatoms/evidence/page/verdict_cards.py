@@ -28,6 +28,7 @@ AGAIN = {  # words of a claim, and the study that runs it again
     "figure (a)": "table1",
     "figure (b)": "figure-variance",
     "figure (c)": "figure-clients",
+    "own models need a share": "figure-communication-local",
     "figure (d)": "figure-communication",
     "bytes up": "table1",
     "two Gaussians": "synthetic",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fedatoms.evidence.paper.study_list import study
+from fedatoms.evidence.paper.study_list import OWN_TARGET, study
 from fedatoms.evidence.results.communication import (
     Cost,
     cost_to_reach,
@@ -155,6 +155,27 @@ def _communication(groups: list[Group]) -> _Content:
     return _Content(sentence + _seeds_note(groups), curves, heads, [_row(line) for line in lines])
 
 
+def _own_models(groups: list[Group]) -> _Content:
+    """Shows accuracy of clients' own models against parameters sent, and what the paper's target costs."""
+    names, (model, _) = labels([group.experiment for group in groups]), headline(groups[0])
+    targets = dict.fromkeys(groups[0].seeds, OWN_TARGET)
+    costs = [cost_to_reach(targets, group, model) for group in groups]
+    ratios = [relative_cost(targets, group, groups[0], model) for group in groups]
+    rows: list[Row] = [
+        (name, headline(group)[1].mean, *_counts(cost), *_shares(cost, ratio))
+        for name, group, cost, ratio in zip(names, groups, costs, ratios, strict=True)
+    ]
+    heads = ("method", "accuracy", f"rounds to {OWN_TARGET:g} %", "M up", "M both ways", "share up", "both ways")
+    drawn = _curves(names, groups, model, lambda run: cumulative(run.rows)[0])
+    curves = Curves("Accuracy against parameters sent up", "parameters sent up, millions", "accuracy, %", drawn)
+    sentence = f"{_setting(groups)} Model: {model}, the paper's target of {OWN_TARGET:g} %."
+    return _Content(sentence + _seeds_note(groups), curves, heads, rows)
+
+
+def _counts(cost: Cost) -> Row:
+    return (None, None, None) if cost.never else (cost.rounds, cost.up, cost.both)
+
+
 def _needed(lines: Sequence[_Line], accuracy: float) -> str:
     base, *others = lines
     first = "" if base.cost.never else f", first reached with {base.cost.up:.4g} M parameters up"
@@ -187,6 +208,7 @@ _MAKE: dict[str, _Make] = {
     "figure-convergence": _convergence,
     "figure-clients": _clients,
     "figure-communication": _communication,
+    "figure-communication-local": _own_models,
 }
 
 
