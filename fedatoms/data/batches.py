@@ -167,9 +167,10 @@ def _augment(images: Tensor, recipe: Recipe, flip: Tensor, shift: Tensor) -> Ten
     """Flips and shifts (n, C, H, W) by one gather from padded planes: a flip reverses the column that is read."""
     n, channels, height, width = images.shape
     pad, wide = recipe.pad, width + 2 * recipe.pad
-    border = _black(recipe, images.dtype, images.device) if recipe.fill == "black" else images.new_zeros(())
-    padded = border.expand(n, channels, height + 2 * pad, wide).clone()
-    padded[..., pad : pad + height, pad : pad + width] = images
+    padded = pad_tensor(images, (pad,) * 4)  # not into a slice: a compiler would have to find out what that changes
+    if recipe.fill == "black":
+        inside = pad_tensor(torch.ones(height, width, dtype=torch.bool, device=images.device), (pad,) * 4)
+        padded = torch.where(inside, padded, _black(recipe, images.dtype, images.device))
     row = torch.arange(pad, pad + height, device=images.device) + shift[:, :1]
     column = torch.arange(pad, pad + width, device=images.device) + shift[:, 1:]
     column = torch.where(flip[:, None], wide - 1 - column, column)

@@ -10,6 +10,8 @@ from support.small import clients_of, difference, play, small_net
 from torch import Tensor
 from torch._dynamo.utils import counters
 
+from fedatoms.data.batches import fetch
+from fedatoms.data.datasets import Fill, Recipe
 from fedatoms.engine.execution import cuda_graph, inductor
 from fedatoms.engine.gpu.rewrite import traced
 from fedatoms.engine.runtime import prepare
@@ -70,6 +72,18 @@ def test_copies_into_inputs_are_seen(step: Step) -> None:
 )
 def test_other_changes_are_left_to_torch(step: Step) -> None:
     assert not inductor.only_copies_into_inputs(traced(step, torch.ones(2), torch.ones(2)).graph)
+
+
+@pytest.mark.parametrize("fill", ["zero", "black"])
+def test_images_are_augmented_without_a_change_that_torch_must_find(fill: Fill) -> None:
+    recipe = Recipe(255.0, (0.5,), (0.25,), flip=True, pad=2, crop=0.5, fill=fill)
+    pool, labels = torch.zeros(5, 1, 4, 4, dtype=torch.uint8), torch.zeros(5, dtype=torch.int64)
+
+    def step(images: Tensor, rows: Tensor, flip: Tensor, shift: Tensor) -> None:
+        images.copy_(fetch(pool, labels, rows, recipe, torch.float32, flip, shift)[0])
+
+    rows, yes, far = torch.arange(3), torch.ones(3, dtype=torch.bool), torch.ones(3, 2, dtype=torch.int64)
+    assert inductor.only_copies_into_inputs(traced(step, torch.zeros(3, 1, 4, 4), rows, yes, far).graph)
 
 
 @pytest.mark.slow
