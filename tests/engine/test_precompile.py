@@ -46,7 +46,7 @@ def test_a_graph_names_what_its_operators_are_called_with() -> None:
 def test_without_triton_nothing_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "fedatoms.engine.gpu.launches", raising=False)
-    assert compile_elsewhere(graph_of_clients(), torch.device("cpu")) == 0
+    assert compile_elsewhere(graph_of_clients(), torch.device("cpu")) == []
 
 
 def test_kernels_are_compiled_where_there_is_no_gpu(tmp_path: Path) -> None:
@@ -66,3 +66,34 @@ def test_kernels_are_compiled_where_there_is_no_gpu(tmp_path: Path) -> None:
     env.pop("TRITON_INTERPRET", None)
     subprocess.run([sys.executable, "-c", OF_A_CARD], input=pickle.dumps(calls), env=env, check=True)
     assert len(list(tmp_path.glob("*/*.cubin"))) == len(calls)
+
+
+FROM_POOL = """
+import contextlib, sys, time, torch
+sys.path.insert(0, sys.argv[1])
+from test_precompile import graph_of_clients
+from fedatoms.engine.gpu import launches, precompile, triton_conv
+
+if __name__ == "__main__":  # the compiler's processes import this, too
+    card = launches.Card("cuda", 90, 32, 232448)
+    launches.compile_for(card)  # stands in for the driver of a GPU
+    torch.cuda.device = contextlib.nullcontext
+    for job in precompile.compile_elsewhere(graph_of_clients(), torch.device("cuda", 0)):
+        job.result(timeout=100)
+    kernels, until = (triton_conv._convolve, triton_conv._convolve_pool), time.monotonic() + 100
+    while not all(kernel.device_caches[0][0] for kernel in kernels) and time.monotonic() < until:
+        time.sleep(0.05)  # a job is over before what follows it is
+    print(*(len(kernel.device_caches[0][0]) for kernel in kernels))
+"""
+
+
+@pytest.mark.slow
+def test_what_another_process_has_compiled_is_loaded_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    env = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+    env.pop("TRITON_INTERPRET", None)
+    (tmp_path / "main.py").write_text(FROM_POOL)
+    words = [sys.executable, str(tmp_path / "main.py"), str(Path(__file__).parent)]
+    said = subprocess.run(words, env=env, check=True, capture_output=True, text=True).stdout
+    assert said.split() == ["1", "1"]
+    assert len(list(tmp_path.glob("*/*.cubin"))) == 2  # found there, not compiled again

@@ -1,7 +1,8 @@
 """Launches of Triton kernels, and how a process that has no GPU compiles them for one that has; needs Triton."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from types import SimpleNamespace
+from typing import NamedTuple, Protocol, cast
 
 import torch
 import triton
@@ -39,6 +40,7 @@ class Card(NamedTuple):
     arch: int | str
     warp_size: int
     shared: int  # bytes
+    libdevice: str | None = None  # the file of NVIDIA's functions, which is a part of the cache's key
 
     def get_current_device(self) -> int:
         """Returns a number for it, where it would be one of several."""
@@ -65,9 +67,22 @@ class Card(NamedTuple):
 def this_card(device: torch.device) -> Card:
     """Describes the GPU of this process."""
     target = triton.runtime.driver.active.get_current_target()
-    return Card(target.backend, target.arch, target.warp_size, shared_memory(device))
+    return Card(target.backend, target.arch, target.warp_size, shared_memory(device), _settings().libdevice_path)
 
 
 def compile_for(card: Card) -> None:
     """Lets Triton compile for a GPU that this process does not use; Inductor's own kernels then set what they need."""
     triton.runtime.driver.set_active(card)
+    _settings().libdevice_path = card.libdevice
+
+
+class _Settings(Protocol):
+    """The part of Triton's settings that is used here."""
+
+    libdevice_path: str | None
+
+
+def _settings() -> _Settings:
+    """Returns Triton's settings for NVIDIA; older ones have none."""
+    knobs = getattr(triton, "knobs", None)
+    return cast(_Settings, SimpleNamespace(libdevice_path=None) if knobs is None else knobs.nvidia)

@@ -1,6 +1,7 @@
 """Compiles the kernels of a traced step in the compiler's processes, while this one compiles the rest of it."""
 
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,6 +10,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from fedatoms.engine.gpu.launches import Card
 
 NAMESPACE = "fedatoms"
@@ -29,23 +32,24 @@ class Call(NamedTuple):
     arguments: tuple[object, ...]
 
 
-def compile_elsewhere(graph: GraphModule, device: torch.device) -> int:
-    """Lets the compiler's processes fill Triton's cache with the kernels of a graph; returns how many it asks for.
+def compile_elsewhere(graph: GraphModule, device: torch.device) -> "list[Future[None]]":
+    """Lets the compiler's processes fill Triton's cache with the kernels of a graph, and loads each as it gets there.
 
     Nobody waits for them: what is not there in time, the first step compiles by itself.
     """
-    calls = set(calls_of(graph))
     try:
         from torch._inductor.async_compile import AsyncCompile
 
         from fedatoms.engine.gpu.launches import this_card
 
         pool, card = AsyncCompile.process_pool(), this_card(device)
-        for call in calls:
-            pool.submit(compile_call, call, card)
+        jobs = {call: pool.submit(compile_call, call, card) for call in set(calls_of(graph))}
     except Exception:  # one process only, no Triton, or another torch: the first step says so, if it matters
-        return 0
-    return len(calls)
+        return []
+    for call, job in jobs.items():
+        # at once: Inductor may change settings of Triton that are a part of its cache's key
+        job.add_done_callback(partial(_load, call, device))
+    return list(jobs.values())
 
 
 def calls_of(graph: GraphModule) -> Iterator[Call]:
@@ -59,8 +63,18 @@ def compile_call(call: Call, card: "Card") -> None:
     """Compiles, for a GPU that this process does not use, the kernel that an operator launches."""
     from fedatoms.engine.gpu.launches import compile_for
 
-    module = import_module(f"{__package__}.{MODULES.get(call.operator, 'triton_conv')}")
     compile_for(card)
+    _compile(call)
+
+
+def _load(call: Call, device: torch.device, done: "Future[None]") -> None:
+    if done.exception() is None:
+        with torch.cuda.device(device):  # of this thread
+            _compile(call)
+
+
+def _compile(call: Call) -> None:
+    module = import_module(f"{__package__}.{MODULES.get(call.operator, 'triton_conv')}")
     getattr(module, call.operator)(*map(_without_memory, call.arguments))
 
 
