@@ -92,15 +92,16 @@ def test_images_are_augmented_without_a_change_that_torch_must_find(fill: Fill) 
 def test_a_step_that_is_compiled_as_it_is_trains_as_any(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a CPU, where a step is else traced again; and the next start finds it on disk."""
+    """On a CPU, where a step is else traced again; and the next start finds it on disk, with other data, too."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("as-it-is")))
     monkeypatch.setattr(cuda_graph, "_traced", partial(traced, decompositions=inductor.decompositions()))
     monkeypatch.setattr(cuda_graph, "compile_graph", inductor.compile_decomposed)
     monkeypatch.setattr(inductor, "compile_graph", None)  # not traced again
     monkeypatch.setattr(inductor, "_OPTIONS", {})  # which are a GPU's
     counters.clear()
-    sim = Simulation(small_net(dropout=True, atoms=4), clients_of((7, 4)), training=Training(2, 5, 0.05, momentum=0.5))
+    training, data = Training(2, 5, 0.05, momentum=0.5), clients_of((7, 4))
     for hits in (0, 1):
+        sim = Simulation(small_net(dropout=True, atoms=4), data._replace(x=data.x + hits), training=training)
         runtime = prepare(sim)._replace(map_clients=cuda_graph.compiled(2))
         assert difference(play(sim, 2).server.params, play(runtime, 2).server.params) < 1e-10
         assert counters["inductor"]["fxgraph_cache_hit"] == hits

@@ -117,7 +117,10 @@ def _compile_as_it_is(graph: GraphModule) -> Compiled:
 
 
 def _as_inputs(graph: GraphModule) -> list[Tensor]:
-    """Makes a graph's constants its last inputs, and all inputs flat; returns the constants."""
+    """Makes a graph's constants its last inputs, and all inputs flat; returns the constants, which it then forgets.
+
+    So that they are no part of what is kept, nor of its key: they are a run's data.
+    """
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
     found: dict[str, Node] = {}
     for node in graph.graph.find_nodes(op="get_attr"):
@@ -134,8 +137,11 @@ def _as_inputs(graph: GraphModule) -> list[Tensor]:
     (end,) = graph.graph.find_nodes(op="output")
     end.args = ((),)
     graph.graph.set_codegen(CodeGen())
+    constants = [getattr(graph, name) for name in found]
+    for name in found:
+        delattr(graph, name)
     graph.recompile()
-    return [getattr(graph, name) for name in found]
+    return constants
 
 
 def _mode_of(graph: GraphModule) -> "FakeTensorMode":
