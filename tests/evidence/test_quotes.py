@@ -48,6 +48,7 @@ def test_a_result_is_what_its_rounds_say() -> None:
 def test_the_page_of_the_paper_shows_the_files() -> None:
     page, made = (RUNS / "README.md").read_text(), runpy.run_path(str(RUNS / "table.py"))
     judged = runpy.run_path(str(RUNS / "verdicts.py"))
+    assert "None was run yet." not in content(page, "claims", judged["MAKER"]), "a contradicted claim needs a control"
     for maker, name, block in ((one["MAKER"], *each) for one in (made, judged) for each in one["BLOCKS"].items()):
         assert content(page, name, maker) == block()
     for cell in (cell for table in (1, 2) for cell in paper_cells(table) if cell.preset):

@@ -328,7 +328,7 @@ def test_table_1_says_with_which_atoms_and_seeds_ours_were_run_and_what_nobody_c
     assert row[0] == "FedAvg + Decomposition" and row[4:] == ("+1.33", "0 2", "-")
     assert whole.note.startswith("1 of 60 run, mean difference +1.33 points. Gain: with decomposition minus without")
     assert "± 95 %. Ours: 9 atoms; the paper: 9. tiny-imagenet" in whole.note
-    assert whole.note.count("pre-trained weights") == 1
+    assert whole.note.count("is pre-trained") == 1
 
 
 def test_a_part_of_table_1_is_counted_alone(tmp_path: Path) -> None:

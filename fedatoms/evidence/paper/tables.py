@@ -110,9 +110,9 @@ m_a=3  | local-atoms-and-head-personal | 91.98 81.66 80.27 57.68 38.51 20.91
 """,
 }
 MISSING = {
-    1: "no preset yet: the paper's ResNet18 is pre-trained, and the package has no pre-trained weights",
-    2: "no preset yet: 1,000 clients, and it is open whether the network is pre-trained",
-    3: "no preset yet: 1,000 clients, and it is open whether the network is pre-trained",
+    1: "the paper's ResNet18 is pre-trained; our presets (*-tiny-*) start from random weights",
+    2: "it is open whether the paper's network is pre-trained; our presets (*-personal-tiny-*) are not",
+    3: "it is open whether the paper's network is pre-trained; our presets (*-personal-tiny-*) are not",
 }
 
 

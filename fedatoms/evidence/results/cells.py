@@ -95,7 +95,7 @@ def missing_reasons(printed: Sequence[Cell]) -> list[str]:
 
     >>> from fedatoms.evidence.paper.tables import cells
     >>> missing_reasons(cells(1))[0][:60]
-    'tiny-imagenet (20, 20), tiny-imagenet (20, 50): no preset ye'
+    "tiny-imagenet (20, 20), tiny-imagenet (20, 50): the paper's "
     """
     columns: dict[str, dict[str, None]] = {}
     for cell in printed:
