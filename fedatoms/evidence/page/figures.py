@@ -18,7 +18,7 @@ from fedatoms.data.federations import hold_out
 from fedatoms.evidence.page.packing import parts_of, steps
 from fedatoms.evidence.page.plotly import Json, Plot
 from fedatoms.evidence.page.still import CELLS, bars, picture
-from fedatoms.evidence.page.styles import line_styles
+from fedatoms.evidence.page.styles import TEXTURES, line_styles
 from fedatoms.evidence.paper.tables import cells_of
 from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import Group, by_setting, stand_in_mark
@@ -27,7 +27,6 @@ from fedatoms.experiment.build import split_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.results import score_curves
 
-GROUP_COLOURS = dict(zip(GROUPS, ("#c8590a", "#84781a", "#1a8a5c", "#2378c3", "#b8509c"), strict=True))
 DIGITS = 5  # of a score; bytes and seconds, along the other axis, have one less
 Band = dict[str, Sequence[float]]
 SHOWN = 200  # clients in a picture of a partition: more rows are thinner than a pixel
@@ -221,9 +220,14 @@ def _still(setting: str, groups: Sequence[Group]) -> str:
 
 def _sent_still(setting: str, runs: Sequence[Json]) -> str:
     ups = [cast(dict[str, int], run["up"]) for run in runs]
-    parts = [(name, colour, [up.get(name, 0) / 1e6 for up in ups]) for name, colour in GROUP_COLOURS.items()]
+    parts = [(name, _fill(*look, name), [up.get(name, 0) / 1e6 for up in ups]) for name, look in TEXTURES.items()]
     used = [part for part in parts if any(part[2])]
     return bars(f"Sent up, all clients and rounds; {setting}", [str(run["label"]) for run in runs], used, "MB")
+
+
+def _fill(grey: str, texture: str, name: str) -> str:
+    """Returns how SVG fills a group's bars; page.html has the textures."""
+    return f"url(#texture-{name})" if texture else grey or "currentColor"
 
 
 def _bars(groups: Sequence[Group]) -> list[Json]:

@@ -126,12 +126,14 @@ def spread(value: Spread | None, form: str = ".2f") -> Cell:
 
 
 def change(value: float | None, beyond: float = 0.0) -> Cell:
-    """Returns a cell of a difference, coloured by its sign if it exceeds ``beyond`` at the two decimals shown.
+    """Returns a cell of a difference, marked if it exceeds ``beyond`` at the two decimals shown.
+
+    Its sign has no colour: to be above another's number is no better than to be below it.
 
     >>> change(-0.5).kind, change(-0.704, beyond=0.7).kind, change(None).text
-    ('number bad', 'number', '')
+    ('number mixed', 'number', '')
     """
-    kind = "" if value is None or abs(round(value, 2)) <= beyond else "good" if value > 0 else "bad"
+    kind = "" if value is None or abs(round(value, 2)) <= beyond else "mixed"
     return number(value, "+.2f", kind, none="")
 
 
