@@ -100,7 +100,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         facts=sections.summary(found, groups, folders),
         overview=overview(judged),
         claims=claim_cards(judged),
-        tables=sections.paper_tables(match(accuracies), known_spreads(accuracies)),
+        tables=sections.paper_tables(match(accuracies), known_spreads(accuracies), beside),
         explanations=explanations.section(found.explanations),
         measures=run_figures.section(of_runs) + measures.section(found.measures),
         curves=figures.stills(groups),

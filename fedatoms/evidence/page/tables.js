@@ -78,9 +78,33 @@ for (const place of document.querySelectorAll("#answer .answers code, #answer td
   if (place.tagName === "TD") place.append(button);
   else place.after(button);
 }
+const over = (box, rows) => box?.classList.toggle("over", rows > 6); // as page.css has it
+// On a phone a table of cards shows the first of them, as the page would be long; elsewhere its box scrolls.
+function shorten(box) {
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "more", textContent: "Show all rows" });
+  button.setAttribute("aria-label", `Show all rows: ${box.getAttribute("aria-label")}`);
+  const all = () => box.classList.remove("few");
+  button.addEventListener("click", all);
+  box.closest("details.paper")?.querySelector(".only input")?.addEventListener("change", all);
+  for (const cell of box.querySelectorAll(".missing")) cell.parentNode.classList.add("unrun");
+  box.classList.add("few");
+  box.after(button);
+  over(box, box.querySelectorAll("tbody tr:not(.unrun)").length);
+}
+// A box that has more than it shows says so.
+function sign(box) {
+  const far = { down: box.scrollHeight - box.clientHeight - box.scrollTop, right: box.scrollWidth - box.clientWidth - box.scrollLeft };
+  const more = Object.keys(far).filter((way) => far[way] > 2).join(" ");
+  if (more) box.dataset.more = more;
+  else delete box.dataset.more;
+  const rows = box.scrollHeight > box.clientHeight + 2 ? "rows" : "", columns = box.scrollWidth > box.clientWidth + 2 ? "columns" : "";
+  box.previousElementSibling.firstElementChild.textContent = rows || columns ? `Scroll in the table for more ${[rows, columns].filter(Boolean).join(" and ")}.` : "";
+}
+const sizes = new ResizeObserver((seen) => { for (const box of new Set(seen.map((each) => each.target.closest(".box")))) sign(box); });
 for (const box of document.querySelectorAll(".box")) {
   const tools = document.createElement("div");
   tools.className = "tools";
+  tools.append(document.createElement("span"));
   for (const [name, write] of [["Markdown", asMarkdown], ["LaTeX", asLatex], ["CSV", asCsv]]) {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: `Copy as ${name}` });
     button.setAttribute("aria-label", `Copy as ${name}: ${box.getAttribute("aria-label")}`);
@@ -88,4 +112,8 @@ for (const box of document.querySelectorAll(".box")) {
     tools.append(button);
   }
   box.before(tools);
+  if (box.classList.contains("stacked")) shorten(box);
+  box.addEventListener("scroll", () => sign(box), { passive: true });
+  sizes.observe(box);
+  sizes.observe(box.firstElementChild);
 }
