@@ -105,9 +105,9 @@ def test_gains_of_every_baseline_are_those_of_the_one_function() -> None:
         assert known["names"][known["base"]] == place.base.name  # type: ignore[index]
         base = place.entries[known["bases"][0]]  # type: ignore[index]
         for mine, texts in list(zip(place.entries, cells[0], strict=True))[1:4]:
-            found = versus(mine, base, place.metric, place.pooled)
+            found = versus(mine, base, place)
             both = mine.scores[found.model], base.scores[found.model]
-            one = gain(*both, place.pooled)
+            one = gain(*both, place.pooled(mine, base))
             assert texts[0][0].replace("\u2212", "-") == ("" if one is None else written(one))
 
 
@@ -115,9 +115,9 @@ def test_a_target_that_is_never_reached_is_called_so(tmp_path: Path) -> None:
     for name, preset, line in (("one", "fedavg", [40.0, 60.0]), ("two", "fedavg-atoms", [30.0, 45.0])):
         a_run(tmp_path / name, preset=preset, rounds=2, curves={"all": line})
     (place,) = all_standings(group(find([tmp_path]).runs))
-    worse = versus(place.entries[1], place.base, place.metric, None)
+    worse = versus(place.entries[1], place.base, place)
     assert worse.mine is not None and worse.mine.never == 1
-    assert versus(place.base, place.base, place.metric, None).mine == (2, 26e6, 1.0, 0, 1)
+    assert versus(place.base, place.base, place).mine == (2, 26e6, 1.0, 0, 1)
 
 
 def test_a_command_runs_the_same_experiment_again() -> None:

@@ -62,7 +62,7 @@ def _added(found: dict[int, Group], few: int, many: int, pooled: Pooled | None) 
 def elsewhere(groups: Sequence[Group], ours: Ours, pooled: Pooled | None = None) -> Claim:
     """Judges the decomposition by pairs that differ in nothing else and are not the paper's.
 
-    Where the project's runs are there, those of the reader on other data sets are no part of it.
+    Where the project's runs are there, those of the reader are no part of it.
     """
     groups = apart(groups)[1] or groups
     cells = {each.key: each.experiment for each in ours.values()}

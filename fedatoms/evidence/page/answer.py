@@ -115,7 +115,7 @@ def _best(place: Standings) -> list[str]:
         first = f"**{best.name}** has {said} on {place.setting}."
     if best is base:
         return [first, _ahead(place), _cost(best, None, place)]
-    found = versus(best, base, place.metric, place.pooled)
+    found = versus(best, base, place)
     return [first, _gained(place, base, found), _cost(best, found, place)]
 
 
@@ -132,7 +132,7 @@ def _ahead(place: Standings) -> str:
     if len(place.entries) == 1:
         return "A second experiment there would make a comparison."
     base, second = place.entries[:2]
-    found = versus(second, base, place.metric, place.pooled).gain
+    found = versus(second, base, place).gain
     behind = f"; the next, {second.name}, has {_written(found, place)}" if found else ""
     others = f"none of the {len(place.entries) - 1} others is above it{behind}"
     return f"**Gain:** none. It is the baseline itself, and {others}."
@@ -159,7 +159,7 @@ def _clear(place: Standings) -> str:
     """Names the best experiment whose gain is no luck, if that of the best may be."""
     below = not place.metric.higher
     for each in place.entries[1:]:
-        found = versus(each, place.base, place.metric, place.pooled).gain
+        found = versus(each, place.base, place).gain
         if found and each is not place.base and beyond(found, below=below) == "supported":
             return f" The best with a clear gain is **{each.name}**: {_written(found, place)}."
     return ""
@@ -233,7 +233,7 @@ def _over_pairs(gains: Sequence[Gain], pooled: Pooled | None) -> str:
 def _open(places: Sequence[Standings]) -> str:
     """Counts the comparisons with the baseline that decide nothing."""
     pairs = [(each, place) for place in places for each in place.entries if each is not place.base]
-    gains = [versus(each, place.base, place.metric, place.pooled).gain for each, place in pairs]
+    gains = [versus(each, place.base, place).gain for each, place in pairs]
     left = sum(one is None or beyond(one) == "inconclusive" for one in gains)
     alone = sum(one is not None and one.seeds == 1 for one in gains)
     if not left:

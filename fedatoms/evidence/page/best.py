@@ -46,7 +46,7 @@ def _table(name: str, places: Sequence[Standings]) -> str:
 
 def _row(place: Standings) -> list[Cell]:
     best, base = place.entries[0], place.base
-    found = versus(best, base, place.metric, place.pooled)
+    found = versus(best, base, place)
     gained = gain_cell(found.gain, form_of(place), coloured=True, below=not place.metric.higher)
     over = gained._replace(text=f"{gained.text} over {base.name}") if gained.text else gained
     return [

@@ -12,7 +12,7 @@ from fedatoms.evidence.paper.tables import cells_of, contrast
 from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.groups import Group, headline, stand_in_mark
 from fedatoms.evidence.results.names import differences, distinct_names, setting
-from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, spreads_by_data
+from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, spreads_by_owner
 from fedatoms.evidence.results.standings import Entry, Reached, Standings, Versus, versus
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.comparison import spread_of
@@ -85,8 +85,9 @@ def pairs_table(groups: Sequence[Group]) -> str:
     found = decomposed_pairs(accuracies, accuracies)
     if not found:
         return ""
-    spreads, names = spreads_by_data(accuracies), _named([mine.experiment for mine, _ in found])
-    rows = [_pair(name, *both, spreads(both[0].experiment).shared) for name, both in zip(names, found, strict=True)]
+    spreads, names = spreads_by_owner(accuracies), _named([mine.experiment for mine, _ in found])
+    ours = [all(each.published for each in both) for both in found]  # else a run of the reader's is among them
+    rows = [_pair(name, *both, spreads[our].shared) for name, both, our in zip(names, found, ours, strict=True)]
     caption = (
         "Pairs that differ in the atoms alone: accuracy in %, ± standard deviation over seeds; gain ± 95 % interval"
     )
@@ -137,7 +138,7 @@ def _printed(mine: Group) -> float | None:
 
 
 def _row(each: Entry, place: Standings, beside: Path | None) -> list[Cell]:
-    found = versus(each, place.base, place.metric, place.pooled)
+    found = versus(each, place.base, place)
     group = each.group
     return [
         text(each.name)._replace(kind="wide"),
@@ -151,7 +152,7 @@ def _row(each: Entry, place: Standings, beside: Path | None) -> list[Cell]:
 
 
 def _changing(mine: Entry, base: Entry, place: Standings) -> list[list[str]]:
-    cells = _cells(mine, base, place, versus(mine, base, place.metric, place.pooled))
+    cells = _cells(mine, base, place, versus(mine, base, place))
     return [[cell.text, "" if cell.key == cell.text else cell.key, cell.kind] for cell in cells]
 
 
