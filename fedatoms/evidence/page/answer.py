@@ -7,6 +7,7 @@ from html import escape
 from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, written
 from fedatoms.core.lookup import counted
 from fedatoms.evidence.page.html_table import typed
+from fedatoms.evidence.page.scores import at_the_end
 from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.finding import PUBLISHED, Found
 from fedatoms.evidence.results.groups import Group, is_quick, readers_own
@@ -109,7 +110,9 @@ def _best(place: Standings) -> list[str]:
     """Says which method is best in a setting, how far it is above the baseline, and what that costs."""
     best, base, others = place.entries[0], place.base, len(place.entries)
     seeds = counted(len(best.scores[best.model]), "seed")
-    said = f"{place.metric.write(best.mean)} ({model_words(best.model)}, {_window(best)}{seeds})"
+    last = at_the_end(best.group, best.model)
+    end = "" if last is None else f"; {place.metric.write(last)} after the last round"
+    said = f"{place.metric.write(best.mean)} ({model_words(best.model)}, {_window(best)}{seeds}{end})"
     first = f"**{best.name}** is the best of {others} experiments on {place.setting}: {said}."
     if others == 1:
         first = f"**{best.name}** has {said} on {place.setting}."
@@ -122,7 +125,7 @@ def _best(place: Standings) -> list[str]:
 def _window(best: Entry) -> str:
     """Says of which rounds a score is the mean."""
     rounds = best.group.experiment.rounds
-    few = f"all {rounds} rounds" if rounds > 1 else "its one round"
+    few = f"all {rounds} rounds, the first ones included," if rounds > 1 else "its one round"
     over = f"the last {WINDOW} rounds" if rounds > WINDOW else few
     return "mean over " if best.model == LAST_PASS else f"mean over {over} and "
 

@@ -17,7 +17,7 @@ function listBases() {
 }
 const kinds = {
   atoms: (row) => / atoms/.test(row.cells[0].textContent), plain: (row) => !/ atoms| \+ /.test(row.cells[0].textContent),
-  gain: (row) => row.cells[2].classList.contains("good"), open: (row) => row.cells[2].className === "number gain",
+  gain: (row) => row.cells[2].classList.contains("good"), open: (row) => row.cells[2].className === "number bracketed",
 };
 function filter() {
   const place = find("setting").value, kind = kinds[find("kind").value];

@@ -98,13 +98,12 @@ def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list
 
 
 def split_stills(pictures: Sequence[Json]) -> str:
-    """Returns the partitions as pictures that need no script, the first seed of each setting.
+    """Returns all partitions as pictures that need no script.
 
     >>> split_stills([])
     ''
     """
-    firsts = {str(each["name"]).split(", seed ")[0]: each for each in reversed(pictures)}
-    return "".join(_split_still(each) for each in reversed(firsts.values()))
+    return "".join(map(_split_still, pictures))
 
 
 def _split_still(each: Json) -> str:

@@ -145,13 +145,13 @@ def gain_cell(value: Gain | None, form: str = "+.2f", *, coloured: bool = False,
 
     >>> one = Gain(3.5, 3.0, 4.0, 3, "seeds")
     >>> gain_cell(one).text, gain_cell(one, coloured=True).kind
-    ('+3.50 ± 0.50 (3 seeds)', 'number good gain')
+    ('+3.50 ± 0.50 (3 seeds)', 'number good bracketed')
     """
     if value is None:
-        return number(None, none="")._replace(kind="number quiet gain")
+        return number(None, none="")._replace(kind="number quiet bracketed")
     colours = {"supported": "good", "contradicted": "bad", "inconclusive": ""}
     cell = number(value.gain, form, colours[beyond(value, below=below)] if coloured else "")
-    return cell._replace(text=written(value, form).replace("-", "\u2212"), kind=f"{cell.kind} gain")
+    return cell._replace(text=written(value, form).replace("-", "\u2212"), kind=f"{cell.kind} bracketed")
 
 
 def _td(cell: Cell) -> str:
@@ -160,9 +160,9 @@ def _td(cell: Cell) -> str:
 
 
 def _whole(cell: Cell) -> str:
-    """Escapes a cell's text; what a gain has in brackets is not broken (compare.js writes it so, too)."""
+    """Escapes a cell's text; what it has in brackets is not broken (compare.js writes it so, too)."""
     shown = escape(cell.text)
-    return re.sub(r"\([^)]*\)", r"<span>\g<0></span>", shown, count=1) if "gain" in cell.kind.split() else shown
+    return re.sub(r"\([^)]*\)", r"<span>\g<0></span>", shown, count=1) if "bracketed" in cell.kind.split() else shown
 
 
 def _says_its_key(cell: Cell) -> bool:
