@@ -228,7 +228,7 @@ def test_nothing_overflows_on_a_phone_or_a_screen(opened: Opened) -> None:
         opened.page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
         assert opened.page.evaluate("document.documentElement.scrollWidth") == width
         wide = "all => all.filter(one => one.getBoundingClientRect().right > innerWidth).map(one => one.id)"
-        assert opened.page.eval_on_selector_all("section, .box, .figure, .claim, fieldset, select, h2", wide) == []
+        assert opened.page.eval_on_selector_all("section, .box, .figure, .claim, .lines, select, h2", wide) == []
 
 
 def test_dark_and_light_by_system_and_by_button(opened: Opened) -> None:

@@ -72,7 +72,7 @@ function listLines() {
     label.append(box, swatch(line), line.label + (line.seeds > 1 ? ` (${line.seeds} seeds)` : ""));
     return label;
   });
-  find("curve-lines").replaceChildren(find("curve-lines").querySelector("legend"), ...boxes);
+  find("curve-lines").replaceChildren(...boxes);
   const notes = ["With several seeds: the mean, and the range as a band."];
   if (!setting.lines.every((line) => line.shown)) notes.push("Lines of paper-results that are in none of the paper's tables are switched off at first.");
   find("curve-note").textContent = notes.join(" ");
