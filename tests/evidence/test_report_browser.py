@@ -138,6 +138,8 @@ def test_curves_go_over_bytes_and_seconds_are_smoothed_and_differ_from_the_basel
     page.check("#curve-difference")
     wait_for_traces(page, 1)  # no ranges
     assert page.evaluate("find('curve-figure').data[0].y") == [0, 0, 0]  # the only one is the baseline
+    assert page.evaluate("find('curve-figure').data[0].hovertemplate").endswith(" points")  # and no %
+    assert page.evaluate("find('curve-figure').layout.yaxis.title.text") == "accuracy (points), minus fedavg"
     page.uncheck("#curve-difference")
     wait_for_traces(page, 2)
     assert page.evaluate("smoothed([1, 2, 6, 2], 3)") == [1, 1.5, 3, 10 / 3]
