@@ -10,7 +10,7 @@ from support.browser import a_browser
 
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page.assemble import Report, report
-from fedatoms.evidence.page.dots import DOTS
+from fedatoms.evidence.page.dot_plots import DOTS
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from html import escape
 from fedatoms.core.gains import State
 from fedatoms.core.lookup import counted
 from fedatoms.evidence.claims.base import Claim, Evidence, Verdict, count_of, number_with_unit
-from fedatoms.evidence.page.dots import KINDS, LONG, SAID, dots
+from fedatoms.evidence.page.dot_plots import KINDS, LONG, SAID, dots
 from fedatoms.evidence.page.html_table import Cell, gain_cell, number, table, text, typed
 
 ORDER: tuple[State, ...] = ("contradicted", "inconclusive", "supported")
