@@ -21,7 +21,7 @@ Place = Callable[[float], str]
 def dots(claim: Claim) -> str:
     """Draws each line of evidence in a row of its own, and the bar of its unit as a dashed line; empty if there is one.
 
-    A full dot says yes, an empty one leaves it open, a cross says no: the colours say the same.
+    A full dot says yes, an empty one leaves it open, a cross says no: the colours say the same. A tick is the paper's.
 
     >>> from fedatoms.evidence.claims.base import judge
     >>> dots(judge("It helps.", "It adds.", [], (None, None)))
@@ -32,7 +32,8 @@ def dots(claim: Claim) -> str:
         return ""
     ends = [end for each in lines if each.gain for end in (each.gain.low, each.gain.high) if end is not None]
     bars = [value for unit, value in BARS.items() if claim.evidence_unit.name.startswith(unit)]
-    numbers = [*(each.ours for each in lines), *ends, *bars]
+    papers = [each.paper for each in lines if each.paper is not None]
+    numbers = [*(each.ours for each in lines), *ends, *bars, *papers]
     low, room = min(numbers), (max(numbers) - min(numbers)) or 1.0
 
     def at(value: float) -> str:
@@ -74,6 +75,8 @@ def named(lines: Sequence[Evidence]) -> list[tuple[str, Evidence | None]]:
 def _row(name: str, each: Evidence, form: str, at: Place, bars: Sequence[float]) -> str:
     shown = number(each.ours, form) if each.gain is None else gain_cell(each.gain, form)
     drawn = "".join(f'<line x1="{at(bar)}" x2="{at(bar)}" y1="0" y2="100%" class="bar"/>' for bar in bars)
+    if each.paper is not None:
+        drawn += f'<line x1="{at(each.paper)}" x2="{at(each.paper)}" y1="15%" y2="85%" class="tick"/>'
     if each.gain and each.gain.low is not None and each.gain.high is not None:
         drawn += f'<line x1="{at(each.gain.low)}" x2="{at(each.gain.high)}" y1="50%" y2="50%"/>'
     drawn += CROSS.format(x=at(each.ours)) if each.state == "contradicted" else _dot(at(each.ours), each.state)

@@ -19,7 +19,7 @@ function layout(more) {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: "system-ui, sans-serif", size: 13 },
     margin: { l: 56, r: 16, t: 32, b: 56 }, showlegend: false, dragmode: false, modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: ink },
     hoverlabel: { bgcolor: ground, bordercolor: quiet, font: { color: ink }, ...hoverlabel },
-    xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
+    xaxis: { ...axis, ...xaxis, title: { standoff: 8, ...xaxis?.title } }, yaxis: { ...axis, ...yaxis }, ...rest,
   };
 }
 const config = { responsive: true, ...(matchMedia("(hover: none)").matches && { displayModeBar: false }), displaylogo: false, doubleClick: "reset", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "sendChartToCloud"] };
