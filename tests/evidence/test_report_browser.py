@@ -346,6 +346,7 @@ def test_without_scripts_and_on_paper_every_figure_is_a_still_one(opened: Opened
             assert page.locator("details:not([open])").count() == 0
             assert "Setting: " in page.inner_text("#compare-chosen")
         assert page.eval_on_selector_all("#splits .still", count) == 2  # each seed has its own
+        assert "every setting over rounds" in page.inner_text("#curves") and "every split" in page.inner_text("#splits")
         assert not page.locator("#theme:visible, th i:visible").count()
         assert page.eval_on_selector_all(".still", count) > boxes + 10 and not page.locator(".figure:visible").count()
         assert not page.locator(".controls:visible").count()
