@@ -98,7 +98,7 @@ def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     assert page.eval_on_selector_all(".modebar-btn", "all => all.every(one => one.tabIndex < 0)")
     assert page.input_value("#curve-setting").startswith("digits")  # the reader's own runs first
     page.select_option("#curve-setting", "cifar100, 100 clients with 20 classes each")
-    page.wait_for_function("find('curve-figure').data.length > 4")
+    page.wait_for_function("() => find('curve-figure').data.length > 4")
     names = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.name ?? null)")
     assert "fedavg + 9 atoms, init fourier-bessel" in names and None in names  # means, and unnamed ranges over seeds
     assert page.locator("#curve-figure path.js-line").count() == len(names)
@@ -118,13 +118,13 @@ def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     wait_for_traces(page, 2)
     assert page.evaluate("find('bytes-figure').data.map(trace => trace.name)") == ["head", "rest"]
     page.select_option("#bytes-setting", "cifar100, 100 clients with 20 classes each")
-    page.wait_for_function("find('bytes-figure').data.length > 2")
+    page.wait_for_function("() => find('bytes-figure').data.length > 2")
     counts = page.evaluate("document.getElementById('split-figure').data[0].z")
     assert len(counts) == 20 and max(sum(map(bool, client)) for client in counts) == 2
 
 
 def wait_for_traces(page: Page, count: int) -> None:
-    page.wait_for_function(f"document.getElementById('curve-figure').data.length === {count}")
+    page.wait_for_function(f"() => document.getElementById('curve-figure').data.length === {count}")
 
 
 def test_curves_go_over_bytes_and_seconds_are_smoothed_and_differ_from_the_baseline(opened: Opened) -> None:
@@ -133,7 +133,7 @@ def test_curves_go_over_bytes_and_seconds_are_smoothed_and_differ_from_the_basel
     wait_for_traces(page, 2)
     for axis, last in (("bytes", 3 * 13e6 / 1e9), ("seconds", 1.5), ("rounds", 3)):
         page.select_option("#curve-axis", axis)
-        page.wait_for_function(f"Math.abs(find('curve-figure').data[1].x.at(-1) - {last}) < 1e-4")
+        page.wait_for_function(f"() => Math.abs(find('curve-figure').data[1].x.at(-1) - {last}) < 1e-4")
     assert page.evaluate("find('curve-figure').layout.hovermode") == "x unified"
     page.check("#curve-difference")
     wait_for_traces(page, 1)  # no ranges

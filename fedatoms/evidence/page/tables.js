@@ -91,16 +91,18 @@ function shorten(box) {
   box.after(button);
   over(box, box.querySelectorAll("tbody tr:not(.unrun)").length);
 }
-// A box that has more than it shows says so.
-function sign(box) {
-  const far = { down: box.scrollHeight - box.clientHeight - box.scrollTop, right: box.scrollWidth - box.clientWidth - box.scrollLeft };
-  const more = Object.keys(far).filter((way) => far[way] > 2).join(" ");
-  if (more) box.dataset.more = more;
-  else delete box.dataset.more;
-  const rows = box.scrollHeight > box.clientHeight + 2 ? "rows" : "", columns = box.scrollWidth > box.clientWidth + 2 ? "columns" : "";
-  box.previousElementSibling.firstElementChild.textContent = rows || columns ? `Scroll in the table for more ${[rows, columns].filter(Boolean).join(" and ")}.` : "";
+// A box that has more than it shows says so. All are asked before one is changed, so that the page is laid out once.
+function sign(boxes) {
+  const found = boxes.map((box) => [["down", box.scrollHeight - box.clientHeight, box.scrollTop], ["right", box.scrollWidth - box.clientWidth, box.scrollLeft]].filter(([, room]) => room > 2));
+  boxes.forEach((box, n) => {
+    const more = found[n].filter(([, room, at]) => room - at > 2).map(([way]) => way).join(" ");
+    const what = found[n].map(([way]) => way === "down" ? "rows" : "columns").join(" and ");
+    const said = what && `Scroll in the table for more ${what}.`, hint = box.previousElementSibling.firstElementChild;
+    if ((box.dataset.more || "") !== more) more ? box.dataset.more = more : delete box.dataset.more;
+    if (hint.textContent !== said) hint.textContent = said;
+  });
 }
-const sizes = new ResizeObserver((seen) => { for (const box of new Set(seen.map((each) => each.target.closest(".box")))) sign(box); });
+const sizes = new ResizeObserver((seen) => sign([...new Set(seen.map((each) => each.target.closest(".box")))]));
 for (const box of document.querySelectorAll(".box")) {
   const tools = document.createElement("div");
   tools.className = "tools";
@@ -113,7 +115,7 @@ for (const box of document.querySelectorAll(".box")) {
   }
   box.before(tools);
   if (box.classList.contains("stacked")) shorten(box);
-  box.addEventListener("scroll", () => sign(box), { passive: true });
+  box.addEventListener("scroll", () => sign([box]), { passive: true });
   sizes.observe(box);
   sizes.observe(box.firstElementChild);
 }
