@@ -51,7 +51,7 @@ def times_of(browser: Browser, page: Path) -> dict[str, float]:
     tab = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
     tab.add_init_script(INTERACTIVE)
     tab.goto(page.resolve().as_uri())
-    found = {"interactive": float(tab.wait_for_function("window.interactive", timeout=0).json_value())}
+    found = {"interactive": float(tab.wait_for_function("() => window.interactive", timeout=0).json_value())}
     for name, step in STEPS.items():
         found[name], found[f"{name}, all of it"] = map(float, tab.evaluate(TIMED, list(step)))
     tab.evaluate("find('curves').scrollIntoView()")

@@ -12,13 +12,14 @@ from support.results import a_run, kept, page_of
 
 from fedatoms.core.gains import gain, written
 from fedatoms.core.ledger import total
+from fedatoms.core.options import GROUPS
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page.compare import against_all, baselines
 from fedatoms.evidence.page.figures import values
 from fedatoms.evidence.page.html_table import typed
 from fedatoms.evidence.page.plotly import Plot, axes
 from fedatoms.evidence.page.still import picture
-from fedatoms.evidence.page.styles import COLOURS, line_styles
+from fedatoms.evidence.page.styles import COLOURS, GREYS, TEXTURES, line_styles, looks
 from fedatoms.evidence.page.verdict_cards import AGAIN, NAMED, claim_cards, overview, slug
 from fedatoms.evidence.paper.study_list import studies
 from fedatoms.evidence.results.commands import command_of
@@ -104,9 +105,9 @@ def test_gains_of_every_baseline_are_those_of_the_one_function() -> None:
         assert known["names"][known["base"]] == place.base.name  # type: ignore[index]
         base = place.entries[known["bases"][0]]  # type: ignore[index]
         for mine, texts in list(zip(place.entries, cells[0], strict=True))[1:4]:
-            found = versus(mine, base, place.metric, place.pooled)
+            found = versus(mine, base, place)
             both = mine.scores[found.model], base.scores[found.model]
-            one = gain(*both, place.pooled)
+            one = gain(*both, place.pooled(mine, base))
             assert texts[0][0].replace("\u2212", "-") == ("" if one is None else written(one))
 
 
@@ -114,9 +115,9 @@ def test_a_target_that_is_never_reached_is_called_so(tmp_path: Path) -> None:
     for name, preset, line in (("one", "fedavg", [40.0, 60.0]), ("two", "fedavg-atoms", [30.0, 45.0])):
         a_run(tmp_path / name, preset=preset, rounds=2, curves={"all": line})
     (place,) = all_standings(group(find([tmp_path]).runs))
-    worse = versus(place.entries[1], place.base, place.metric, None)
+    worse = versus(place.entries[1], place.base, place)
     assert worse.mine is not None and worse.mine.never == 1
-    assert versus(place.base, place.base, place.metric, None).mine == (2, 26e6, 1.0, 0, 1)
+    assert versus(place.base, place.base, place).mine == (2, 26e6, 1.0, 0, 1)
 
 
 def test_a_command_runs_the_same_experiment_again() -> None:
@@ -141,7 +142,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("colour", [*COLOURS, *GREYS])
 def test_every_colour_has_a_contrast_of_three_on_every_ground(colour: str) -> None:
     for ground in GROUNDS:
         low, high = sorted((luminance(colour), luminance(ground)))
@@ -153,6 +154,19 @@ def test_a_method_keeps_its_colour_whatever_stands_beside_it() -> None:
     alone, among = line_styles([one])[0], line_styles([Experiment(), Experiment(algorithm="moon"), one, other])
     assert among[2] == alone and among[3]["colour"] == alone["colour"]
     assert (among[2]["dash"], among[3]["dash"]) == ("dash", "solid")
+
+
+def test_what_is_no_method_has_no_colour_of_one() -> None:
+    others = looks(["5 models", "25 models", "first order, both", "with latent clients", "fedprox"])
+    assert not {each["colour"] for each in others[:4]} & {*COLOURS} and others[4]["colour"] in COLOURS
+    assert len({(each["colour"], each["mark"]) for each in others[:4]}) == 4
+    assert not {grey for grey, _ in TEXTURES.values()} & {*COLOURS}
+    assert len({*TEXTURES.values()}) == len(TEXTURES) == len(GROUPS)  # each can be told from the others
+
+
+def test_a_personalised_method_is_never_drawn_like_an_algorithm() -> None:
+    own, shared = Experiment(personal="local-atoms"), Experiment()
+    assert line_styles([own])[0]["mark"] and not line_styles([shared])[0]["mark"]
 
 
 def test_claims_are_grouped_by_verdict_each_with_an_address_and_a_command() -> None:

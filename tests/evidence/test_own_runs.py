@@ -112,7 +112,7 @@ def test_the_best_of_each_setting_has_its_cost_and_a_command(tmp_path: Path) -> 
         [words_of(cell) for cell in re.findall("<td.*?</td>", row)]
         for row in re.findall("<tr>(.*?)</tr>", top[top.index("<tbody>") :])
     ]
-    assert digits[:3] == ["digits, 20 clients with 2 classes each", "fedavg + 9 atoms", "54.62"]
+    assert digits[:3] == ["digits, 20 clients with 2 classes each", "fedavg + 9 atoms", "54.62 (end 54.62)"]
     assert digits[3].startswith("+4.12 ± ") and digits[3].endswith(" (2 seeds) over fedavg")
     assert digits[4:] == ["13 MB (13 MB)", "0.5 s (0.5 s)", "fedatoms compare fedavg-atoms --rounds 3 --seeds 0,1"]
     assert iid[1] == "fedavg" and iid[3] == "it is the baseline" and iid[4:6] == ["13 MB", "0.5 s"]
@@ -169,7 +169,23 @@ def test_noisy_runs_of_the_reader_do_not_blur_the_projects_claims(tmp_path: Path
     both = find([tmp_path])
     assert len(both.runs) == len(alone.runs) + 4 and claims(both) == claims(alone)
     places = [all_standings(group(found.runs)) for found in (alone, both)]
-    assert {each.pooled for each in places[0]} == {each.pooled for each in places[1][1:]} != {places[1][0].pooled}
+    ours, theirs = ({each.published for each in some if each.published} for some in places)
+    assert ours == theirs and len(ours) == 1 and places[1][0].own not in (None, *ours)
+
+
+def test_own_runs_on_the_projects_data_set_neither_borrow_its_spread_nor_lend_theirs(tmp_path: Path) -> None:
+    a_pair(tmp_path / PUBLISHED, "-cifar10-5", rounds=0)
+    a_pair(tmp_path / PUBLISHED / "one", "-cifar10-2", seeds=1, rounds=0)
+    alone = find([tmp_path / PUBLISHED])
+    for seed, lead in enumerate((-20.0, 30.0)):
+        a_run(tmp_path / "runs" / f"plain{seed}", 50.0, "fedavg-cifar10-5", rounds=0, seed=seed, lr=0.3)
+        a_run(tmp_path / "runs" / f"atoms{seed}", 50.0 + lead, "fedavg-atoms-cifar10-5", rounds=0, seed=seed, lr=0.3)
+    both = find([tmp_path])
+    assert len(both.runs) == len(alone.runs) + 4 and claims(both) == claims(alone)
+    mine, ours = (all_standings(group(found.runs)) for found in (both, alone))
+    assert mine[0].own is not None and mine[0].published == mine[1].published == ours[0].published != mine[0].own
+    yours, theirs = mine[0].entries[0], next(each for each in mine[0].entries if each.group.published)
+    assert mine[0].pooled(yours, theirs) == mine[0].own and mine[0].pooled(theirs, theirs) == ours[0].published
 
 
 def test_a_page_without_a_failing_claim_says_so(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import csv
 import gzip
 import json
 import re
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 
 import pytest
@@ -59,7 +59,7 @@ def test_a_gain_beside_the_papers_comes_from_the_files(tmp_path: Path) -> None:
     pair = next(pair for pair in pairs("cifar10") if (pair.plain.row, pair.plain.column.classes) == ("FedAvg", 2))
     page = page_of(tmp_path / "runs")
     row = next(row for row in re.findall("<tr>.*?</tr>", page) if "FedAvg + Decomposition" in row and "71.50" in row)
-    cells = re.findall(r">([^<]*)</td>", row)
+    cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
     assert cells[2:8] == [
         pair.atoms.printed,
         "71.50",
@@ -99,9 +99,19 @@ def test_quick_stand_ins_are_a_setting_of_their_own(tmp_path: Path) -> None:
     assert shared["name"] == f"{two}, seed 0" and alone["name"] == f"{five}, seed 0, quick stand-in"
 
 
-def test_the_caption_of_scores_is_true_of_short_runs(tmp_path: Path) -> None:
-    a_run(tmp_path / "runs" / "one", rounds=3)
-    assert "Score: mean over the last 100 rounds, or all if there are fewer, ±" in page_of(tmp_path / "runs")
+def test_the_score_of_a_short_run_says_that_its_first_rounds_count_and_how_it_ends(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        a_run(tmp_path / "runs" / f"short{seed}", seed=seed, curves={"all": [20.0, 40.0 + 2 * seed, 90.0]})
+        a_run(tmp_path / "runs" / f"long{seed}", 60.0, seed=seed, rounds=120, partition="iid")
+    page = page_of(tmp_path / "runs")
+    assert "a shorter run has the mean over all its rounds, the first ones included, and beside it the score at" in page
+    said = re.sub("<[^>]+>", "", page)
+    assert (
+        "50.33 % (the mean of all clients' last models, mean over all 3 rounds, the first ones included,"
+        in unescape(said)
+    )
+    assert "and 2 seeds; 90.00 % after the last round)" in said and said.count("(end 90.00)") == 2  # best, versus
+    assert "60.00 ± 0.00<" in page and "(end 60.00)" not in said
 
 
 def test_seeds_are_one_experiment_with_a_deviation(tmp_path: Path) -> None:

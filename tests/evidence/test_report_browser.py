@@ -98,7 +98,7 @@ def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     assert page.eval_on_selector_all(".modebar-btn", "all => all.every(one => one.tabIndex < 0)")
     assert page.input_value("#curve-setting").startswith("digits")  # the reader's own runs first
     page.select_option("#curve-setting", "cifar100, 100 clients with 20 classes each")
-    page.wait_for_function("find('curve-figure').data.length > 4")
+    page.wait_for_function("() => find('curve-figure').data.length > 4")
     names = page.evaluate("document.getElementById('curve-figure').data.map(trace => trace.name ?? null)")
     assert "fedavg + 9 atoms, init fourier-bessel" in names and None in names  # means, and unnamed ranges over seeds
     assert page.locator("#curve-figure path.js-line").count() == len(names)
@@ -118,13 +118,13 @@ def test_curves_bytes_and_splits_are_drawn(opened: Opened) -> None:
     wait_for_traces(page, 2)
     assert page.evaluate("find('bytes-figure').data.map(trace => trace.name)") == ["head", "rest"]
     page.select_option("#bytes-setting", "cifar100, 100 clients with 20 classes each")
-    page.wait_for_function("find('bytes-figure').data.length > 2")
+    page.wait_for_function("() => find('bytes-figure').data.length > 2")
     counts = page.evaluate("document.getElementById('split-figure').data[0].z")
     assert len(counts) == 20 and max(sum(map(bool, client)) for client in counts) == 2
 
 
 def wait_for_traces(page: Page, count: int) -> None:
-    page.wait_for_function(f"document.getElementById('curve-figure').data.length === {count}")
+    page.wait_for_function(f"() => document.getElementById('curve-figure').data.length === {count}")
 
 
 def test_curves_go_over_bytes_and_seconds_are_smoothed_and_differ_from_the_baseline(opened: Opened) -> None:
@@ -133,11 +133,13 @@ def test_curves_go_over_bytes_and_seconds_are_smoothed_and_differ_from_the_basel
     wait_for_traces(page, 2)
     for axis, last in (("bytes", 3 * 13e6 / 1e9), ("seconds", 1.5), ("rounds", 3)):
         page.select_option("#curve-axis", axis)
-        page.wait_for_function(f"Math.abs(find('curve-figure').data[1].x.at(-1) - {last}) < 1e-4")
+        page.wait_for_function(f"() => Math.abs(find('curve-figure').data[1].x.at(-1) - {last}) < 1e-4")
     assert page.evaluate("find('curve-figure').layout.hovermode") == "x unified"
     page.check("#curve-difference")
     wait_for_traces(page, 1)  # no ranges
     assert page.evaluate("find('curve-figure').data[0].y") == [0, 0, 0]  # the only one is the baseline
+    assert page.evaluate("find('curve-figure').data[0].hovertemplate").endswith(" points")  # and no %
+    assert page.evaluate("find('curve-figure').layout.yaxis.title.text") == "accuracy (points), minus fedavg"
     page.uncheck("#curve-difference")
     wait_for_traces(page, 2)
     assert page.evaluate("smoothed([1, 2, 6, 2], 3)") == [1, 1.5, 3, 10 / 3]
@@ -228,7 +230,7 @@ def test_nothing_overflows_on_a_phone_or_a_screen(opened: Opened) -> None:
         opened.page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
         assert opened.page.evaluate("document.documentElement.scrollWidth") == width
         wide = "all => all.filter(one => one.getBoundingClientRect().right > innerWidth).map(one => one.id)"
-        assert opened.page.eval_on_selector_all("section, .box, .figure, .claim, fieldset, select, h2", wide) == []
+        assert opened.page.eval_on_selector_all("section, .box, .figure, .claim, .lines, select, h2", wide) == []
 
 
 def test_dark_and_light_by_system_and_by_button(opened: Opened) -> None:
@@ -343,7 +345,8 @@ def test_without_scripts_and_on_paper_every_figure_is_a_still_one(opened: Opened
             page.evaluate("dispatchEvent(new Event('beforeprint'))")
             assert page.locator("details:not([open])").count() == 0
             assert "Setting: " in page.inner_text("#compare-chosen")
-        assert page.eval_on_selector_all("#splits .still", count) == 1  # of all seeds of a setting the first
+        assert page.eval_on_selector_all("#splits .still", count) == 2  # each seed has its own
+        assert "every setting over rounds" in page.inner_text("#curves") and "every split" in page.inner_text("#splits")
         assert not page.locator("#theme:visible, th i:visible").count()
         assert page.eval_on_selector_all(".still", count) > boxes + 10 and not page.locator(".figure:visible").count()
         assert not page.locator(".controls:visible").count()

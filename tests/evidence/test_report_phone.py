@@ -94,3 +94,14 @@ def test_a_command_is_copied_by_one_click(browser: Browser, file: Path, where: s
     page.keyboard.press("Control+V")
     assert page.input_value("#pasted") == words.text_content()
     page.context.close()
+
+
+def test_the_lines_of_a_figure_can_be_chosen_on_a_phone_whenever_it_is_opened(browser: Browser, file: Path) -> None:
+    for _ in range(6):  # a fieldset had no box in every third opening
+        context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+        page = context.new_page()
+        page.goto(file.as_uri())
+        page.evaluate("find('curves').scrollIntoView()")
+        page.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
+        assert page.locator("#curve-lines input:visible").count() == 2
+        context.close()

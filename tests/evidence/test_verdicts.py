@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from support.results import a_run, page_of, the_claim
 
 from fedatoms.core.gains import State, over_seeds
-from fedatoms.evidence.claims.base import Evidence, count_of, of_parts, of_whole
+from fedatoms.evidence.claims.base import Evidence, count_of, judge, of_parts, of_whole
+from fedatoms.evidence.page.dot_plots import dots
 from fedatoms.evidence.paper.tables import cells, contrast
 from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import group
@@ -124,3 +125,22 @@ def test_a_contrast_is_of_two_cells_of_one_column() -> None:
     found = {(cell.table, cell.row): both for cell in cells() if (both := contrast(cell))}
     assert all(one.column == other.column and one != other for one, other in found.values())
     assert [sum(table == n for table, _ in found) for n in (1, 2, 3)] == [5, 8, 3]
+
+
+def test_a_picture_of_evidence_names_each_line_and_says_by_its_shape_what_the_line_says() -> None:
+    lines = [
+        Evidence("FedAvg, digits", 2.5, 3.0, "supported", over_seeds([2.9, 3.1])),
+        Evidence("a < b", None, 0.5, "inconclusive"),
+        Evidence("FedDyn: never", 1.0, -1.0, "contradicted"),
+    ]
+    drawn = dots(judge("It helps.", "It adds.", lines, (None, None)))
+    rows = re.findall("<li>(.*?)</li>", drawn)
+    assert [re.findall("<span>(.*?)</span>", row) for row in rows] == [["FedAvg, digits"], ["a &lt; b"], ["FedDyn"]]
+    shapes = ("<circle", "empty-dot", 'class="cross"', 'class="tick"')
+    assert [[shape in row for shape in shapes] for row in rows] == [
+        [True, False, False, True],
+        [True, True, False, False],
+        [False, False, True, True],
+    ]
+    assert ['aria-label="yes: +3.00 ± 1.27 (2 seeds)"' in rows[0], 'aria-label="open: +0.50"' in rows[1]] == [True] * 2
+    assert "points; dashed: 0" in drawn and drawn.count('class="bar"') == 3

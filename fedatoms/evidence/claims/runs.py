@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain
 from fedatoms.evidence.claims.base import Claim, Evidence, conditions, coverage, judge, smallest
-from fedatoms.evidence.paper.study_list import SAMPLED
+from fedatoms.evidence.paper.study_list import QUICK_ROUNDS, SAMPLED
 from fedatoms.evidence.results.cells import Ours
 from fedatoms.evidence.results.groups import Group, by_clients, groups_of, is_quick, is_stand_in
 from fedatoms.evidence.results.names import distinct_names
@@ -62,7 +62,7 @@ def _added(found: dict[int, Group], few: int, many: int, pooled: Pooled | None) 
 def elsewhere(groups: Sequence[Group], ours: Ours, pooled: Pooled | None = None) -> Claim:
     """Judges the decomposition by pairs that differ in nothing else and are not the paper's.
 
-    Where the project's runs are there, those of the reader on other data sets are no part of it.
+    Where the project's runs are there, those of the reader are no part of it.
     """
     groups = apart(groups)[1] or groups
     cells = {each.key: each.experiment for each in ours.values()}
@@ -77,8 +77,8 @@ def elsewhere(groups: Sequence[Group], ours: Ours, pooled: Pooled | None = None)
     lines = [_other(*each) for each in zip(names, gains, quick, strict=True)]
     text = "The decomposition adds to the accuracy in our other runs (mean gain over pairs that differ in it alone)."
     rule = "The mean gain is above 0. A line supports it if its pair's gain is, too. Runs that are scored on held-out "
-    rule += "images, by which settings are chosen, and quick stand-ins are left out; a few rounds on digits decide "
-    rule += "nothing. A line "
+    rule += "images, by which settings are chosen, and quick stand-ins are left out; on digits "
+    rule += f"{QUICK_ROUNDS} rounds or fewer decide nothing. A line "
     rule += f"names only what differs from most of our runs.{f' All on {where}.' if where else ''}"
     if not lines:
         return judge(text, rule, lines, (None, None))

@@ -7,6 +7,7 @@ from html import escape
 from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, written
 from fedatoms.core.lookup import counted
 from fedatoms.evidence.page.html_table import typed
+from fedatoms.evidence.page.scores import at_the_end
 from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.finding import PUBLISHED, Found
 from fedatoms.evidence.results.groups import Group, is_quick, readers_own
@@ -109,20 +110,22 @@ def _best(place: Standings) -> list[str]:
     """Says which method is best in a setting, how far it is above the baseline, and what that costs."""
     best, base, others = place.entries[0], place.base, len(place.entries)
     seeds = counted(len(best.scores[best.model]), "seed")
-    said = f"{place.metric.write(best.mean)} ({model_words(best.model)}, {_window(best)}{seeds})"
+    last = at_the_end(best.group, best.model)
+    end = "" if last is None else f"; {place.metric.write(last)} after the last round"
+    said = f"{place.metric.write(best.mean)} ({model_words(best.model)}, {_window(best)}{seeds}{end})"
     first = f"**{best.name}** is the best of {others} experiments on {place.setting}: {said}."
     if others == 1:
         first = f"**{best.name}** has {said} on {place.setting}."
     if best is base:
         return [first, _ahead(place), _cost(best, None, place)]
-    found = versus(best, base, place.metric, place.pooled)
+    found = versus(best, base, place)
     return [first, _gained(place, base, found), _cost(best, found, place)]
 
 
 def _window(best: Entry) -> str:
     """Says of which rounds a score is the mean."""
     rounds = best.group.experiment.rounds
-    few = f"all {rounds} rounds" if rounds > 1 else "its one round"
+    few = f"all {rounds} rounds, the first ones included," if rounds > 1 else "its one round"
     over = f"the last {WINDOW} rounds" if rounds > WINDOW else few
     return "mean over " if best.model == LAST_PASS else f"mean over {over} and "
 
@@ -132,7 +135,7 @@ def _ahead(place: Standings) -> str:
     if len(place.entries) == 1:
         return "A second experiment there would make a comparison."
     base, second = place.entries[:2]
-    found = versus(second, base, place.metric, place.pooled).gain
+    found = versus(second, base, place).gain
     behind = f"; the next, {second.name}, has {_written(found, place)}" if found else ""
     others = f"none of the {len(place.entries) - 1} others is above it{behind}"
     return f"**Gain:** none. It is the baseline itself, and {others}."
@@ -159,7 +162,7 @@ def _clear(place: Standings) -> str:
     """Names the best experiment whose gain is no luck, if that of the best may be."""
     below = not place.metric.higher
     for each in place.entries[1:]:
-        found = versus(each, place.base, place.metric, place.pooled).gain
+        found = versus(each, place.base, place).gain
         if found and each is not place.base and beyond(found, below=below) == "supported":
             return f" The best with a clear gain is **{each.name}**: {_written(found, place)}."
     return ""
@@ -233,7 +236,7 @@ def _over_pairs(gains: Sequence[Gain], pooled: Pooled | None) -> str:
 def _open(places: Sequence[Standings]) -> str:
     """Counts the comparisons with the baseline that decide nothing."""
     pairs = [(each, place) for place in places for each in place.entries if each is not place.base]
-    gains = [versus(each, place.base, place.metric, place.pooled).gain for each, place in pairs]
+    gains = [versus(each, place.base, place).gain for each, place in pairs]
     left = sum(one is None or beyond(one) == "inconclusive" for one in gains)
     alone = sum(one is not None and one.seeds == 1 for one in gains)
     if not left:

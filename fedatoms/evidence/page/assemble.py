@@ -12,12 +12,14 @@ from fedatoms.core.files import replace_file
 from fedatoms.core.options import GROUPS
 from fedatoms.core.outputs import check_output
 from fedatoms.evidence.claims import claims
+from fedatoms.evidence.claims.tables import NEAR
 from fedatoms.evidence.page import answer, best, compare, explanations, figures, measures, run_figures, sections
 from fedatoms.evidence.page.export import to_csv
 from fedatoms.evidence.page.html_table import labels
 from fedatoms.evidence.page.links import read_on
 from fedatoms.evidence.page.packing import as_script, letters, packed
 from fedatoms.evidence.page.plotly import Json
+from fedatoms.evidence.page.styles import TEXTURES
 from fedatoms.evidence.page.verdict_cards import claim_cards, overview
 from fedatoms.evidence.results.cells import match
 from fedatoms.evidence.results.finding import PUBLISHED, Found, find
@@ -98,7 +100,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         facts=sections.summary(found, groups, folders),
         overview=overview(judged),
         claims=claim_cards(judged),
-        tables=sections.paper_tables(match(accuracies), known_spreads(accuracies)),
+        tables=sections.paper_tables(match(accuracies), known_spreads(accuracies), beside),
         explanations=explanations.section(found.explanations),
         measures=run_figures.section(of_runs) + measures.section(found.measures),
         curves=figures.stills(groups),
@@ -107,6 +109,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         splits=sections.paragraphs(left_out),
         split_stills=figures.split_stills(splits),
         provenance=sections.origins(found.runs, beside),
+        near=f"{NEAR:g}",
         read_on=read_on(beside),
     )
 
@@ -126,7 +129,7 @@ def _data(groups: Sequence[Group], places: Sequence[Standings], splits: list[Jso
         "bytes": figures.senders(groups),
         "splits": splits,
         "groups": GROUPS,
-        "colours": figures.GROUP_COLOURS,
+        "textures": TEXTURES,
     }
 
 

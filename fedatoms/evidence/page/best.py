@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from fedatoms.evidence.page.answer import amount, duration, form_of
 from fedatoms.evidence.page.html_table import Cell, command, gain_cell, number, number_key, table, text
+from fedatoms.evidence.page.scores import score_cell
 from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.finding import PUBLISHED
 from fedatoms.evidence.results.standings import Standings, Versus, of_the_project, of_the_reader, versus
@@ -19,9 +20,10 @@ HEADS = (
 )
 NAMES = ("best", "best-published")
 CAPTION = (
-    "The best method of each setting, and its gain over the usual baseline with a 95 % interval. Traffic (both ways) "
-    "and time: to reach the baseline's score, in brackets the baseline's own; or of the whole run, where said; time "
-    "as on the machine of each run. To train anew where results lie already, add --out and another folder"
+    "The best method of each setting, its score as in Compare, and its gain over the usual baseline with a 95 % "
+    "interval. Traffic (both ways) and time: to reach the baseline's score, in brackets the baseline's own; or of the "
+    "whole run, where said; time as on the machine of each run. To train anew where results lie already, add --out and "
+    "another folder"
 )
 
 
@@ -46,13 +48,13 @@ def _table(name: str, places: Sequence[Standings]) -> str:
 
 def _row(place: Standings) -> list[Cell]:
     best, base = place.entries[0], place.base
-    found = versus(best, base, place.metric, place.pooled)
+    found = versus(best, base, place)
     gained = gain_cell(found.gain, form_of(place), coloured=True, below=not place.metric.higher)
     over = gained._replace(text=f"{gained.text} over {base.name}") if gained.text else gained
     return [
         text(place.setting)._replace(kind="wide"),
         text(best.name)._replace(kind="wide"),
-        number(best.mean, form_of(place)[1:]),
+        score_cell(best.group, best.model, [best.mean], form_of(place)[1:]),
         Cell("it is the baseline", "0", "number quiet") if best is base else over,
         *_costs(place, found),
         command(command_of(best.group.experiment, best.group.seeds)),

@@ -17,7 +17,7 @@ function listBases() {
 }
 const kinds = {
   atoms: (row) => / atoms/.test(row.cells[0].textContent), plain: (row) => !/ atoms| \+ /.test(row.cells[0].textContent),
-  gain: (row) => row.cells[2].classList.contains("good"), open: (row) => row.cells[2].className === "number",
+  gain: (row) => row.cells[2].classList.contains("good"), open: (row) => row.cells[2].className === "number bracketed",
 };
 function filter() {
   const place = find("setting").value, kind = kinds[find("kind").value];
@@ -25,7 +25,9 @@ function filter() {
   const on = (row) => (place === "" || row.dataset.place === place) && (!kind || kind(row)) && words.every((word) => textOf.get(row).includes(word));
   const pair = (row) => (place === "" || row.cells[5].textContent === data.places[place].setting) && words.every((word) => textOf.get(row).includes(word));
   find("compare").classList.toggle("one-setting", place !== ""); // its column would say the same in each row
-  const shown = [...rowsIn("versus").filter(on), ...rowsIn("pairs").filter(pair)], kept = new Set(shown);
+  const some = { versus: rowsIn("versus").filter(on), pairs: rowsIn("pairs").filter(pair) };
+  for (const [id, rows] of Object.entries(some)) over(find(id), rows.length);
+  const shown = Object.values(some).flat(), kept = new Set(shown);
   for (const row of textOf.keys()) if (!kept.has(row)) row.hidden = true;
   find("matches").textContent = `${shown.filter((row) => row.dataset.place).length} of ${rowsOf.length} experiments`;
   waiting = shown.filter((row) => row.hidden);
@@ -48,7 +50,8 @@ async function rebase() {
     data.changing.forEach((column, k) => {
       const cell = row.cells[column];
       const [text, key, kind] = cells ? cells[k] : [own[n][k].textContent, own[n][k].dataset.key, own[n][k].className];
-      cell.textContent = text;
+      const [value, seeds, rest] = text.split(/(\(.*?\))/);
+      cell.replaceChildren(value, ...(seeds ? [Object.assign(document.createElement("span"), { textContent: seeds }), rest] : []));
       if (key) cell.dataset.key = key;
       else delete cell.dataset.key;
       cell.className = kind;

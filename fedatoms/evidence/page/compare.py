@@ -5,18 +5,17 @@ from pathlib import Path
 
 from fedatoms.core.gains import Pooled
 from fedatoms.evidence.page.answer import amount, duration, form_of
-from fedatoms.evidence.page.html_table import Cell, command, gain_cell, number, number_key, spread, table, text
+from fedatoms.evidence.page.html_table import Cell, command, gain_cell, number, number_key, table, text
 from fedatoms.evidence.page.links import folders_of
 from fedatoms.evidence.page.plotly import Json
+from fedatoms.evidence.page.scores import WORDS, score_cell
 from fedatoms.evidence.paper.tables import cells_of, contrast
 from fedatoms.evidence.results.commands import command_of
-from fedatoms.evidence.results.groups import Group, headline, stand_in_mark
+from fedatoms.evidence.results.groups import Group, headline_by_seed, stand_in_mark
 from fedatoms.evidence.results.names import differences, distinct_names, setting
-from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, spreads_by_data
+from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, spreads_by_owner
 from fedatoms.evidence.results.standings import Entry, Reached, Standings, Versus, versus
 from fedatoms.experiment.fields import Experiment
-from fedatoms.runs.comparison import spread_of
-from fedatoms.runs.results import WINDOW
 
 HEADS = (
     "method",
@@ -35,9 +34,8 @@ PAIRED = ("with atoms", "plain", "atoms", "gain", "paper's gain", "setting", "ru
 CHANGING = (2, 3, 4, 5, 6)  # columns that depend on the baseline
 BASELINES = 40  # of a setting, at most: with more experiments, the best of them
 CAPTION = (
-    f"Score: mean over the last {WINDOW} rounds, or all if there are fewer, ± standard deviation over seeds. Gain over "
-    "the baseline, ± 95 % interval over shared seeds. Traffic (both ways), time and rounds: to reach the baseline's "
-    "own score for the first time; time as on the machine of each run"
+    f"Score: {WORDS}. Gain over the baseline, ± 95 % interval over shared seeds. Traffic (both ways), time and rounds: "
+    "to reach the baseline's own score for the first time; time as on the machine of each run"
 )
 
 
@@ -85,11 +83,10 @@ def pairs_table(groups: Sequence[Group]) -> str:
     found = decomposed_pairs(accuracies, accuracies)
     if not found:
         return ""
-    spreads, names = spreads_by_data(accuracies), _named([mine.experiment for mine, _ in found])
-    rows = [_pair(name, *both, spreads(both[0].experiment).shared) for name, both in zip(names, found, strict=True)]
-    caption = (
-        "Pairs that differ in the atoms alone: accuracy in %, ± standard deviation over seeds; gain ± 95 % interval"
-    )
+    spreads, names = spreads_by_owner(accuracies), _named([mine.experiment for mine, _ in found])
+    ours = [all(each.published for each in both) for both in found]  # else a run of the reader's is among them
+    rows = [_pair(name, *both, spreads[our].shared) for name, both, our in zip(names, found, ours, strict=True)]
+    caption = "Pairs that differ in the atoms alone: accuracy in %, as the scores above; gain ± 95 % interval"
     return f"<h3>Plain filters against atoms</h3>{table('pairs', caption, PAIRED, rows, stacked=True)}"
 
 
@@ -104,13 +101,12 @@ def _named(experiments: Sequence[Experiment]) -> list[str]:
 
 
 def _pair(name: str, mine: Group, plain: Group, pooled: Pooled | None) -> list[Cell]:
-    one = mine.experiment
+    one, sides = mine.experiment, (plain, mine)
     words = command_of(one, mine.seeds).replace("fedatoms run", "fedatoms compare").replace(" --seed ", " --seeds ")
     both = f"{words} --parametrisation plain,atoms" if words else ""
     return [
         text(name)._replace(kind="wide"),
-        spread(headline(plain)[1]),
-        spread(headline(mine)[1]),
+        *(score_cell(side, side.models[-1], list(headline_by_seed(side, side.models[-1]).values())) for side in sides),
         gain_cell(gain_between(mine, plain, pooled), coloured=True),
         number(_printed(mine), "+.2f", none=""),
         text(setting(one) + stand_in_mark(one))._replace(kind="wide setting"),
@@ -137,11 +133,11 @@ def _printed(mine: Group) -> float | None:
 
 
 def _row(each: Entry, place: Standings, beside: Path | None) -> list[Cell]:
-    found = versus(each, place.base, place.metric, place.pooled)
+    found = versus(each, place.base, place)
     group = each.group
     return [
         text(each.name)._replace(kind="wide"),
-        spread(spread_of(list(each.scores[each.model].values())), form_of(place)[1:]),
+        score_cell(group, each.model, list(each.scores[each.model].values()), form_of(place)[1:]),
         *_cells(each, place.base, place, found),
         number(len(group.seeds), "d"),
         text(place.setting)._replace(kind="wide setting"),
@@ -151,7 +147,7 @@ def _row(each: Entry, place: Standings, beside: Path | None) -> list[Cell]:
 
 
 def _changing(mine: Entry, base: Entry, place: Standings) -> list[list[str]]:
-    cells = _cells(mine, base, place, versus(mine, base, place.metric, place.pooled))
+    cells = _cells(mine, base, place, versus(mine, base, place))
     return [[cell.text, "" if cell.key == cell.text else cell.key, cell.kind] for cell in cells]
 
 

@@ -33,15 +33,16 @@ async function drawCurves() {
   setting.lines.forEach((line, n) => {
     const band = boxes[n]?.checked ? lineOf(setting, n, model) : null;
     if (!band) return;
-    const less = (values) => base ? values.map((y, k) => { const b = at(base.x, base.y, band.x[k]); return b === null ? null : y - b; }) : values;
+    const less = base ? band.x.map((x, k) => { const b = at(base.x, base.y, x); return b === null ? null : band.y[k] - b; }) : band.y;
+    const known = band.x.map((_, k) => k).filter((k) => less[k] !== null); // nothing where the baseline has ended
     if (band.low && !base) traces.push({
       x: [...band.x, ...[...band.x].reverse()], y: [...band.high, ...[...band.low].reverse()], fill: "toself",
       fillcolor: line.colour + "2e", line: { width: 0 }, mode: "lines", hoverinfo: "skip", type: "scatter",
     });
     traces.push({
-      x: band.x, y: less(band.y), name: line.label, type: "scatter", mode: band.x.length < 2 ? "markers" : line.mark ? "lines+markers" : "lines",
+      x: known.map((k) => band.x[k]), y: known.map((k) => less[k]), name: line.label, type: "scatter", mode: band.x.length < 2 ? "markers" : line.mark ? "lines+markers" : "lines",
       line: { color: line.colour, dash: line.dash, width: 2 }, marker: { symbol: line.mark || "circle", size: 8, maxdisplayed: 9, color: line.colour },
-      hovertemplate: `%{y:${difference ? "+" : ""}${setting.form}} ${setting.unit}`.trimEnd(),
+      hovertemplate: `%{y:${difference ? "+" : ""}${setting.form}} ${difference && setting.unit === "%" ? "points" : setting.unit}`.trimEnd(),
     });
   });
   const last = Math.max(...traces.flatMap((trace) => trace.x), Number.MIN_VALUE), late = find("curve-part").value === "late";
@@ -51,7 +52,7 @@ async function drawCurves() {
   return show("curve-figure", traces, {
     height: 440, hovermode: "x unified", hoverlabel: { namelength: -1 },
     xaxis: { title: { text: titles[axis] }, ...spike, ...(axis === "rounds" && last <= 10 && { dtick: 1 }), ...(late && { range: [last / 2, last] }) },
-    yaxis: { title: { text: base ? `${setting.axis}, minus ${name}` : setting.axis } },
+    yaxis: { title: { text: base ? `${setting.axis.replace("(%)", "(points)")}, minus ${name}` : setting.axis } },
   });
 }
 
@@ -72,7 +73,7 @@ function listLines() {
     label.append(box, swatch(line), line.label + (line.seeds > 1 ? ` (${line.seeds} seeds)` : ""));
     return label;
   });
-  find("curve-lines").replaceChildren(find("curve-lines").querySelector("legend"), ...boxes);
+  find("curve-lines").replaceChildren(...boxes);
   const notes = ["With several seeds: the mean, and the range as a band."];
   if (!setting.lines.every((line) => line.shown)) notes.push("Lines of paper-results that are in none of the paper's tables are switched off at first.");
   find("curve-note").textContent = notes.join(" ");

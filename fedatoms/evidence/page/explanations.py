@@ -10,7 +10,7 @@ from fedatoms.evidence.explain.words import findings, title
 from fedatoms.evidence.page.articles import article, boxed, measured_at
 from fedatoms.evidence.page.html_table import Cell, number, table, text
 from fedatoms.evidence.page.plotly import LEGEND, Json, Plot, axes, curves
-from fedatoms.evidence.page.styles import COLOURS
+from fedatoms.evidence.page.styles import GREYS, SPOT
 from fedatoms.evidence.results.finding import FoundExplanation
 from fedatoms.evidence.results.names import method_name, setting
 
@@ -80,8 +80,8 @@ def _matrix(t: int, latent: Latent) -> Plot:
     losses, accuracies = ([[getattr(one, kind) for one in line] for line in scores] for kind in ("loss", "accuracy"))
     hover = "coefficients of client %{y}, atoms of client %{x}: loss %{z:.4f}, accuracy %{text:.2f} %<extra></extra>"
     heat: Json = {"type": "heatmap", "x": names, "y": names, "z": losses, "text": accuracies, "hovertemplate": hover}
-    size = max(3, min(16, 160 // len(names)))
-    mark: Json = {"symbol": "circle-open", "size": size, "color": COLOURS[1], "line": {"width": 2.5}}
+    size = max(3, min(11, 110 // len(names)))
+    mark: Json = {"symbol": "circle", "size": size, **SPOT}
     real: Json = {"type": "scatter", "mode": "markers", "name": "real clients", "x": names, "y": names, "marker": mark}
     kind: Json = {"type": "category", "showgrid": False}
     plane: Json = {
@@ -106,7 +106,7 @@ def _variances(rounds: Sequence[Round]) -> Plot:
 def _accuracies(fork: Forked) -> Plot:
     rounds = _rounds_of(fork)
     on, off = curves(rounds, {"with latent clients": fork.accuracy_on, "without": fork.accuracy_off})
-    off |= {"line": {"color": COLOURS[1], "width": 2, "dash": "dot"}}  # often one lies on the other
+    off |= {"line": {"color": GREYS[1], "width": 2, "dash": "dot"}}  # often one lies on the other
     plane = _by_round(rounds, "accuracy of the server, %")
     return Plot("Accuracy of the server with and without latent clients", [on, off], plane)
 

@@ -19,7 +19,7 @@ function layout(more) {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: "system-ui, sans-serif", size: 13 },
     margin: { l: 56, r: 16, t: 32, b: 56 }, showlegend: false, dragmode: false, modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: ink },
     hoverlabel: { bgcolor: ground, bordercolor: quiet, font: { color: ink }, ...hoverlabel },
-    xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
+    xaxis: { ...axis, ...xaxis, title: { standoff: 8, ...xaxis?.title } }, yaxis: { ...axis, ...yaxis }, ...rest,
   };
 }
 const config = { responsive: true, ...(matchMedia("(hover: none)").matches && { displayModeBar: false }), displaylogo: false, doubleClick: "reset", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "sendChartToCloud"] };
@@ -29,7 +29,7 @@ async function show(id, traces, more) {
   for (const tool of find(id).querySelectorAll(".modebar-btn")) tool.setAttribute("tabindex", "-1"); // the tables have the numbers
 }
 
-const most = 14; // experiments in the figure of bytes at a time
+const most = matchMedia("(max-width: 40rem)").matches ? 6 : 14; // experiments in the figure of bytes at a time: on a phone their names are folded
 function listParts() {
   const count = chosen(data.bytes, find("bytes-setting").value)?.runs || 0, starts = [];
   for (let n = 0; n < count; n += most) starts.push(n);
@@ -42,13 +42,14 @@ function drawBytes() {
   const start = Number(find("bytes-part").value), runs = setting.runs.slice(start, start + most), labels = runs.map((run) => run.label);
   const top = Math.max(...setting.runs.map((run) => Object.values(run[way]).reduce((a, b) => a + b, 0)));
   const [unit, size] = top > 1e9 ? ["GB", 1e9] : ["MB", 1e6];
+  const ink = getComputedStyle(document.body).color, grey = (name) => data.textures[name][0] || ink;
   const traces = data.groups.filter((name) => runs.some((run) => run[way][name])).map((name) => ({
     type: "bar", orientation: "h", name, y: labels, x: runs.map((run) => (run[way][name] || 0) / size),
-    marker: { color: data.colours[name] }, hovertemplate: `%{x:.4g} ${unit}<extra>${name}</extra>`,
+    marker: { color: grey(name), pattern: { shape: data.textures[name][1], size: 7, solidity: .35 }, line: { color: grey(name), width: 1 } }, hovertemplate: `%{x:.4g} ${unit}<extra>${name}</extra>`,
   }));
   const narrow = find("bytes-figure").clientWidth < 600;
   return show("bytes-figure", traces, {
-    height: 480, barmode: "stack", showlegend: true, legend: { orientation: "h", y: 1, yanchor: "bottom" },
+    height: 480, barmode: "stack", showlegend: true, legend: { orientation: "h", y: 1, yanchor: "bottom", traceorder: "normal", itemclick: false, itemdoubleclick: false },
     xaxis: { title: { text: `${unit} ${way}, all clients and rounds` } },
     yaxis: { autorange: "reversed", type: "category", ...(narrow && { tickfont: { size: 10 }, ticktext: labels.map(fold), tickvals: labels }) },
   });

@@ -18,7 +18,7 @@ from fedatoms.data.federations import hold_out
 from fedatoms.evidence.page.packing import parts_of, steps
 from fedatoms.evidence.page.plotly import Json, Plot
 from fedatoms.evidence.page.still import CELLS, bars, picture
-from fedatoms.evidence.page.styles import line_styles
+from fedatoms.evidence.page.styles import TEXTURES, line_styles
 from fedatoms.evidence.paper.tables import cells_of
 from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import Group, by_setting, stand_in_mark
@@ -27,7 +27,6 @@ from fedatoms.experiment.build import split_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.results import score_curves
 
-GROUP_COLOURS = dict(zip(GROUPS, ("#c8590a", "#84781a", "#1a8a5c", "#2378c3", "#b8509c"), strict=True))
 DIGITS = 5  # of a score; bytes and seconds, along the other axis, have one less
 Band = dict[str, Sequence[float]]
 SHOWN = 200  # clients in a picture of a partition: more rows are thinner than a pixel
@@ -99,19 +98,19 @@ def splits(runs: Sequence[Run], data_dir: Path | None) -> tuple[list[Json], list
 
 
 def split_stills(pictures: Sequence[Json]) -> str:
-    """Returns the partitions as pictures that need no script, the first seed of each setting.
+    """Returns all partitions as pictures that need no script.
 
     >>> split_stills([])
     ''
     """
-    firsts = {str(each["name"]).split(", seed ")[0]: each for each in reversed(pictures)}
-    return "".join(_split_still(each) for each in reversed(firsts.values()))
+    return "".join(map(_split_still, pictures))
 
 
 def _split_still(each: Json) -> str:
     counts = cast(list[list[int]], each["counts"])
     names = [[str(n) for n in range(size)] for size in (len(counts[0]), len(counts))]
-    cells: Json = {"type": "heatmap", "x": names[0], "y": names[1], "z": [[n or None for n in row] for row in counts]}
+    cells: Json = {"type": "heatmap", "x": names[0], "y": names[1], "zmin": 0}
+    cells["z"] = [[n or None for n in row] for row in counts]
     plane: Json = {
         "xaxis": {"title": {"text": "class"}},
         "yaxis": {"title": {"text": "client"}, "autorange": "reversed"},
@@ -119,7 +118,9 @@ def _split_still(each: Json) -> str:
     step = math.ceil(len(counts) / CELLS)
     few = f"; each row stands for {step} clients, and shows the first" if step > 1 else ""
     most = max(max(row) for row in counts)
-    return picture(Plot(f"{each['name']}; the darker, the more images, {most} at most{few}", [cells], plane))
+    return picture(
+        Plot(f"{each['name']}; the stronger the shade, the more images, {most} at most{few}", [cells], plane)
+    )
 
 
 def _drawn(groups: Sequence[Group]) -> dict[str, list[Group]]:
@@ -212,8 +213,8 @@ def _still(setting: str, groups: Sequence[Group]) -> str:
     for look, (name, shown, group) in lines:
         if shown:
             model, band = list(_bands([run for run in group.runs if run.rows]).items())[-1]
-            style: Json = {"color": look["colour"], "dash": look["dash"]}
-            traces.append({"type": "scatter", "name": name, "mode": "lines", **band, "line": style})
+            style: Json = {"line": {"color": look["colour"], "dash": look["dash"]}, "marker": {"symbol": look["mark"]}}
+            traces.append({"type": "scatter", "name": name, "mode": "lines", **band, **style})
     words = _words(groups[0].metric)
     plane: Json = {"xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": words["axis"]}}}
     return picture(Plot(f"{setting}; model: {model}", traces, plane))
@@ -221,9 +222,15 @@ def _still(setting: str, groups: Sequence[Group]) -> str:
 
 def _sent_still(setting: str, runs: Sequence[Json]) -> str:
     ups = [cast(dict[str, int], run["up"]) for run in runs]
-    parts = [(name, colour, [up.get(name, 0) / 1e6 for up in ups]) for name, colour in GROUP_COLOURS.items()]
+    unit, size = ("GB", 1e9) if max((total(up) for up in ups), default=0) > 1e9 else ("MB", 1e6)
+    parts = [(name, _fill(*look, name), [up.get(name, 0) / size for up in ups]) for name, look in TEXTURES.items()]
     used = [part for part in parts if any(part[2])]
-    return bars(f"Sent up, all clients and rounds; {setting}", [str(run["label"]) for run in runs], used, "MB")
+    return bars(f"Sent up, all clients and rounds; {setting}", [str(run["label"]) for run in runs], used, unit)
+
+
+def _fill(grey: str, texture: str, name: str) -> str:
+    """Returns how SVG fills a group's bars; page.html has the textures."""
+    return f"url(#texture-{name})" if texture else grey or "currentColor"
 
 
 def _bars(groups: Sequence[Group]) -> list[Json]:

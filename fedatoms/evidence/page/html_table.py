@@ -1,5 +1,6 @@
 """Sortable tables: HTML from columns and cells, with all text escaped."""
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from html import escape
@@ -126,12 +127,14 @@ def spread(value: Spread | None, form: str = ".2f") -> Cell:
 
 
 def change(value: float | None, beyond: float = 0.0) -> Cell:
-    """Returns a cell of a difference, coloured by its sign if it exceeds ``beyond`` at the two decimals shown.
+    """Returns a cell of a difference, marked if it exceeds ``beyond`` at the two decimals shown.
+
+    Its sign has no colour: to be above another's number is no better than to be below it.
 
     >>> change(-0.5).kind, change(-0.704, beyond=0.7).kind, change(None).text
-    ('number bad', 'number', '')
+    ('number mixed', 'number', '')
     """
-    kind = "" if value is None or abs(round(value, 2)) <= beyond else "good" if value > 0 else "bad"
+    kind = "" if value is None or abs(round(value, 2)) <= beyond else "mixed"
     return number(value, "+.2f", kind, none="")
 
 
@@ -142,18 +145,24 @@ def gain_cell(value: Gain | None, form: str = "+.2f", *, coloured: bool = False,
 
     >>> one = Gain(3.5, 3.0, 4.0, 3, "seeds")
     >>> gain_cell(one).text, gain_cell(one, coloured=True).kind
-    ('+3.50 ± 0.50 (3 seeds)', 'number good')
+    ('+3.50 ± 0.50 (3 seeds)', 'number good bracketed')
     """
     if value is None:
-        return number(None, none="")
+        return number(None, none="")._replace(kind="number quiet bracketed")
     colours = {"supported": "good", "contradicted": "bad", "inconclusive": ""}
     cell = number(value.gain, form, colours[beyond(value, below=below)] if coloured else "")
-    return cell._replace(text=written(value, form).replace("-", "\u2212"))
+    return cell._replace(text=written(value, form).replace("-", "\u2212"), kind=f"{cell.kind} bracketed")
 
 
 def _td(cell: Cell) -> str:
     key = "" if _says_its_key(cell) else f' data-key="{escape(cell.key)}"'
-    return f"<td{key}{_class(cell.kind)}>{cell.html or escape(cell.text)}</td>"
+    return f"<td{key}{_class(cell.kind)}>{cell.html or _whole(cell)}</td>"
+
+
+def _whole(cell: Cell) -> str:
+    """Escapes a cell's text; what it has in brackets is not broken (compare.js writes it so, too)."""
+    shown = escape(cell.text)
+    return re.sub(r"\([^)]*\)", r"<span>\g<0></span>", shown, count=1) if "bracketed" in cell.kind.split() else shown
 
 
 def _says_its_key(cell: Cell) -> bool:
@@ -165,7 +174,9 @@ def _says_its_key(cell: Cell) -> bool:
 
 def _kind(rows: Sequence[Sequence[Cell]], column: int) -> str:
     """Returns the class of a column's head, as that of its first cell: how it is sorted, or where it is hidden."""
-    return " ".join({"number", "setting"} & {*rows[0][column].kind.split()}) if rows else ""
+    kinds = {*rows[0][column].kind.split()} if rows else set[str]()
+    unsorted = ["unsorted"] if kinds & {"command", "path"} else []  # on a phone
+    return " ".join([*sorted({"number", "setting"} & kinds), *unsorted])
 
 
 def _class(kind: str) -> str:

@@ -1,9 +1,12 @@
 """Where the page leads: to the paper, the documentation, the folders of runs and their commits."""
 
 import os
+import re
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from importlib.metadata import PackageNotFoundError, metadata
+from itertools import takewhile
 from pathlib import Path
 from urllib.parse import quote
 
@@ -38,13 +41,26 @@ def read_on(beside: Path | None) -> str:
     return f"<p>{link(PAPER, 'The paper')}, ICML 2025.{more}</p>"
 
 
-def folders_of(runs: list[Run], beside: Path | None) -> Cell:
+def folders_of(runs: Sequence[Run], beside: Path | None) -> Cell:
     """Returns the folders of runs, each a link if the page lies on the same disk."""
-    names = ", ".join(run.name for run in runs)
+    shown = shortened([run.name for run in runs])
+    names = ", ".join(shown)
     if beside is None:
         return Cell(names, names, "path")
-    html = ", ".join(link(_relative(run.result.folder, beside), run.name) for run in runs)
+    pairs = zip(runs, shown, strict=True)
+    html = ", ".join(link(_relative(run.result.folder, beside), name) for run, name in pairs)
     return Cell(names, names, "path", html)
+
+
+def shortened(names: Sequence[str]) -> list[str]:
+    """Keeps the first name, and of the others what comes after the words that all begin with.
+
+    >>> shortened(["runs/fedavg-s0", "runs/fedavg-s1"]), shortened(["runs/one"])
+    (['runs/fedavg-s0', '…s1'], ['runs/one'])
+    """
+    words = [re.split(r"(?<=[-/])", name) for name in names]
+    same = len(list(takewhile(lambda some: len({*some}) == 1, zip(*words, strict=False))))
+    return [*names[:1], *(f"…{''.join(each[same:])}" for each in words[1:])]
 
 
 def commit_of(run: Run) -> Cell:

@@ -17,7 +17,7 @@ from fedatoms.evidence.measures.values import (
 from fedatoms.evidence.page.articles import SIZES, article, boxed, measured_at
 from fedatoms.evidence.page.html_table import number, table
 from fedatoms.evidence.page.plotly import Json, Plot, axes, contour, curves, trace_of
-from fedatoms.evidence.page.styles import COLOURS, looks
+from fedatoms.evidence.page.styles import SPOT, looks
 from fedatoms.evidence.results.finding import FoundMeasure
 from fedatoms.evidence.results.measures import (
     AFTER,
@@ -93,7 +93,7 @@ def _trajectories(n: int, line: ModelsLine, values: SyntheticValues) -> Plot:
     for k, path in enumerate(line.paths):
         thin = {"showlegend": k == 0, "line": {"color": look["colour"], "width": 1.5}}
         traces.append(trace_of(line.name, look, path) | thin)
-    star = {"symbol": "star", "size": 13, "color": COLOURS[4]}
+    star = {"symbol": "star", "size": 13, **SPOT}
     x, y = ([value] for value in values.optimum)
     traces.append({"type": "scatter", "mode": "markers", "name": "optimum", "x": x, "y": y, "marker": star})
     return Plot(f"Trajectories of the mean of {line.name}", traces, axes("first weight", "second weight"))

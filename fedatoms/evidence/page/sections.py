@@ -131,7 +131,7 @@ def _unfinished(each: Progress) -> list[Cell]:
     ]
 
 
-def paper_tables(ours: Ours, spreads: Spreads) -> str:
+def paper_tables(ours: Ours, spreads: Spreads, beside: Path | None = None) -> str:
     """Returns the tables of the paper of which something was run; the others in a line.
 
     >>> paper_tables({}, Spreads())
@@ -141,11 +141,11 @@ def paper_tables(ours: Ours, spreads: Spreads) -> str:
     if not run:
         return '<p class="quiet">No cell of Tables 1, 2 or 3 was run.</p>'
     none = [f"Table {which}: no cell was run." for which in SCORED if which not in run]
-    return "\n".join(paper_table(which, ours, spreads.of_table(which)) for which in run) + paragraphs(none)
+    return "\n".join(paper_table(which, ours, spreads.of_table(which), beside) for which in run) + paragraphs(none)
 
 
-def paper_table(which: int, ours: Ours, pooled: Pooled | None = None) -> str:
-    """Returns a table of the paper, cell by cell, with our numbers beside it.
+def paper_table(which: int, ours: Ours, pooled: Pooled | None = None, beside: Path | None = None) -> str:
+    """Returns a table of the paper, cell by cell, with our numbers beside it; runs are links from the page's folder.
 
     >>> "0 of 24 cells run" in paper_table(3, {})
     True
@@ -153,7 +153,7 @@ def paper_table(which: int, ours: Ours, pooled: Pooled | None = None) -> str:
     printed = sorted(cells(which), key=_side_by_side)
     run = sum(ours_of(cell, ours) is not None for cell in printed)
     caption = f"{SCORED[which]}, in %. Gain: {GAINS[which]}. {atoms_note(which, ours)}".strip(" .")
-    rows = [_paper_row(cell, ours, pooled) for cell in printed]
+    rows = [_paper_row(cell, ours, pooled, beside) for cell in printed]
     shown = table(f"table-{which}", caption, PRINTED, rows, stacked=True)
     caveat = f'<p class="caveat">{escape(CAVEATS[which])}</p>' if run else ""
     only = (
@@ -171,17 +171,28 @@ def _side_by_side(cell: Printed) -> tuple[int, int]:
     return rows.index(plain), columns.index(cell.column)
 
 
-def _paper_row(cell: Printed, ours: Ours, pooled: Pooled | None) -> list[Cell]:
+def _paper_row(cell: Printed, ours: Ours, pooled: Pooled | None, beside: Path | None) -> list[Cell]:
     mine, found = ours_of(cell, ours), ours.get(place(cell))
     shown = spread(mine) if mine is not None else Cell("not run", kind=MISSING)
     seeds = number(len(found.seeds), "d") if found else number(None, none="")
-    start = [text(row_name(cell)), text(column_name(cell)), Cell(cell.printed, repr(cell.value), "number"), shown]
+    start = [
+        text(row_name(cell))._replace(kind="wide"),
+        text(column_name(cell)),
+        Cell(cell.printed, repr(cell.value), "number"),
+        shown,
+    ]
     off = change(None if mine is None else mine.mean - cell.value, NEAR)
     if mine is not None and abs(mine.mean - cell.value) > FAR:
         off = off._replace(text=f"{off.text} (see above)")
     middle = [off, seeds]
     typed = f"fedatoms run {cell.typed}" if cell.typed else ""
-    return [*start, *middle, *_gains(cell, ours, pooled), command(typed), _folders(found)]
+    return [
+        *start,
+        *middle,
+        *_gains(cell, ours, pooled),
+        command(typed),
+        folders_of(found.runs if found else [], beside),
+    ]
 
 
 def _gains(cell: Printed, ours: Ours, pooled: Pooled | None) -> list[Cell]:
@@ -189,10 +200,6 @@ def _gains(cell: Printed, ours: Ours, pooled: Pooled | None) -> list[Cell]:
     if both is None:
         return [number(None, none=""), number(None, none="")]
     return [number(both[0].value - both[1].value, "+.2f"), gain_cell(lead_of(*both, ours, pooled), coloured=True)]
-
-
-def _folders(found: Group | None) -> Cell:
-    return text(listed(run.name for run in found.runs) if found else None)._replace(kind="path")
 
 
 def sent_bytes(runs: Sequence[Run]) -> str:

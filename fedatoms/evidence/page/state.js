@@ -14,7 +14,7 @@ function write() {
   history.replaceState(null, "", location.href.split("#")[0] + (text && `#${text}`));
   for (const [id, boxes] of Object.entries(named)) find(id).textContent = boxes.map(nameOf).filter(Boolean).join("; ");
 }
-const named = { "compare-chosen": ["setting", "base", "kind", "search"], "curve-chosen": ["curve-setting", "curve-model", "curve-axis", "curve-part", "curve-smooth"], "bytes-chosen": ["bytes-setting", "bytes-way"], "split-chosen": ["split-name"] };
+const named = { "compare-chosen": ["setting", "base", "kind", "search"] }; // on paper; figures there are still ones
 function nameOf(id) {
   const box = find(id), said = box.tagName === "SELECT" ? box.selectedOptions[0]?.textContent : box.value;
   return said ? `${box.closest("label").firstChild.textContent.trim()}: ${said}` : "";

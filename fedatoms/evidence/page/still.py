@@ -12,6 +12,18 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 20, 8, 40
 POINTS = 48  # of a line: more are not seen at this size
 CELLS = 24  # along each side of a surface
 STROKES = {"dash": "6 3", "dot": "2 3"}
+MARKED = 7  # places of a line that have its mark
+SHAPES = {  # by Plotly's names
+    "circle": "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0",
+    "square": "m-3-3h6v6h-6z",
+    "diamond": "m0-4l4 4l-4 4l-4-4z",
+    "triangle-up": "m0-4l4 7h-8z",
+    "x": "m-3-3l6 6m0-6l-6 6",
+    "cross": "m-4 0h8m-4-4v8",
+    "star": "m0-4v8m-4-4h8m-7-3l6 6m0-6l-6 6",
+    "triangle-down": "m0 4l4-7h-8z",
+    "pentagon": "m0-4l4 3l-1.5 4.5h-5l-1.5-4.5z",
+}
 Number = float | None
 
 
@@ -61,17 +73,34 @@ def _draw(trace: Json, x: Axis, y: Axis) -> str:
     points = [(_across(a), _down(b)) for a, b in thinned(pairs, POINTS)]
     colour, dash = _line(trace)
     if trace.get("mode") == "markers" or len(points) == 1:
-        return "".join(f'<circle cx="{a:.0f}" cy="{b:.1f}" r="3" fill="{colour}"/>' for a, b in points)
+        look = 'class="spot"' if _is_spot(trace) else f'fill="{colour}"'
+        return "".join(f'<circle cx="{a:.0f}" cy="{b:.1f}" r="3" {look}/>' for a, b in points)
     path = "M" + "L".join(f"{a:.0f} {b:.1f}" for a, b in points)
     broken = f' stroke-dasharray="{STROKES[dash]}"' if dash in STROKES else ""
-    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.6"{broken}/>' if points else ""
+    if not points:
+        return ""
+    line = f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.6"{broken}/>'
+    return line + _marks(thinned(points, MARKED), _symbol(trace), colour)
+
+
+def _marks(points: Sequence[tuple[float, float]], symbol: str, colour: str) -> str:
+    """Draws the marks of a line, which tell variants of one method apart; nothing for a line without any."""
+    name, opened, _ = symbol.partition("-open")
+    shape = SHAPES.get(name.removesuffix("-dot"), "")
+    path = "".join(f"M{a:.0f} {b:.1f}{shape}" for a, b in points)
+    filled = "none" if opened else colour
+    return f'<path d="{path}" fill="{filled}" stroke="{colour}"/>' if shape else ""
+
+
+def _symbol(trace: Json) -> str:
+    return str(cast(Json, trace.get("marker") or {}).get("symbol", ""))
 
 
 def _surface(trace: Json, x: Axis, y: Axis) -> str:
-    """Draws the cells of a surface in five shades, the higher the darker."""
+    """Draws the cells of a surface in five shades, the higher the stronger."""
     rows = cast(Sequence[Sequence[Number]], trace["z"])
     known = [value for row in rows for value in row if value is not None]
-    low, high = min(known), max(known)
+    low, high = cast(float, trace.get("zmin", min(known))), max(known)
     down, across = (max(1, math.ceil(n / CELLS)) for n in (len(rows), len(rows[0])))
     size = (WIDTH - LEFT - RIGHT) * across / len(rows[0]), (HEIGHT - TOP - BOTTOM) * down / len(rows)
     shades: dict[int, list[str]] = {}
@@ -89,7 +118,7 @@ def _surface(trace: Json, x: Axis, y: Axis) -> str:
 
 
 def bars(label: str, names: Sequence[str], parts: Sequence[tuple[str, str, Sequence[float]]], unit: str) -> str:
-    """Returns stacked bars as SVG: a row for each name, a part for each (name, colour, sizes).
+    """Returns stacked bars as SVG: a row for each name, a part for each (name, fill, sizes).
 
     >>> 'd="M250.0 3h300.0v12h-300.0z"' in bars("Bytes", ["fedavg"], [("head", "#1a8a5c", [3.0])], "MB")
     True
@@ -97,28 +126,35 @@ def bars(label: str, names: Sequence[str], parts: Sequence[tuple[str, str, Seque
     totals = [sum(sizes[n] for _, _, sizes in parts) for n in range(len(names))]
     most, step, height = max([*totals, 1e-9]), 17, 17 * len(names) + 4
     rows, starts = list[str](), [250.0] * len(names)
-    for _, colour, sizes in parts:
+    for _, fill, sizes in parts:
         widths = [300 * size / most for size in sizes]
-        rows.append(_stack(colour, starts, widths, step))
+        rows.append(_stack(fill, starts, widths, step))
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     for n, name in enumerate(names):
-        rows.append(f'<text x="244" y="{n * step + 13}" text-anchor="end">{escape(_cut(name))}</text>')
+        label = f'<text x="244" y="{n * step + 13}" text-anchor="end" font-size="9.5">{escape(_cut(name))}</text>'
+        rows.append(label)
         rows.append(f'<text x="{starts[n] + 4:.0f}" y="{n * step + 13}">{totals[n]:,.3g}</text>')
-    keys = " ".join(_key(name, colour, "") for name, colour, _ in parts)
+    keys = " ".join(_swatch(name, fill) for name, fill, _ in parts)
     return (
         f'<figure class="still"><figcaption><b>{escape(label)}, {escape(unit)}</b> {keys}</figcaption><svg '
         f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">{"".join(rows)}</svg></figure>'
     )
 
 
-def _stack(colour: str, starts: Sequence[float], widths: Sequence[float], step: int) -> str:
+def _swatch(name: str, fill: str) -> str:
+    """Returns a part's entry in the legend."""
+    square = f'<path d="M1 1h22v10h-22z" fill="{fill}" class="edge"/>'
+    return f'<span class="key"><svg width="24" height="12" aria-hidden="true">{square}</svg> {escape(name)}</span>'
+
+
+def _stack(fill: str, starts: Sequence[float], widths: Sequence[float], step: int) -> str:
     """Draws one part of all bars."""
     drawn = (
         f"M{start:.1f} {n * step + 3}h{width:.1f}v12h-{width:.1f}z"
         for n, (start, width) in enumerate(zip(starts, widths, strict=True))
         if width
     )
-    return f'<path fill="{colour}" d="{"".join(drawn)}"/>'
+    return f'<path fill="{fill}" class="edge" d="{"".join(drawn)}"/>'
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
@@ -189,13 +225,25 @@ def _frame(x: Axis, y: Axis) -> str:
 
 def _keys(traces: Iterable[Json]) -> str:
     lines = {str(each["name"]): each for each in traces if each["type"] == "scatter" and each.get("name")}
-    return " ".join(_key(name, *_line(trace)) for name, trace in lines.items())
+    return " ".join(
+        _spot(name) if _is_spot(each) else _key(name, *_line(each), _symbol(each)) for name, each in lines.items()
+    )
 
 
-def _key(name: str, colour: str, dash: str) -> str:
+def _is_spot(trace: Json) -> bool:
+    """Says whether a trace has the marks with an edge, which are seen on any shade."""
+    return "line" in cast(Json, trace.get("marker") or {})
+
+
+def _spot(name: str) -> str:
+    circle = '<circle cx="5" cy="5" r="3.5" class="spot"/>'
+    return f'<span class="key"><svg width="10" height="10" aria-hidden="true">{circle}</svg> {escape(name)}</span>'
+
+
+def _key(name: str, colour: str, dash: str, symbol: str) -> str:
     broken = f' stroke-dasharray="{STROKES[dash]}"' if dash in STROKES else ""
-    line = f'<path d="M0 3H24" stroke="{colour}" stroke-width="3"{broken}/>'
-    return f'<span class="key"><svg width="24" height="6" aria-hidden="true">{line}</svg> {escape(name)}</span>'
+    line = f'<path d="M0 5H24" stroke="{colour}" stroke-width="2.5"{broken}/>{_marks([(12, 5)], symbol, colour)}'
+    return f'<span class="key"><svg width="24" height="10" aria-hidden="true">{line}</svg> {escape(name)}</span>'
 
 
 def _line(trace: Json) -> tuple[str, str]:
@@ -220,4 +268,4 @@ def _down(share: float) -> float:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= 42 else f"{name[:41]}…"
+    return name if len(name) <= 46 else f"{name[:45]}…"

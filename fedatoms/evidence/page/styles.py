@@ -1,12 +1,14 @@
-"""How lines look: a colour for each method, the same in every figure; solid with atoms, dashed without.
+"""How lines and bars look: a colour for each method, the same in every figure; solid with atoms, dashed without.
 
-The luminance of each colour is between 0.15 and 0.27, so each has a contrast of 3:1 and more on both backgrounds.
+What is no method, such as groups of parameters, is grey, and told apart by textures and marks. The luminance of each
+colour is between 0.13 and 0.27, so each has a contrast of 3:1 and more on both backgrounds.
 """
 
 import zlib
 from collections.abc import Sequence
 
 from fedatoms.algorithms import ALGORITHMS
+from fedatoms.core.options import Group
 from fedatoms.experiment.fields import Experiment
 from fedatoms.personal import METHODS
 
@@ -20,8 +22,19 @@ COLOURS = (
     "#84781a",  # olive
     "#1786a3",  # teal
     "#a0694a",  # brown
-    "#6b7b8c",  # slate
+    "#5c8a1f",  # lime
 )
+GREYS = ("#6e6e6e", "#8c8c8c")  # of no method
+TEXTURES: dict[
+    Group, tuple[str, str]
+] = {  # of bars: a grey or the text's colour, and Plotly's name of what is drawn in it
+    "atoms": ("", ""),
+    "coefficients": (GREYS[0], "/"),
+    "head": (GREYS[0], "x"),
+    "rest": (GREYS[1], ""),
+    "statistics": (GREYS[0], "."),
+}
+SPOT = {"color": "#ffffff", "line": {"color": "#1b1f26", "width": 2}}  # a mark that is seen on any shade
 DASHES = {"plain": "dash", "atoms": "solid"}  # other parametrisations are dotted
 MARKS = ("", "circle", "square", "diamond", "triangle-up", "x", "cross", "star", "triangle-down", "pentagon")
 OPEN = tuple(f"{mark}-open" for mark in MARKS[1:])
@@ -50,6 +63,8 @@ def dash_of(experiment: Experiment) -> str:
 def line_styles(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
     """Returns the style of each line of a figure; variants of one method differ in their marks.
 
+    Personalised methods have a mark in any case, as there are more methods than colours: theirs are used twice.
+
     >>> [style["mark"] for style in line_styles([Experiment(), Experiment(lr=0.3), Experiment(algorithm="fedprox")])]
     ['', 'circle', '']
     """
@@ -57,23 +72,24 @@ def line_styles(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
     found = []
     for one in experiments:
         look = colour_of(one), dash_of(one)
-        place = seen[look] = seen.get(look, -1) + 1
+        place = seen[look] = seen.get(look, -1 if one.personal == "none" else 0) + 1
         found.append({"colour": look[0], "dash": look[1], "mark": _mark(place)})
     return found
 
 
 def looks(names: Sequence[str]) -> list[dict[str, str]]:
-    """Returns the style of lines that are known by name alone: a method's, or the next colour for other names.
+    """Returns the style of lines that are known by name alone: a method's, or greys and marks for other names.
 
     >>> [(look["colour"], look["dash"]) for look in looks(["fedavg", "fedavg + 9 atoms", "5 models"])]
-    [('#2378c3', 'dash'), ('#2378c3', 'solid'), ('#1a8a5c', 'solid')]
+    [('#2378c3', 'dash'), ('#2378c3', 'solid'), ('#6e6e6e', 'solid')]
     """
-    seen: dict[tuple[str, str], int] = {}
+    seen: dict[tuple[str, str] | None, int] = {}
     found = []
-    for n, name in enumerate(names):
-        look = _of_name(name) or (COLOURS[n % len(COLOURS)], "solid")
+    for name in names:
+        look = _of_name(name)
         place = seen[look] = seen.get(look, -1) + 1
-        found.append({"colour": look[0], "dash": look[1], "mark": _mark(place)})
+        colour, dash = look or (GREYS[place % len(GREYS)], "solid")
+        found.append({"colour": colour, "dash": dash, "mark": _mark(place + (look is None))})
     return found
 
 

@@ -78,9 +78,35 @@ for (const place of document.querySelectorAll("#answer .answers code, #answer td
   if (place.tagName === "TD") place.append(button);
   else place.after(button);
 }
+const over = (box, rows) => box?.classList.toggle("over", rows > 6); // as page.css has it
+// On a phone a table of cards shows the first of them, as the page would be long; elsewhere its box scrolls.
+function shorten(box) {
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "more", textContent: "Show all rows" });
+  button.setAttribute("aria-label", `Show all rows: ${box.getAttribute("aria-label")}`);
+  const all = () => box.classList.remove("few");
+  button.addEventListener("click", all);
+  box.closest("details.paper")?.querySelector(".only input")?.addEventListener("change", all);
+  for (const cell of box.querySelectorAll(".missing")) cell.parentNode.classList.add("unrun");
+  box.classList.add("few");
+  box.after(button);
+  over(box, box.querySelectorAll("tbody tr:not(.unrun)").length);
+}
+// A box that has more than it shows says so. All are asked before one is changed, so that the page is laid out once.
+function sign(boxes) {
+  const found = boxes.map((box) => [["down", box.scrollHeight - box.clientHeight, box.scrollTop], ["right", box.scrollWidth - box.clientWidth, box.scrollLeft]].filter(([, room]) => room > 2));
+  boxes.forEach((box, n) => {
+    const more = found[n].filter(([, room, at]) => room - at > 2).map(([way]) => way).join(" ");
+    const what = found[n].map(([way]) => way === "down" ? "rows" : "columns").join(" and ");
+    const said = what && `Scroll in the table for more ${what}.`, hint = box.previousElementSibling.firstElementChild;
+    if ((box.dataset.more || "") !== more) more ? box.dataset.more = more : delete box.dataset.more;
+    if (hint.textContent !== said) hint.textContent = said;
+  });
+}
+const sizes = new ResizeObserver((seen) => sign([...new Set(seen.map((each) => each.target.closest(".box")))]));
 for (const box of document.querySelectorAll(".box")) {
   const tools = document.createElement("div");
   tools.className = "tools";
+  tools.append(document.createElement("span"));
   for (const [name, write] of [["Markdown", asMarkdown], ["LaTeX", asLatex], ["CSV", asCsv]]) {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: `Copy as ${name}` });
     button.setAttribute("aria-label", `Copy as ${name}: ${box.getAttribute("aria-label")}`);
@@ -88,4 +114,8 @@ for (const box of document.querySelectorAll(".box")) {
     tools.append(button);
   }
   box.before(tools);
+  if (box.classList.contains("stacked")) shorten(box);
+  box.addEventListener("scroll", () => sign([box]), { passive: true });
+  sizes.observe(box);
+  sizes.observe(box.firstElementChild);
 }

@@ -4,10 +4,13 @@ import re
 from collections.abc import Sequence
 from html import escape
 
+from fedatoms.core.gains import State
 from fedatoms.core.lookup import counted
 from fedatoms.evidence.claims.base import Claim, Evidence, Verdict, count_of, number_with_unit
+from fedatoms.evidence.page.dot_plots import KINDS, LONG, SAID, dots
 from fedatoms.evidence.page.html_table import Cell, gain_cell, number, table, text, typed
 
+ORDER: tuple[State, ...] = ("contradicted", "inconclusive", "supported")
 NO_BREAK = "\u00a0±\u00a0"
 VERDICTS: dict[Verdict, str] = {
     "contradicted": "bad",
@@ -16,11 +19,7 @@ VERDICTS: dict[Verdict, str] = {
     "supported": "good",
     "not run": "quiet",
 }
-STATES = {
-    "supported": Cell("yes", "2", "good"),
-    "inconclusive": Cell("open", "1", "quiet"),
-    "contradicted": Cell("no", "0", "bad"),
-}
+STATES = {state: Cell(SAID[state], str(order), KINDS[state]) for order, state in enumerate(ORDER)}
 AGAIN = {  # words of a claim, and the study that runs it again
     "Table 1": "table1",
     "Table 2": "table2",
@@ -38,9 +37,7 @@ AGAIN = {  # words of a claim, and the study that runs it again
 PAIRS = "our other runs"  # a claim of runs that no study has
 A_TABLE = "fedatoms reproduce table1 --data-dir data"
 A_PAIR = "fedatoms compare --parametrisation plain,atoms --seeds 0,1,2"
-BARS = {"points": 0.0, "times": 1.0}  # where a unit's dots would say nothing
 NAMED = 5  # contradicted claims that are written out on top
-DOTS = 60  # lines of evidence in a picture
 
 
 def claim_cards(claims: Sequence[Claim]) -> str:
@@ -115,48 +112,11 @@ def _card(place: int, claim: Claim) -> str:
         for who, said in zip(("paper", "ours"), both, strict=True)
         if said
     )
-    name = slug(claim)
+    name, kind = slug(claim), "claim long" if len(claim.evidence) > LONG else "claim"
     return (
-        f'<article class="claim" id="{name}"><p class="verdict {VERDICTS[claim.verdict]}">{claim.verdict}</p>'
+        f'<article class="{kind}" id="{name}"><p class="verdict {VERDICTS[claim.verdict]}">{claim.verdict}</p>'
         f'<h4><a href="#{name}">{escape(claim.text)}</a></h4><dl>{shown}</dl>{dots(claim)}'
         f'<p class="quiet">{escape(claim.rule)}</p>{_evidence(place, claim)}{_again(claim)}</article>'
-    )
-
-
-def dots(claim: Claim) -> str:
-    """Draws each line of evidence as a dot with its interval, and 0 as a line; empty without numbers.
-
-    >>> from fedatoms.evidence.claims.base import judge
-    >>> dots(judge("It helps.", "It adds.", [], (None, None)))
-    ''
-    """
-    lines = claim.evidence[:DOTS]
-    if len(lines) < 2:
-        return ""
-    ends = [(each.gain.low, each.gain.high) if each.gain else (None, None) for each in lines]
-    numbers = [x for each, both in zip(lines, ends, strict=True) for x in (each.ours, *both) if x is not None]
-    bars = [value for unit, value in BARS.items() if claim.evidence_unit.name.startswith(unit)]
-    low, high = min([*numbers, *bars]), max([*numbers, *bars])
-    room = (high - low) or 1.0
-
-    def at(value: float) -> str:
-        return f"{4 + 292 * (value - low) / room:.1f}"
-
-    height = 7 * len(lines) + 6
-    drawn = "".join(f'<path class="bar" d="M{at(bar)} 0V{height}"/>' for bar in bars)
-    for n, (each, (start, end)) in enumerate(zip(lines, ends, strict=True)):
-        y, kind = 6 + 7 * n, STATES[each.state].kind
-        drawn += (
-            f'<path class="{kind}" d="M{at(start)} {y}H{at(end)}"/>' if start is not None and end is not None else ""
-        )
-        drawn += f'<circle class="{kind}" cx="{at(each.ours)}" cy="{y}" r="2.6"/>'
-    ours = [each.ours for each in lines]
-    unit = claim.evidence_unit.name + "".join(f"; dashed: {bar:g}" for bar in bars)
-    label = f"{count_of(claim.evidence)}; ours from {min(ours):.3g} to {max(ours):.3g}"
-    return (
-        f'<svg class="dots" viewBox="0 0 300 {height}" role="img" aria-label="{escape(label)}">{drawn}</svg>'
-        f'<p class="quiet scale"><span>{low:.3g}</span><span>{escape(unit)}</span>'
-        f"<span>{high:.3g}</span></p>"
     )
 
 

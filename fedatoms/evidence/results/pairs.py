@@ -1,6 +1,6 @@
 """Pairs of groups, plain and decomposed but otherwise alike: their gains, and the spread over seeds that they show."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ class Spreads(NamedTuple):
 def known_spreads(groups: Sequence[Group]) -> Spreads:
     """Pools the spread over all pairs that have several seeds; quick runs and those on held-out images are left out.
 
-    So are the reader's on data sets that the project has not run, if its runs are there: they say nothing of its cells.
+    So are the reader's if the project's are there: the paper's claims are judged by the spread of the project's alone.
 
     >>> known_spreads([])
     Spreads(shared=None, own=None)
@@ -39,22 +39,23 @@ def known_spreads(groups: Sequence[Group]) -> Spreads:
     return Spreads(pool(shared), pool(_own(match(real))))
 
 
-def spreads_by_data(groups: Sequence[Group]) -> Callable[[Experiment], Spreads]:
-    """Returns what tells the spread of an experiment: of the data sets that the project has run, or of the others."""
-    rest, same = apart(groups)
-    names, spreads = {each.experiment.dataset for each in same}, (known_spreads(rest), known_spreads(same))
-    return lambda one: spreads[one.dataset in names]
+def spreads_by_owner(groups: Sequence[Group]) -> tuple[Spreads, Spreads]:
+    """Returns the spreads of the reader's groups and of the project's: neither lends to the other.
+
+    >>> spreads_by_owner([])[0]
+    Spreads(shared=None, own=None)
+    """
+    own, published = apart(groups)
+    return known_spreads(own), known_spreads(published)
 
 
 def apart(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
-    """Sorts groups: on data sets that only the reader has run, and on those of which the project's runs are there.
+    """Sorts groups: those with a run of the reader's, and those that are the project's alone.
 
     >>> apart([])
     ([], [])
     """
-    names = {each.experiment.dataset for each in groups if any(run.published for run in each.runs)}
-    of = [[each for each in groups if (each.experiment.dataset in names) == known] for known in (False, True)]
-    return of[0], of[1]
+    return [each for each in groups if not each.published], [each for each in groups if each.published]
 
 
 def decomposed_pairs(some: Iterable[Group], groups: Sequence[Group]) -> list[Twins]:

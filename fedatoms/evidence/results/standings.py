@@ -15,7 +15,7 @@ from fedatoms.evidence.results.communication import ROUNDING
 from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import Group, by_setting, headline_by_seed
 from fedatoms.evidence.results.names import distinct_names
-from fedatoms.evidence.results.pairs import Spreads, spreads_by_data
+from fedatoms.evidence.results.pairs import Spreads, spreads_by_owner
 from fedatoms.experiment.fields import Experiment
 from fedatoms.personal import TABLE as PERSONAL
 
@@ -73,13 +73,18 @@ class Versus(NamedTuple):
 
 
 class Standings(NamedTuple):
-    """The experiments of one setting, best first, and the spread over seeds that a single seed borrows."""
+    """The experiments of one setting, best first, and the spreads over seeds that a single seed borrows."""
 
     setting: str
     metric: Scale
     entries: list[Entry]
     base: Entry  # what others are compared with unless one asks for another
-    pooled: Pooled | None
+    own: Pooled | None  # of the reader's experiments
+    published: Pooled | None  # of the project's
+
+    def pooled(self, one: Entry, other: Entry) -> Pooled | None:
+        """The spread that a comparison of two borrows: the project's if both are its own, else the reader's."""
+        return self.published if one.group.published and other.group.published else self.own
 
 
 def all_standings(groups: Sequence[Group]) -> list[Standings]:
@@ -90,8 +95,8 @@ def all_standings(groups: Sequence[Group]) -> list[Standings]:
     >>> all_standings([])
     []
     """
-    spreads = spreads_by_data([each for each in groups if each.metric.is_accuracy])
-    found = [_standings(name, some, spreads(some[0].experiment)) for name, some in by_setting(groups).items()]
+    spreads = spreads_by_owner([each for each in groups if each.metric.is_accuracy])
+    found = [_standings(name, some, spreads) for name, some in by_setting(groups).items()]
     return sorted(found, key=lambda each: (not _own(each), bool(_any(each).holdout), -_runs(each), each.setting))
 
 
@@ -114,32 +119,36 @@ def of_the_project(places: Sequence[Standings]) -> list[Standings]:
     return rest if len(rest) < len(places) else []
 
 
-def versus(mine: Entry, base: Entry, metric: Scale, pooled: Pooled | None) -> Versus:
-    """Compares an experiment with a baseline on the seeds that both have, by the last model that both score."""
+def versus(mine: Entry, base: Entry, place: Standings) -> Versus:
+    """Compares two experiments of a setting on the seeds that both have, by the last model that both score."""
     common = [name for name in mine.scores if name in base.scores]
     if not common:
         return Versus("", None, None, None)
     model = common[-1]
     targets = base.scores[model]
-    gained = gain(mine.scores[model], targets, pooled)
+    gained = gain(mine.scores[model], targets, place.pooled(mine, base))
     shared = [seed for seed in targets if seed in mine.scores[model]]
-    costs = [_reached(each.tracks.get(model, {}), targets, shared, metric) for each in (mine, base)]
+    costs = [_reached(each.tracks.get(model, {}), targets, shared, place.metric) for each in (mine, base)]
     return Versus(model, gained, costs[0], costs[1])
 
 
-def _standings(setting: str, groups: Sequence[Group], spreads: Spreads) -> Standings:
+def _standings(setting: str, groups: Sequence[Group], spreads: tuple[Spreads, Spreads]) -> Standings:
     metric = groups[0].metric
     names = distinct_names([each.experiment for each in groups])[1]
     entries = [_entry(name, each) for name, each in zip(names, groups, strict=True)]
     ordered = sorted(entries, key=lambda each: (each.mean, each.name), reverse=metric.higher)
-    own = groups[0].experiment.personal != "none"
-    known = (spreads.own if own else spreads.shared) if metric.is_accuracy else None
-    base = min(ordered, key=_as_baseline)
-    return Standings(setting, metric, ordered, base, known or _own_spread(ordered, base))
+    personal = groups[0].experiment.personal != "none"
+    known = [(each.own if personal else each.shared) if metric.is_accuracy else None for each in spreads]
+    sides = [[each for each in ordered if each.group.published == whose] for whose in (False, True)]
+    own, published = (one or _spread_of(some) for one, some in zip(known, sides, strict=True))
+    return Standings(setting, metric, ordered, min(ordered, key=_as_baseline), own, published)
 
 
-def _own_spread(entries: Sequence[Entry], base: Entry) -> Pooled | None:
+def _spread_of(entries: Sequence[Entry]) -> Pooled | None:
     """Pools the spread over seeds of the differences from the usual baseline."""
+    if not entries:
+        return None
+    base = min(entries, key=_as_baseline)
     same = [each for each in entries if each is not base and each.model == base.model]
     return pool(paired(each.scores[each.model], base.scores[base.model]) for each in same)
 
