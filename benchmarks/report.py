@@ -9,7 +9,7 @@ from fedatoms.bench.results import Results, joined, read
 from fedatoms.bench.standings import lead
 
 ROOT = Path(__file__).parent.parent
-FILES = ("h200.json", "h200-seeds.json", "h200-parts.json", "h200-pfl.json", "h200-accuracy.json")  # the first counts
+FILES = tuple(f"h200{part}.json" for part in ("", "-cold", "-seeds", "-parts", "-pfl", "-accuracy"))  # the first counts
 RESULTS = [ROOT / "benchmarks" / "results" / name for name in FILES]
 PAGE, PICTURE = ROOT / "docs" / "performance.md", ROOT / "docs" / "performance.png"
 

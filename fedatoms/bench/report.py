@@ -1,7 +1,8 @@
 """Pages generated from files: a block of Markdown between two markers, and the block of the contest."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from fedatoms.bench.line_up import EXPERT, OURS, REDUCED
 from fedatoms.bench.results import LENET, Ratio, Results, Row, find_row, numbers
@@ -87,21 +88,20 @@ def cells(row: Row) -> list[str]:
 
 
 def _origin(results: Results) -> str:
-    """Names the machine and what ran on it; results that were joined name each run of the benchmark."""
-    settings, others = results.settings, results.provenance.get("joined") or []
+    """Names the machine and what ran on it; of other runs that were joined, their parts, and what differs."""
+    settings, origin, others = results.settings, results.provenance, results.provenance.get("joined") or []
     assert isinstance(others, list)
-    first, *more = (_machine(each, settings) for each in (results.provenance, *others))
-    also = "".join(f" Joined with {each}." for each in more)
-    return f"{first}. Medians of {settings['repeats']} turns, of 3 for the slower loops.{also}"
+    also = "".join(f" Parts {each['parts']}: {_machine(each, origin)}." for each in others)
+    turns = f"Medians of {settings['repeats']} turns, of 3 for the slower loops."
+    return f"{_machine(origin)}; {settings['precision']}. {turns}{also}"
 
 
-def _machine(origin: dict[str, object], settings: dict[str, object]) -> str:
-    names = ("torch", "triton", "cuda", "driver", "jax", "pfl")
-    versions = [f"{name} {origin[name]}" for name in names if origin.get(name)]
-    return (
-        f"{origin['device']}, {settings['precision']}, {', '.join(versions)}; fedatoms {origin['fedatoms']}, commit "
-        f"{origin['commit']}, {str(origin['time'])[:10]}"
-    )
+def _machine(origin: dict[str, object], known: Mapping[str, object] = MappingProxyType({})) -> str:
+    """Describes a machine and its software as far as they are not known."""
+    names = ("device", "torch", "triton", "cuda", "driver", "jax", "pfl", "fedatoms")
+    said = [f"{name} {origin[name]}" for name in names if origin.get(name) and origin[name] != known.get(name)]
+    words = [*said, f"commit {origin['commit']}", str(origin["time"])[:10]]
+    return ", ".join(words).removeprefix("device ")
 
 
 def _ratios(ratios: Sequence[Ratio]) -> str:

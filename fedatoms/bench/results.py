@@ -123,7 +123,7 @@ def joined(runs: Sequence[Results]) -> Results:
 
     >>> whole = collect(Bench(parts="grid"), [], {}), collect(Bench(parts="pfl"), [Gap("pfl", "none")], {"device": "b"})
     >>> joined(whole).settings["parts"], joined(whole).provenance
-    ('grid,pfl', {'joined': [{'device': 'b'}]})
+    ('grid,pfl', {'joined': [{'device': 'b', 'parts': 'pfl'}]})
     """
     first, *others = runs
     asked = {part for run in runs for part in str(run.settings["parts"]).split(",")}
@@ -134,8 +134,12 @@ def joined(runs: Sequence[Results]) -> Results:
         [once[name] for name in order],
         sorted((row for run in runs for row in run.rows), key=_place),
         [gap for run in runs for gap in run.gaps],
-        {**first.provenance, **({"joined": [run.provenance for run in others]} if others else {})},
+        {**first.provenance, **({"joined": [_with_parts(run) for run in others]} if others else {})},
     )
+
+
+def _with_parts(run: Results) -> dict[str, object]:
+    return {**run.provenance, "parts": str(run.settings["parts"]).replace(",", ", ")}
 
 
 def machine(device: str) -> dict[str, object]:

@@ -14,10 +14,10 @@ COLOURS = (
     "#d55e00",
     "#009e73",
     "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-)  # Okabe and Ito: safe for colour-blind eyes
-GREYS = ("#555555", "#999999", "#bbbbbb")
+    "#b57a00",
+    "#5b6abf",
+)  # after Okabe and Ito, safe for colour-blind eyes; their orange and sky blue are too light for lines on white
+GREYS = ("#555555", "#777777", "#8c8c8c")
 
 
 def score_plot(lines: Sequence[Line], path: Path, title: str) -> None:

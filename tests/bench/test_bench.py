@@ -241,4 +241,5 @@ def test_parts_that_were_measured_apart_are_joined() -> None:
     both = joined(parts)
     assert both.rows == whole.rows and both.settings["parts"] == "grid,jax"
     assert both.results == [*whole.results, Ratio("new", 1.0, None, "")]
-    assert " Joined with " in block(both, "picture.png")
+    said = block(both, "picture.png").splitlines()[0]
+    assert " Parts jax: commit " in said and said.count(str(whole.provenance["torch"])) == 1

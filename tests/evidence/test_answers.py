@@ -30,6 +30,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json
 from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import PRESETS
+from fedatoms.runs import plots
 from fedatoms.runs.lock import locked
 
 GROUNDS = ("#ffffff", "#f5f6f8", "#14171c", "#1d2128")  # page and panel, light and dark
@@ -147,6 +148,11 @@ def test_every_colour_has_a_contrast_of_three_on_every_ground(colour: str) -> No
     for ground in GROUNDS:
         low, high = sorted((luminance(colour), luminance(ground)))
         assert (high + 0.05) / (low + 0.05) >= 3
+
+
+@pytest.mark.parametrize("colour", [*plots.COLOURS, *plots.GREYS])
+def test_every_colour_of_a_plot_has_a_contrast_of_three_on_white(colour: str) -> None:
+    assert 1.05 / (luminance(colour) + 0.05) >= 3
 
 
 def test_a_method_keeps_its_colour_whatever_stands_beside_it() -> None:
