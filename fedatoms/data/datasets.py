@@ -13,6 +13,7 @@ from torch import Tensor
 from fedatoms.core.border import as_path, read_bytes
 from fedatoms.core.extras import how_to_add
 from fedatoms.core.lookup import find, one_line, some
+from fedatoms.data.decoded import Pixels, decoded_once
 from fedatoms.data.idx import read_idx
 from fedatoms.data.npz import open_npz
 from fedatoms.data.pictures import OtherSize, Unreadable, read_picture
@@ -158,7 +159,9 @@ def _tiny(folder: Path) -> tuple[_Part, _Part, int]:
                 f"{folder / 'train' / name / 'images'} has no *.JPEG file, but wnids.txt names it. {AGAIN}"
             )
         train += [(file, number) for file in files]
-    return _decode(train), _decode(_annotated(folder / "val", numbers)), len(numbers)
+    pictures, labels = zip(*train, *_annotated(folder / "val", numbers), strict=True)
+    x, y, cut = decoded_once(folder, pictures, lambda: _decode(pictures)), np.array(labels, dtype=np.int64), len(train)
+    return (x[:cut], y[:cut]), (x[cut:], y[cut:]), len(numbers)
 
 
 def _annotated(folder: Path, numbers: dict[str, int]) -> list[tuple[Path, int]]:
@@ -192,11 +195,11 @@ def _check_names(names: Sequence[str], path: Path) -> None:
         raise ValueError(f"{path} names {some(twice)} more than once. {AGAIN}")
 
 
-def _decode(images: Sequence[tuple[Path, int]]) -> _Part:
-    x = np.empty((len(images), 3, 64, 64), dtype=np.uint8)
-    for row, (path, _) in zip(x, images, strict=True):
+def _decode(files: Sequence[Path]) -> Pixels:
+    x = np.empty((len(files), 3, 64, 64), dtype=np.uint8)
+    for row, path in zip(x, files, strict=True):
         row[:] = _jpeg(path)
-    return x, np.array([number for _, number in images], dtype=np.int64)
+    return x
 
 
 def _jpeg(path: Path) -> _Pixels:

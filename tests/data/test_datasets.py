@@ -4,6 +4,7 @@ import copyreg
 import gzip
 import os
 import pickle
+import shutil
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedatoms.data import datasets, decoded
 from fedatoms.data.datasets import DATASETS, load
 from fedatoms.data.safe_pickle import _NAMES, read_pickle
 
@@ -417,6 +419,51 @@ def test_tiny_imagenet_is_read_in_the_order_of_its_names_and_grey_becomes_rgb(tm
     colours = torch.tensor([[255, 0, 0], [40, 40, 40], [0, 0, 255]])
     assert ((images.x[:, :, 30, 30].long() - colours).abs() <= 3).all()
     assert (images.test_x == images.test_x[0, 0, 0, 0]).all()
+
+
+def test_tiny_imagenet_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tiny(tmp_path)
+    first = load("tiny-imagenet", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(datasets, "_jpeg", None)
+        again = load("tiny-imagenet", tmp_path)
+    assert torch.equal(first.x, again.x) and torch.equal(first.test_x, again.test_x) and first.y.equal(again.y)
+    assert [path.name for path in tmp_path.iterdir() if "decoded" in path.name] == [decoded.NAME]
+
+
+@pytest.mark.parametrize("change", ["a picture", "one more", "damage", "an end", "no array"])
+def test_changed_pictures_and_a_damaged_array_file_are_decoded_again(change: str, tmp_path: Path) -> None:
+    write_tiny(tmp_path)
+    expected, kept, picture = (
+        load("tiny-imagenet", tmp_path),
+        tmp_path / decoded.NAME,
+        tmp_path / "val/images/val_0.JPEG",
+    )
+    whole = kept.read_bytes()
+    if change == "a picture":
+        os.utime(picture, (1, 1))
+        kept.write_bytes(whole.replace(expected.test_x.numpy().tobytes(), expected.x[:1].numpy().tobytes()))
+    elif change == "one more":
+        shutil.copy(picture, tmp_path / "train/n1/images/n1_2.JPEG")
+    else:
+        broken = {"damage": whole[:5000] + b"?" + whole[5001:], "an end": whole[:5000], "no array": b"nothing"}
+        kept.write_bytes(broken[change])
+    found = load("tiny-imagenet", tmp_path)
+    assert len(found.x) == 3 + (change == "one more") and torch.equal(found.test_x, expected.test_x)
+    assert kept.read_bytes() == whole or change in ("a picture", "one more")
+
+
+def test_where_no_array_file_can_be_written_pictures_are_decoded_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny(tmp_path)
+
+    def refuse(*words: object, **more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(decoded.np, "savez", refuse)
+    assert len(load("tiny-imagenet", tmp_path).x) == 3
+    assert not [path for path in tmp_path.iterdir() if "decoded" in path.name]
 
 
 def test_wrong_tiny_imagenet_files_are_named(tmp_path: Path) -> None:
