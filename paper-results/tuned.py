@@ -125,6 +125,19 @@ def tests(known: Known) -> str:
     return table(heads, [line for cell in CELLS if (line := _tested(cell, known))])
 
 
+def leads(known: Known) -> str:
+    """Writes by how much tuned atoms lead with each seed, a line for each algorithm."""
+    heads = (f"lead with seeds {', '.join(map(str, SEEDS))}", *(_column(*column) for column in COLUMNS))
+    found = {cell: _gains(*both) for cell in CELLS if (both := _both_sides(cell, known))}
+    algorithms = dict.fromkeys(algorithm for algorithm, *_ in found)
+    lines = [[NAMES[one], *(_signed(found.get((one, *column), [])) for column in COLUMNS)] for one in algorithms]
+    return table(heads, lines)
+
+
+def _signed(gains: Sequence[float]) -> str:
+    return ", ".join(f"{gain:+.2f}" for gain in gains)
+
+
 def summary(known: Known) -> str:
     """Writes what atoms add when both sides are tuned, in a sentence."""
     found = {cell: _gains(*both) for cell in CELLS if (both := _both_sides(cell, known))}
@@ -132,11 +145,12 @@ def summary(known: Known) -> str:
     sure = sum(beyond(one) == "supported" for one in each)
     mean = short(mean_gain(each, pool(found.values())))
     where = "everywhere" if sure == len(each) else f"in {sure} of {len(each)}"
+    cells = f"all {len(CELLS)} cells" if len(each) == len(CELLS) else f"{len(each)} of {len(CELLS)} cells"
     names = " and ".join(dict.fromkeys(NAMES[algorithm] for algorithm, *_ in found))
     words = (
-        f"Tuned alike on held-out images, 9 atoms add **{mean} points** to plain networks on average over {len(each)} "
-        f"of {len(CELLS)} cells ({names} on CIFAR-10 and CIFAR-100, {len(SEEDS)} seeds each), from {short(each[0])} to "
-        f"{short(each[-1])}, with the 95 % interval above 0 {where} "
+        f"Tuned alike on held-out images, 9 atoms add **{mean} points** to plain networks on average over {cells} "
+        f"({names} on CIFAR-10 and CIFAR-100, {len(SEEDS)} seeds each), from {short(each[0])} to {short(each[-1])}, "
+        f"with the 95 % interval above 0 {where} "
         "([how, and a control that takes 1.6 off the largest](docs/paper.md#tuned-against-tuned))."
     )
     return textwrap.fill(words, WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -181,7 +195,11 @@ def _setting(one: Setting | None) -> str:
 
 
 def _cell(side: Side) -> str:
-    return f"{NAMES[side.algorithm]}, {NAMES[side.dataset]} (100, {side.classes})"
+    return f"{NAMES[side.algorithm]}, {_column(side.dataset, side.classes)}"
+
+
+def _column(dataset: str, classes: int) -> str:
+    return f"{NAMES[dataset]} (100, {classes})"
 
 
 def _network(side: Side) -> str:
@@ -197,7 +215,7 @@ def command(one: Experiment) -> str:
     return f"fedatoms run {preset} --data-dir data {flags} --out paper-results/{folder.parent} --name {folder.name}"
 
 
-BLOCKS = {"searches": searches, "tests": tests}
+BLOCKS = {"searches": searches, "tests": tests, "leads": leads}
 SENTENCES = {"tuned": summary}  # of the README
 
 

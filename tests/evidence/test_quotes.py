@@ -212,6 +212,17 @@ def test_the_card_of_atoms_quotes_the_gains_of_the_files(name: str) -> None:
     assert " | ".join(f"{short(_gain(pair))} ({pair.gain:+.2f})" for pair in found) in _card("atoms")
 
 
+@pytest.mark.usefixtures("read_once")
+@pytest.mark.parametrize("name", ["fedavg", "feddyn"])
+def test_cards_quote_what_was_tuned(name: str) -> None:
+    made = runpy.run_path(str(RUNS / "tuned.py"))
+    known = made["known_here"]()
+    columns = [(name, *column) for column in (("cifar10", 2), ("cifar10", 5), ("cifar100", 5), ("cifar100", 20))]
+    for side in zip(*(made["_both_sides"](column, known) for column in columns), strict=True):
+        cells = [f"{statistics.mean(scores):.2f} ({best.rate:g}, {best.decay:g})" for best, scores in side]
+        assert " | ".join(cells) in _card(name)
+
+
 @cache
 def _groups() -> list[Group]:
     return group(kept().runs)
