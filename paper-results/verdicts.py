@@ -35,7 +35,7 @@ ALONE: dict[str, Verdict] = {
 # What else was tried where a claim is contradicted, by words of its text.
 CONTROLS = {
     "slow groups": "Twice the rate for atoms and coefficients (`atoms-lr-2/`): shares of 0.25 at β = 1/2, 0.26 at 1/5, "
-    "so that 1/5 is still not enough; and [by clients' own models](#figure-d-slow-and-fast-groups).",
+    "so that 1/5 is still not enough. By clients' own models it is [not run yet](#figure-d-slow-and-fast-groups).",
     "own models need a share": "[By the server's model](#figure-d-slow-and-fast-groups).",
     "figure (b)": "The paper's 9 atoms for 25 (`variance-9-atoms`): 0.71 to 2.03 times the plain run's as it is, "
     "0.41 to 0.96 times as a share of the squared move ([figures](../docs/figures.md#what-we-saw)).",

@@ -39,7 +39,9 @@ def block_step(learner: Learner) -> BlockStep:
         step = local_step(learner._replace(atoms_lr=atoms_lr), _by_transform)
         new, loss = step(carry, memory, batch, broadcast, rate)
 
-        def kept(old: Params, new: Params) -> Params:  # in the order of the old one, which a graph's buffers have
+        # in the order of the old one, which a graph's buffers have; each a new tensor, never an input itself, which a
+        # compiler might copy when it has its new value
+        def kept(old: Params, new: Params) -> Params:
             return trees.apply(lambda o, n: torch.where(alive, n, o), old, new)
 
         state = {kind: kept(tree, new.state[kind]) for kind, tree in carry.state.items()}

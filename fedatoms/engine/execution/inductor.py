@@ -1,5 +1,6 @@
 """Inductor, torch's compiler, asked for a step that is traced already: it is not traced again, and kept on disk."""
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -32,8 +33,7 @@ def start_compiler() -> None:
     """Starts the compiler's processes early: it takes seconds, during which other work is done."""
     from torch._inductor import async_compile  # an import of seconds
 
-    getattr(async_compile, "maybe_warm_pool", _nothing)()  # older ones start as they are imported
-    getattr(async_compile.AsyncCompile, "wakeup", _nothing)()  # which would wait for the first kernel
+    getattr(async_compile, "maybe_warm_pool", lambda: None)()  # older ones start as they are imported
 
 
 def decompositions() -> Decompositions:
@@ -55,51 +55,65 @@ def compile_graph(graph: GraphModule, example: list[object]) -> Compiled:
 def compile_decomposed(graph: GraphModule, example: list[object]) -> Compiled:
     """Compiles a step that was traced without the operators of ``decompositions``.
 
-    torch would trace it again to find what it changes, which takes longer than the first time. A graph that plainly
-    changes its inputs at its end, and nothing else, is compiled as it is.
+    torch would trace it again, to find what it changes. A graph that plainly changes its inputs at its end, and nothing
+    else that anybody sees, is compiled as it is.
     """
-    if not only_copies_into_inputs(graph.graph):
+    pure = in_place(graph.graph)
+    if pure is None:
         return compile_graph(graph, example)
+    for node, operator_without in pure.items():
+        node.target = operator_without
     with _kept_for_the_next_start(_mode_of(graph)):
         return _compile_as_it_is(graph)
 
 
-def only_copies_into_inputs(graph: Graph) -> bool:
-    """Says whether a graph's inputs get new values at its end and nothing else is changed in place.
+def in_place(graph: Graph) -> dict[Node, OpOverload] | None:
+    """Finds the operators that change a tensor which nobody else sees, each with the one that makes a new tensor.
 
-    Operators that change a tensor which nobody else sees are replaced by those that make a new one.
+    None for a graph that changes more than these, and its inputs at its end by copies.
     """
-    written = set[Node]()
+    found, written = dict[Node, OpOverload](), set[Node]()
     for node in graph.nodes:
         if any(each in written for each in node.all_input_nodes):
-            return False
-        if not (isinstance(node.target, OpOverload) and node.target._schema.is_mutable):
+            return None
+        if node.op in ("placeholder", "get_attr", "output") or node.target is operator.getitem:
             continue
-        first = node.args[0]
+        if not isinstance(node.target, OpOverload):  # one of higher order: who knows what it changes
+            return None
+        if not node.target._schema.is_mutable:
+            continue
+        first = node.args[0] if node.args else None
+        if not isinstance(first, Node):
+            return None
         if node.target is _aten.copy_.default and first.op == "placeholder" and not node.users:
             written.add(first)
-        elif (pure := _pure(node.target)) is not None and _is_fresh(first):
-            node.target = pure
+        elif (pure := _pure(node)) is not None and (first in found or _is_fresh(first)) and len(first.users) == 1:
+            found[node] = pure
         else:
-            return False
-    return True
+            return None
+    return found
 
 
-def _pure(operator: OpOverload) -> OpOverload | None:
-    """Returns the operator that makes a new tensor where this one changes its first argument, if there is one."""
-    packet = getattr(_aten, operator._opname.removesuffix("_"), None)
-    known = operator.namespace == "aten" and operator._opname.endswith("_") and packet is not None
-    return getattr(packet, operator._overloadname, None) if known else None
+def _pure(node: Node) -> OpOverload | None:
+    """Returns the operator that makes of the same arguments what this one makes of the first in place, if it is known.
+
+    That holds for one that works number by number and has the same arguments, of one type each: else its result could
+    have another type than the tensor that is changed.
+    """
+    changes = cast(OpOverload, node.target)
+    packet = getattr(_aten, changes._opname.removesuffix("_"), None) if changes.namespace == "aten" else None
+    pure = getattr(packet, changes._overloadname, None)
+    if pure is None or torch.Tag.pointwise not in pure.tags:
+        return None
+    kinds = [[(each.name, str(each.type)) for each in one._schema.arguments] for one in (changes, pure)]
+    types = {each.meta["val"].dtype for each in node.all_input_nodes}
+    return pure if kinds[0] == kinds[1] and len(types) == 1 else None
 
 
 def _is_fresh(node: Node) -> bool:
-    """Says whether a tensor has memory of its own, and one reader."""
-    return (
-        node.op == "call_function"
-        and isinstance(node.target, OpOverload)
-        and len(node.users) == 1
-        and (not any(each.alias_info for each in node.target._schema.returns))
-    )
+    """Says whether a tensor has memory of its own."""
+    called = node.op == "call_function" and isinstance(node.target, OpOverload)
+    return called and not any(each.alias_info for each in cast(OpOverload, node.target)._schema.returns)
 
 
 def _compile_as_it_is(graph: GraphModule) -> Compiled:
@@ -137,7 +151,7 @@ def _as_inputs(graph: GraphModule) -> list[Tensor]:
     (end,) = graph.graph.find_nodes(op="output")
     end.args = ((),)
     graph.graph.set_codegen(CodeGen())
-    constants = [getattr(graph, name) for name in found]
+    constants = [getattr(graph, name).detach() for name in found]  # a step takes its own gradients
     for name in found:
         delattr(graph, name)
     graph.recompile()
@@ -172,7 +186,3 @@ def _kept_for_the_next_start(mode: "FakeTensorMode") -> Iterator[None]:
 def _code_of_kernels() -> str:
     """Returns a digest of the code of our operators, whose shapes are in what Inductor keeps, but not in its key."""
     return digest_of_code(gpu.__name__)
-
-
-def _nothing() -> None:
-    """Stands in for what an older torch has not."""

@@ -1,6 +1,8 @@
 """Launches of Triton kernels, and how a process that has no GPU compiles them for one that has; needs Triton."""
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import NamedTuple, Protocol, cast
 
@@ -10,6 +12,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
 Argument = Tensor | int | str | None
+FOLDER = "TRITON_CACHE_DIR"
 
 
 class Kernel(Protocol):
@@ -29,8 +32,10 @@ def launch(kernel: Kernel, grid: tuple[int, ...], x: Tensor, *rest: Argument, **
 
 
 def shared_memory(device: torch.device) -> int:
-    """Returns the bytes of shared memory that a program may have."""
-    return int(triton.runtime.driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"])
+    """Returns the bytes of shared memory that a program may have; for a tensor without memory on the current GPU."""
+    driver = triton.runtime.driver.active
+    index = device.index if device.type == "cuda" else driver.get_current_device()
+    return int(driver.utils.get_device_properties(index or 0)["max_shared_mem"])
 
 
 class Card(NamedTuple):
@@ -41,6 +46,7 @@ class Card(NamedTuple):
     warp_size: int
     shared: int  # bytes
     libdevice: str | None = None  # the file of NVIDIA's functions, which is a part of the cache's key
+    cache: str | None = None  # the folder of the cache, if it is not the usual one
 
     def get_current_device(self) -> int:
         """Returns a number for it, where it would be one of several."""
@@ -66,14 +72,32 @@ class Card(NamedTuple):
 
 def this_card(device: torch.device) -> Card:
     """Describes the GPU of this process."""
-    target = triton.runtime.driver.active.get_current_target()
-    return Card(target.backend, target.arch, target.warp_size, shared_memory(device), _settings().libdevice_path)
+    with torch.cuda.device(device):
+        target = triton.runtime.driver.active.get_current_target()
+    where = _settings().libdevice_path, os.environ.get(FOLDER)
+    return Card(target.backend, target.arch, target.warp_size, shared_memory(device), *where)
 
 
-def compile_for(card: Card) -> None:
-    """Lets Triton compile for a GPU that this process does not use; Inductor's own kernels then set what they need."""
+@contextmanager
+def compiling_for(card: Card) -> Iterator[None]:
+    """Lets Triton compile for a GPU that this process does not use, into its process's cache.
+
+    The driver stays: Inductor's own kernels set what they need.
+    """
     triton.runtime.driver.set_active(card)
     _settings().libdevice_path = card.libdevice
+    before = os.environ.get(FOLDER)  # which Inductor sets where it is not
+    _set_folder(card.cache)
+    try:
+        yield
+    finally:
+        _set_folder(before)
+
+
+def _set_folder(folder: str | None) -> None:
+    os.environ.pop(FOLDER, None)
+    if folder is not None:
+        os.environ[FOLDER] = folder
 
 
 class _Settings(Protocol):

@@ -1,8 +1,10 @@
 """Compiles the kernels of a traced step in the compiler's processes, while this one compiles the rest of it."""
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, as_completed
+from contextlib import suppress
 from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -10,15 +12,13 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from fedatoms.engine.gpu.launches import Card
 
 NAMESPACE = "fedatoms"
 MODULES = {"compose": "triton_atoms", "share": "triton_atoms"}  # by operator; all others are in triton_conv
 
 
-class Of(NamedTuple):
+class Outline(NamedTuple):
     """A tensor's shape and type."""
 
     shape: tuple[int, ...]
@@ -42,14 +42,13 @@ def compile_elsewhere(graph: GraphModule, device: torch.device) -> "list[Future[
 
         from fedatoms.engine.gpu.launches import this_card
 
-        pool, card = AsyncCompile.process_pool(), this_card(device)
-        jobs = {call: pool.submit(compile_call, call, card) for call in set(calls_of(graph))}
+        card, pool = this_card(device), AsyncCompile.process_pool()
+        jobs = {pool.submit(compile_call, call, card): call for call in set(calls_of(graph))}
     except Exception:  # one process only, no Triton, or another torch: the first step says so, if it matters
         return []
-    for call, job in jobs.items():
-        # at once: Inductor may change settings of Triton that are a part of its cache's key
-        job.add_done_callback(partial(_load, call, device))
-    return list(jobs.values())
+    # at once: Inductor may change settings of Triton that are a part of its cache's key
+    Thread(target=_load, args=(jobs, device), daemon=True).start()
+    return list(jobs)
 
 
 def calls_of(graph: GraphModule) -> Iterator[Call]:
@@ -61,16 +60,19 @@ def calls_of(graph: GraphModule) -> Iterator[Call]:
 
 def compile_call(call: Call, card: "Card") -> None:
     """Compiles, for a GPU that this process does not use, the kernel that an operator launches."""
-    from fedatoms.engine.gpu.launches import compile_for
+    from fedatoms.engine.gpu.launches import compiling_for
 
-    compile_for(card)
-    _compile(call)
+    with compiling_for(card):
+        _compile(call)
 
 
-def _load(call: Call, device: torch.device, done: "Future[None]") -> None:
-    if done.exception() is None:
-        with torch.cuda.device(device):  # of this thread
-            _compile(call)
+def _load(jobs: "Mapping[Future[None], Call]", device: torch.device) -> None:
+    """Loads kernels as they are compiled; of one that failed or was cancelled, the first step says why."""
+    with torch.cuda.device(device):  # of this thread
+        for job in as_completed(jobs):
+            with suppress(Exception):
+                job.result()
+                _compile(jobs[job])
 
 
 def _compile(call: Call) -> None:
@@ -80,8 +82,10 @@ def _compile(call: Call) -> None:
 
 def _outline(argument: object) -> object:
     value = argument.meta["val"] if isinstance(argument, Node) else argument
-    return Of(tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
+    return Outline(tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
 
 
 def _without_memory(argument: object) -> object:
-    return torch.empty(argument.shape, dtype=argument.dtype, device="meta") if isinstance(argument, Of) else argument
+    return (
+        torch.empty(argument.shape, dtype=argument.dtype, device="meta") if isinstance(argument, Outline) else argument
+    )

@@ -78,7 +78,7 @@ def communication(groups: Sequence[Group], pooled: Pooled | None = None) -> Clai
 
 
 def own_models(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
-    """Judges the same as the paper must have counted it: until clients' own models have the paper's 52 %.
+    """Judges the same as we think the paper counted it: until clients' own models have the paper's 52 %.
 
     >>> own_models([]).verdict
     'not run'

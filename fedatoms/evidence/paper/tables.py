@@ -110,9 +110,9 @@ m_a=3  | local-atoms-and-head-personal | 91.98 81.66 80.27 57.68 38.51 20.91
 """,
 }
 MISSING = {
-    1: "the paper's ResNet18 is pre-trained; our presets (*-tiny-*) start from random weights",
-    2: "it is open whether the paper's network is pre-trained; our presets (*-personal-tiny-*) are not",
-    3: "it is open whether the paper's network is pre-trained; our presets (*-personal-tiny-*) are not",
+    1: "the paper's ResNet18 is pre-trained; our presets (`*-tiny-*`) start from random weights",
+    2: "it is open whether the paper's network is pre-trained; our presets (`*-personal-tiny-*`) are not",
+    3: "it is open whether the paper's network is pre-trained; our presets (`*-personal-tiny-*`) are not",
 }
 
 
