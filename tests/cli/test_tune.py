@@ -1,14 +1,17 @@
 """`fedatoms tune`: one table, the command of the best, and mistakes that cost one line."""
 
+import io
 import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fedatoms.cli import main
 from fedatoms.cli.args import updated
+from fedatoms.cli.console import watching_many
 from fedatoms.cli.tune import command_of
 from fedatoms.core.run_files import STUDY
 from fedatoms.experiment.fields import Experiment
@@ -115,3 +118,16 @@ def test_without_optuna_a_line_says_what_to_type(
 def test_a_search_in_which_nothing_finishes_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["tune", *SMALL, "--over", "lr=1e6", "--momentum", "0.9", "--clip", "0"]
     assert main(words) == 1 and "nothing is best" in capsys.readouterr().out
+
+
+def test_a_terminal_shows_the_runs_that_go_on_however_many_came_before() -> None:
+    """A display of all of them would have no line left for the last."""
+    text = io.StringIO()
+    with watching_many(Console(file=text, force_terminal=True, height=5, width=100)) as shown:
+        for number in range(9):
+            with shown(f"run {number}", 1):
+                pass
+            assert f"run {number}" in text.getvalue()
+        with shown("one", 1), shown("other", 1):
+            pass
+        assert "other" in text.getvalue()
