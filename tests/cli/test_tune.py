@@ -120,6 +120,18 @@ def test_a_search_in_which_nothing_finishes_says_so(capsys: pytest.CaptureFixtur
     assert main(words) == 1 and "nothing is best" in capsys.readouterr().out
 
 
+def test_points_of_a_grid_are_trained_in_one_block_and_the_table_is_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = []
+    for out, more in (("block", []), ("turn", ["--together", "1"])):
+        assert main(["tune", *SMALL, "--map", "vectorised", "--over", "lr=0.05,0.1", "--out", out, *more]) == 0
+        said.append([line for line in capsys.readouterr().out.splitlines() if "0.05" in line or "0.1 " in line])
+        together = [read_result(path.parent).provenance["abreast"] for path in Path(out).rglob("result.json")]
+        assert together == [1 if more else 2] * 2
+    assert said[0] == said[1] and len(said[0]) >= 2
+
+
 def test_a_terminal_shows_the_runs_that_go_on_however_many_came_before() -> None:
     """A display of all of them would have no line left for the last."""
     text = io.StringIO()
