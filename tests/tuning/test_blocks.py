@@ -11,9 +11,11 @@ from safetensors.torch import load_file
 from support.small import difference
 
 from fedatoms.core.run_files import STUDY
+from fedatoms.data.federations import hold_out
 from fedatoms.engine.loop import Progress, Watch
+from fedatoms.experiment import build
 from fedatoms.experiment.fields import Experiment
-from fedatoms.runs import abreast
+from fedatoms.runs import abreast, one_block
 from fedatoms.runs.results import read_result
 from fedatoms.tuning import blocks, loop
 from fedatoms.tuning.loop import search
@@ -200,6 +202,36 @@ def test_an_error_that_ends_a_search_leaves_the_trials_before_it_written_down(
             search(way, tmp_path / str(way.tune.together), silent)
     found = [record_of(tmp_path / str(way.tune.together)) for way in (plan, in_turn(plan))]
     assert found[0] == found[1] and len(found[0]["trials"]) == 1  # type: ignore[arg-type]
+
+
+def seeds_look_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets runs of several seeds be put into one block, as if all held out the same images."""
+    real = one_block.block_kind
+    monkeypatch.setattr(one_block, "block_kind", lambda experiment: real(replace(experiment, seed=0)))
+
+
+def test_what_cannot_share_a_block_after_all_comes_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of("lr=0.05,0.1", seeds=(0, 1))
+    search(in_turn(plan), tmp_path / "turn", silent)
+    seeds_look_alike(monkeypatch)
+    study = search(plan, tmp_path / "block", silent)
+    check_same(tmp_path / "block", tmp_path / "turn")
+    assert set(abreast_of(study).values()) == {2}
+
+
+@pytest.mark.parametrize("over", ["lr=0.05,1e6", "lr=0.05..1e6:log"])
+def test_seeds_of_a_trial_share_blocks_where_they_train_on_the_same_images(
+    over: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if ".." in over:
+        pytest.importorskip("optuna")
+    plan = plan_of(over, experiment=WILD, seeds=(0, 1), **({"trials": 3} if ".." in over else {}))
+    monkeypatch.setattr(build, "hold_out", lambda images, share, seed: hold_out(images, share, 0))
+    turn = search(in_turn(plan), tmp_path / "turn", silent)
+    seeds_look_alike(monkeypatch)
+    study = search(plan, tmp_path / "block", silent)
+    assert study.trials == turn.trials and {trial.state for trial in study.trials} == {"finished", "failed"}
+    assert set(abreast_of(study).values()) == {4 if plan.is_grid else 2}
 
 
 def stopped(error: type[BaseException]) -> Callable[[str, int], object]:
