@@ -12,10 +12,13 @@ from typing import NamedTuple
 import torch
 
 from fedatoms.core.lookup import one_line
+from fedatoms.core.run_files import RESULT
 from fedatoms.engine.loop import Watch
 from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.identities import run_folder
+from fedatoms.experiment.weights import pinned
 from fedatoms.runs.abreast import NotBeside
-from fedatoms.runs.comparison import Watching, existing, finish
+from fedatoms.runs.comparison import Watching, finish
 from fedatoms.runs.execute import Engine
 from fedatoms.runs.one_block import block_mates, in_one_block
 from fedatoms.runs.results import Result
@@ -34,6 +37,7 @@ class Failed(NamedTuple):
 
 Ending = Result | Failed | Exception  # any other error ends the search, once the trial of its run is due
 Endings = Mapping[str, Ending]  # by the names of runs
+NO_RESULT = (Failed, Exception)
 
 
 def attempt(run: Experiment, watch: AbstractContextManager[Watch], engine: Engine | None = None) -> Result | Failed:
@@ -53,18 +57,23 @@ def beside(study: Study, due: Proposal, known: Endings, watching: Watching) -> E
     """
     if is_pruned(study.plan):
         return known
-    found = dict(known)
+    found, study = dict(known), _pinned(study)
     for run in runs_of(study, due.number, due.settings):
         if run.name not in found:
             found |= _in_one_block(study, due, run, found, watching)
-        if isinstance(found.get(run.name), Failed):
-            break  # its trial has failed: those of other seeds are not run
+        if isinstance(found.get(run.name), NO_RESULT):
+            break  # its trial is over: those of other seeds are not run
     return found
 
 
 def label_of(study: Study, number: int, run: Experiment) -> str:
     """Names a run of a trial where its progress is shown."""
     return f"[{number + 1}/{study.plan.trials}] {run.name}"
+
+
+def _pinned(study: Study) -> Study:
+    """Returns a study that knows the SHA-256 of its weights: they are not read for each run that may share a block."""
+    return study._replace(plan=study.plan._replace(experiment=pinned(study.plan.experiment)))
 
 
 def _in_one_block(study: Study, due: Proposal, run: Experiment, known: Endings, watching: Watching) -> Endings:
@@ -94,7 +103,7 @@ def _coming(study: Study, due: Proposal, known: Endings) -> Iterator[tuple[Exper
     trials = [(due.number, due.settings), *islice(more, due.number + 1, due.number + AHEAD)]
     for number, settings in trials:
         for run in runs_of(study, number, settings):
-            if isinstance(known.get(run.name), Failed):
+            if isinstance(known.get(run.name), NO_RESULT):
                 break
-            if run.name not in known and existing(run) is None:
+            if run.name not in known and not (run_folder(run) / RESULT).exists():
                 yield run, number

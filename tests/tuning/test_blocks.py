@@ -1,6 +1,7 @@
 """Trials in one block: the study, its file and its runs are those of a search that tries one after the other."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from fedatoms.tuning import blocks, loop
 from fedatoms.tuning.loop import search
 from fedatoms.tuning.settings import Tune
 from fedatoms.tuning.space import axes_of
-from fedatoms.tuning.studies import Plan, Study
+from fedatoms.tuning.studies import Plan, Study, write
 
 TINY = Experiment(
     clients=5,
@@ -232,6 +233,19 @@ def test_seeds_of_a_trial_share_blocks_where_they_train_on_the_same_images(
     study = search(plan, tmp_path / "block", silent)
     assert study.trials == turn.trials and {trial.state for trial in study.trials} == {"finished", "failed"}
     assert set(abreast_of(study).values()) == {4 if plan.is_grid else 2}
+
+
+def test_a_damaged_result_of_a_later_trial_is_named_when_that_is_due(tmp_path: Path) -> None:
+    for way in (plan_of(RATES), in_turn(plan_of(RATES))):
+        folder = tmp_path / str(way.tune.together)
+        search(way, folder, silent)
+        record = json.loads((folder / STUDY).read_text())
+        write(search(way, folder, silent)._replace(trials=()))  # as if it had been killed before the first
+        shutil.rmtree(folder / "000-s0")
+        (folder / "001-s0" / "result.json").write_text("{}")
+        with pytest.raises(ValueError, match=r"001-s0.result\.json"):
+            search(way, folder, silent)
+        assert record_of(folder)["trials"] == record["trials"][:1]
 
 
 def stopped(error: type[BaseException]) -> Callable[[str, int], object]:
