@@ -101,19 +101,28 @@ def watching_many(console: "Console") -> Iterator["Watching"]:
     if not console.is_terminal:
         yield lambda label, rounds: watching(console, label, rounds)
         return
-    with _bar(console, "spinner", "{task.description}", "bar", "count", "{task.fields[summary]}", "left") as bar:
+    bar, going = _runs_bar(console), 0
 
-        @contextlib.contextmanager
-        def one(label: str, rounds: int) -> Iterator["Watch"]:
-            task, summary = bar.add_task(label, total=rounds, summary=""), _summary()
-            try:
-                yield lambda progress: bar.update(task, completed=progress.state.round, summary=summary(progress))
-            except BaseException:
-                bar.remove_task(task)  # it may come again, under the same name
-                raise
-            bar.stop_task(task)
+    @contextlib.contextmanager
+    def one(label: str, rounds: int) -> Iterator["Watch"]:
+        nonlocal bar, going
+        if not going:  # those before are over and stay as text: a terminal shows no more bars than it has lines
+            bar = _runs_bar(console)
+            bar.start()
+        going, here = going + 1, bar
+        task, summary = here.add_task(label, total=rounds, summary=""), _summary()
+        try:
+            yield lambda progress: here.update(task, completed=progress.state.round, summary=summary(progress))
+            here.stop_task(task)
+        except BaseException:
+            here.remove_task(task)  # it may come again, under the same name
+            raise
+        finally:
+            going -= 1
+            if not going:
+                here.stop()
 
-        yield one
+    yield one
 
 
 @contextlib.contextmanager
@@ -225,6 +234,10 @@ def _bar(console: "Console", *columns: str) -> "Progress":
         "left": TimeRemainingColumn(compact=True),
     }
     return Progress(*(known.get(name) or TextColumn(name, markup=False) for name in columns), console=console)
+
+
+def _runs_bar(console: "Console") -> "Progress":
+    return _bar(console, "spinner", "{task.description}", "bar", "count", "{task.fields[summary]}", "left")
 
 
 def _summary() -> Callable[["RoundDone"], str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import UseAppendAction, arg
 
 from fedatoms.cli.args import GROUPS, before_flags, flags, typed, updated
-from fedatoms.cli.console import line, repeatable, suggest, terminal, watching
+from fedatoms.cli.console import line, repeatable, suggest, terminal, watching_many
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.cli.run import START, starting_point
 from fedatoms.experiment.fields import Experiment, Implied
@@ -101,13 +101,8 @@ def _tune(first: str, start: Experiment, plan: "Plan", words: Sequence[str]) -> 
     console = terminal()
     check_plan(plan)
     folder = Path(plan.experiment.out) if typed("--out", words) else folder_of(plan)
-    with repeatable():
-        study = search(
-            plan,
-            folder,
-            lambda *what: watching(console, *what),
-            lambda experiment: command_of(first, start, experiment),
-        )
+    with repeatable(), watching_many(console) as shown:
+        study = search(plan, folder, shown, lambda experiment: command_of(first, start, experiment))
     return _show(study, first, start)
 
 

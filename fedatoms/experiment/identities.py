@@ -53,13 +53,13 @@ def why_so_long(experiment: Experiment) -> str:
 def block_kind(experiment: Experiment) -> tuple[object, ...]:
     """Returns what runs must have in common for their clients to be trained in one block, as far as text can tell.
 
-    >>> block_kind(Experiment()) == block_kind(Experiment(seed=1, lr=0.5))
+    >>> block_kind(Experiment()) == block_kind(Experiment(seed=1, lr=0.5, name="mine"))
     True
     >>> block_kind(Experiment()) == block_kind(Experiment(batch_size=50))
     False
     """
     drawn = bool(experiment.holdout or experiment.fixed)  # a pool, or frozen parameters, that the seed draws
-    own = TOLD_FIELDS - {"seed"} if drawn else TOLD_FIELDS
+    own = (TOLD_FIELDS - {"seed"} if drawn else TOLD_FIELDS) | {"name"}
     return tuple(value for name, value in to_json(pinned(experiment)).items() if name not in own)
 
 

@@ -2,29 +2,29 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-import torch
-
 from fedatoms.core.lookup import counted, one_line
 from fedatoms.core.options import check_numbers, check_range
 from fedatoms.core.run_files import CLIENTS
-from fedatoms.engine.loop import Progress
+from fedatoms.engine.loop import Progress, Watch
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import run_folder
 from fedatoms.experiment.parse import is_private
 from fedatoms.experiment.weights import changed
-from fedatoms.runs.comparison import Watching, finish
+from fedatoms.runs.comparison import Watching
 from fedatoms.runs.lock import locked
 from fedatoms.runs.results import Result, score_curves
 from fedatoms.runs.rounds import read_lines
+from fedatoms.tuning.blocks import Ending, Endings, Failed, attempt, beside, label_of
 from fedatoms.tuning.proposals import Proposal, check_optuna, propose, repeated, step_of
-from fedatoms.tuning.space import Settings, size_of
-from fedatoms.tuning.studies import Plan, Point, Study, Trial, begin, check_folder, write
+from fedatoms.tuning.space import size_of
+from fedatoms.tuning.studies import Plan, Point, Study, Trial, begin, check_folder, runs_of, write
 
 Command = Callable[[Experiment], str]  # how a user types an experiment
 
@@ -47,8 +47,10 @@ def search(plan: Plan, folder: Path, watching: Watching, command: Command = lamb
             path.unlink()
         study = begin(study)
         write(study)
+        known: Endings = {}
         while len(study.trials) < plan.trials:
-            study = study._replace(trials=(*study.trials, _try(study, propose(study), watching)))
+            trial, known = _next(study, known, watching)
+            study = study._replace(trials=(*study.trials, trial))
             write(study)
         write(study, command(best_of(study)) if study.best else "")
     return study
@@ -82,16 +84,6 @@ def check_plan(plan: Plan) -> None:
     check_optuna(plan)
 
 
-def runs_of(study: Study, number: int, settings: Settings) -> list[Experiment]:
-    """Returns the runs of a trial, one for each seed.
-
-    They do not depend on each other, nor do those of a grid's points: what trains several runs in one block takes them
-    from here.
-    """
-    point = changed(replace(study.plan.experiment, out=str(study.folder)), settings)
-    return [replace(point, seed=seed, name=f"{number:03d}-s{seed}") for seed in study.plan.seeds]
-
-
 def best_of(study: Study) -> Experiment:
     """Returns the experiment of the best trial as it is to be run: scored on the test images."""
     assert study.best is not None
@@ -122,23 +114,34 @@ def _built(experiment: Experiment) -> Simulation:
     return simulation(experiment, run_folder(experiment) / CLIENTS)
 
 
-def _try(study: Study, proposal: Proposal, watching: Watching) -> Trial:
+def _next(study: Study, known: Endings, watching: Watching) -> tuple[Trial, Endings]:
+    """Returns the next trial, which is over, and how runs of later ones ended that were trained beside its own."""
+    proposal = propose(study)
+    if (same := repeated(study.trials, proposal.settings)) is not None:
+        why = f"the same as trial {same.number}"
+        return same._replace(number=proposal.number, state="repeated", why=why), known
+    known = beside(study, proposal, known, watching)
+    return _try(study, proposal, known, watching), known
+
+
+def _try(study: Study, proposal: Proposal, known: Endings, watching: Watching) -> Trial:
     """Returns a trial that is over: what it gave, or why it was stopped."""
     number, settings, _ = proposal
-    if (same := repeated(study.trials, settings)) is not None:
-        return same._replace(number=number, state="repeated", why=f"the same as trial {same.number}")
     curve: list[Point] = []
+    results: list[Result] = []
     runs = runs_of(study, number, settings)
     try:
         _built(runs[0])
     except ValueError as error:  # values that are good alone, but not together
         return Trial(number, settings, "failed", None, curve, one_line(error))
-    try:
-        results = [_train(study, proposal, curve, place, run, watching) for place, run in enumerate(runs)]
-    except Behind:
-        return Trial(number, settings, "pruned", None, curve)
-    except (FloatingPointError, MemoryError, torch.OutOfMemoryError) as error:
-        return Trial(number, settings, "failed", None, curve, one_line(error))
+    for run in runs:
+        try:
+            ended = _train(study, proposal, curve, run, known.get(run.name), watching)
+        except Behind:
+            return Trial(number, settings, "pruned", None, curve)
+        if isinstance(ended, Failed):
+            return Trial(number, settings, "failed", None, curve, ended.why)
+        results.append(ended)
     return _over(study, proposal, curve, results)
 
 
@@ -150,9 +153,13 @@ def _over(study: Study, proposal: Proposal, curve: list[Point], results: Sequenc
 
 
 def _train(
-    study: Study, proposal: Proposal, curve: list[Point], place: int, run: Experiment, watching: Watching
-) -> Result:
-    """Runs or resumes one run of a trial; ``curve`` gets its scores, those of rounds that are done already first."""
+    study: Study, proposal: Proposal, curve: list[Point], run: Experiment, known: Ending | None, watching: Watching
+) -> Result | Failed:
+    """Runs or resumes one run of a trial, unless it is known how it ended.
+
+    ``curve`` gets its scores, those of rounds that are done already first.
+    """
+    place = study.plan.seeds.index(run.seed)
     last = place + 1 == len(study.plan.seeds)
 
     def see(rounds: int, score: float) -> None:
@@ -163,14 +170,20 @@ def _train(
         if behind and not (last and rounds == run.rounds):
             raise Behind
 
+    @contextmanager
+    def seen() -> Iterator[Watch]:
+        with watching(label_of(study, proposal.number, run), run.rounds) as watch:
+
+            def after(progress: Progress) -> None:
+                watch(progress)
+                for name, found in progress.scores.items():
+                    if name == study.model:
+                        see(progress.state.round, found.value)
+
+            yield after
+
     for t, score in score_curves(read_lines(run_folder(run)).rows).get(study.model, []):
         see(t + 1, score)
-    with watching(f"[{proposal.number + 1}/{study.plan.trials}] {run.name}", run.rounds) as watch:
-
-        def after(progress: Progress) -> None:
-            watch(progress)
-            for name, found in progress.scores.items():
-                if name == study.model:
-                    see(progress.state.round, found.value)
-
-        return finish(run, after)
+    if isinstance(known, Exception):
+        raise known
+    return attempt(run, seen()) if known is None else known

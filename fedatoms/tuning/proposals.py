@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fedatoms.core.extras import need
 from fedatoms.core.randomness import address
-from fedatoms.tuning.space import Axis, Between, Settings, points, size_of
+from fedatoms.tuning.space import Axis, Between, Settings, points
 from fedatoms.tuning.studies import Plan, Study, Trial
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ def propose(study: Study) -> Proposal:
     return Proposal(number, settings, _judge(trial) if plan.tune.prune == "median" else lambda step, score: False)
 
 
+def is_pruned(plan: Plan) -> bool:
+    """Says whether a trial of a plan may be stopped early: none is, before enough others have finished."""
+    return plan.tune.prune == "median" and plan.trials > STARTUP
+
+
 def step_of(plan: Plan, run: int, rounds: int) -> int:
     """Returns when in a trial a score is known: after some rounds of a run, whose seed is that of other trials' too."""
     return run * longest(plan) + rounds
@@ -60,7 +65,7 @@ def longest(plan: Plan) -> int:
 
 
 def _needs_optuna(plan: Plan) -> bool:
-    return not plan.is_grid or (plan.tune.prune == "median" and size_of(plan.axes) > STARTUP)
+    return not plan.is_grid or is_pruned(plan)
 
 
 def _judge(trial: "optuna.trial.Trial") -> Callable[[int, float], bool]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedatoms.core.options import Pruning
+from fedatoms.core.options import TOGETHER, Pruning
 
 
 @dataclass(frozen=True)
@@ -17,3 +17,6 @@ class Tune:
     """Seeds with commas between them: each trial has a run for each, and its score is their mean."""
     search_seed: int = 0
     """Seed of the draws from ranges."""
+    together: int = TOGETHER
+    """Runs, such as those of several learning rates, whose clients are trained in one block where they are vectorised,
+    as on a GPU: at most so many; 1, or trials that may be stopped early: one run after the other."""

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
@@ -14,7 +15,7 @@ from fedatoms.core.run_files import LOCK, RESULT, STUDY, run_of
 from fedatoms.core.scales import Scale, ScaleRecord, scale_of
 from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
 from fedatoms.experiment.files import to_json
-from fedatoms.experiment.weights import pinned
+from fedatoms.experiment.weights import changed, pinned
 from fedatoms.tuning.settings import Tune
 from fedatoms.tuning.space import Axis, Settings, is_grid, size_of
 
@@ -91,6 +92,12 @@ class Study(NamedTuple):
 
     def _cost(self, trial: Trial) -> float:
         return (trial.score or 0.0) * (-1 if self.metric.higher else 1)
+
+
+def runs_of(study: Study, number: int, settings: Settings) -> list[Experiment]:
+    """Returns the runs of a trial, one for each seed; none depends on another, of this trial or of others."""
+    point = changed(replace(study.plan.experiment, out=str(study.folder)), settings)
+    return [replace(point, seed=seed, name=f"{number:03d}-s{seed}") for seed in study.plan.seeds]
 
 
 def begin(study: Study) -> Study:

@@ -1,14 +1,17 @@
 """`fedatoms tune`: one table, the command of the best, and mistakes that cost one line."""
 
+import io
 import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fedatoms.cli import main
 from fedatoms.cli.args import updated
+from fedatoms.cli.console import watching_many
 from fedatoms.cli.tune import command_of
 from fedatoms.core.run_files import STUDY
 from fedatoms.experiment.fields import Experiment
@@ -115,3 +118,28 @@ def test_without_optuna_a_line_says_what_to_type(
 def test_a_search_in_which_nothing_finishes_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["tune", *SMALL, "--over", "lr=1e6", "--momentum", "0.9", "--clip", "0"]
     assert main(words) == 1 and "nothing is best" in capsys.readouterr().out
+
+
+def test_points_of_a_grid_are_trained_in_one_block_and_the_table_is_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = []
+    for out, more in (("block", []), ("turn", ["--together", "1"])):
+        assert main(["tune", *SMALL, "--map", "vectorised", "--over", "lr=0.05,0.1", "--out", out, *more]) == 0
+        said.append([line for line in capsys.readouterr().out.splitlines() if "0.05" in line or "0.1 " in line])
+        together = [read_result(path.parent).provenance["abreast"] for path in Path(out).rglob("result.json")]
+        assert together == [1 if more else 2] * 2
+    assert said[0] == said[1] and len(said[0]) >= 2
+
+
+def test_a_terminal_shows_the_runs_that_go_on_however_many_came_before() -> None:
+    """A display of all of them would have no line left for the last."""
+    text = io.StringIO()
+    with watching_many(Console(file=text, force_terminal=True, height=5, width=100)) as shown:
+        for number in range(9):
+            with shown(f"run {number}", 1):
+                pass
+            assert f"run {number}" in text.getvalue()
+        with shown("one", 1), shown("other", 1):
+            pass
+        assert "other" in text.getvalue()

@@ -422,7 +422,7 @@ def test_runs_together_must_be_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for words in (["compare", "--seeds", "0,1"], ["reproduce", "iid", "--quick"]):
+    for words in (["compare", "--seeds", "0,1"], ["reproduce", "iid", "--quick"], ["tune", "--over", "lr=0.1,0.2"]):
         assert main([*words, "--together", "0"]) == 2
         assert capsys.readouterr().err == (
             "fedatoms: --together 0 is less than 1. Use --together 8, or 1 for one run after the other.\n"

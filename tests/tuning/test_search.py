@@ -24,7 +24,7 @@ from fedatoms.runs.execute import run
 from fedatoms.runs.lock import locked
 from fedatoms.runs.results import read_result
 from fedatoms.runs.states import state_of
-from fedatoms.tuning import loop
+from fedatoms.tuning import blocks, loop
 from fedatoms.tuning.loop import search
 from fedatoms.tuning.proposals import propose
 from fedatoms.tuning.settings import Tune
@@ -201,12 +201,12 @@ def test_settings_that_come_again_are_not_run_again(tmp_path: Path) -> None:
 def test_a_trial_without_enough_memory_fails_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(experiment: Experiment, *rest: object) -> object:
+    def full(experiment: Experiment, *rest: object, **more: object) -> object:
         if experiment.lr == 0.1:
             raise MemoryError("out of memory with a single client")
-        return finish(experiment, *rest)  # type: ignore[arg-type]
+        return finish(experiment, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "finish", full)
+    monkeypatch.setattr(blocks, "finish", full)
     study = search(plan_of("lr=0.1,0.2"), tmp_path / "s", silent)
     assert [trial.state for trial in study.trials] == ["failed", "finished"] and "memory" in study.trials[0].why
 
@@ -313,12 +313,13 @@ def test_the_trials_are_runs_that_other_commands_know(undisturbed: Study) -> Non
 
 
 @pytest.mark.slow
-def test_a_search_that_is_killed_by_the_system_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("map_", ["one_by_one", "vectorised"])
+def test_a_search_that_is_killed_by_the_system_goes_on(map_: str, tmp_path: Path) -> None:
     words = (
         "tune --clients 5 --batch-size 50 --epochs 1 --rounds 8 --threads 1 --over lr=0.05,0.1,0.2 --prune none --out"
     )
     for name in ("whole", "killed"):
-        command = [sys.executable, "-m", "fedatoms", *words.split(), str(tmp_path / name)]
+        command = [sys.executable, "-m", "fedatoms", *words.split(), str(tmp_path / name), "--map", map_]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ})
         while name == "killed" and not (tmp_path / name / "001-s0" / "rounds.jsonl").exists():
             assert process.poll() is None
