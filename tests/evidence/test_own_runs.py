@@ -16,6 +16,7 @@ from fedatoms.evidence.page.html_table import POOLED
 from fedatoms.evidence.page.verdict_cards import claim_cards
 from fedatoms.evidence.results.finding import PUBLISHED, find
 from fedatoms.evidence.results.groups import group
+from fedatoms.evidence.results.pairs import known_spreads, spreads_by_owner
 from fedatoms.evidence.results.standings import all_standings, of_the_project, of_the_reader
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json
@@ -194,3 +195,13 @@ def test_a_page_without_a_failing_claim_says_so(tmp_path: Path) -> None:
     assert (
         "None is contradicted." in said and "need runs that are not here, such as those of fedatoms reproduce" in said
     )
+
+
+def test_another_seed_of_the_projects_own_experiment_leaves_its_spread_alone(tmp_path: Path) -> None:
+    a_pair(tmp_path / PUBLISHED, "-cifar10-5", rounds=0)
+    alone = known_spreads(group(find([tmp_path]).runs))
+    a_run(tmp_path / "runs" / "plain", 50.0, "fedavg-cifar10-5", rounds=0, seed=7)
+    a_run(tmp_path / "runs" / "atoms", 10.0, "fedavg-atoms-cifar10-5", rounds=0, seed=7)
+    both = group(find([tmp_path]).runs)
+    assert alone.shared is not None and known_spreads(both) == alone
+    assert spreads_by_owner(both) == (known_spreads([]), alone)

@@ -50,12 +50,17 @@ def spreads_by_owner(groups: Sequence[Group]) -> tuple[Spreads, Spreads]:
 
 
 def apart(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
-    """Sorts groups: those with a run of the reader's, and those that are the project's alone.
+    """Splits groups by the owner of their runs: the reader's, and the project's; an experiment of both is in both.
 
     >>> apart([])
     ([], [])
     """
-    return [each for each in groups if not each.published], [each for each in groups if each.published]
+
+    def of(ours: bool) -> list[Group]:
+        runs = ([run for run in each.runs if run.published is ours] for each in groups)
+        return [Group(some) for some in runs if some]
+
+    return of(ours=False), of(ours=True)
 
 
 def decomposed_pairs(some: Iterable[Group], groups: Sequence[Group]) -> list[Twins]:
