@@ -21,6 +21,8 @@ class Cell(NamedTuple):
 
 POOLED = "pooled: one seed has no spread of its own, so its interval is made of that of the pairs with several seeds"
 
+TWO_SEEDS = "two seeds know little of their spread (Student's t with one degree of freedom): a third narrows it"
+
 
 def table(
     name: str,
@@ -34,7 +36,7 @@ def table(
     """Returns a table whose header buttons sort it, in a box that scrolls; ``marks`` are attributes of its rows.
 
     If it is ``stacked``, its rows are cards on a phone, and the page's style needs its ``labels``. Where a gain is
-    "pooled", the caption says what that means.
+    "pooled", the caption says what that means, and why two seeds may have a wider interval than one.
 
     >>> "<td>&lt;1&gt;</td>" in table("t", "Two", ["a & b"], [[text("<1>")]])
     True
@@ -48,7 +50,8 @@ def table(
         f"<tr{mark}>{''.join(_td(cell) for cell in row)}</tr>" for row, mark in zip(rows, named, strict=True)
     )
     pooled = any(", pooled)" in cell.text for row in rows for cell in row)
-    label = escape(f"{caption}. {POOLED}" if pooled else caption)
+    two = pooled and any("(2 seeds)" in cell.text for row in rows for cell in row)
+    label = escape(". ".join([caption, *([POOLED] if pooled else []), *([TWO_SEEDS] if two else [])]))
     kind = "box stacked" if stacked else "box"
     return (
         f'<div class="{kind}" id="{escape(name)}" role="group" aria-label="{label}" tabindex="0"><table>'
