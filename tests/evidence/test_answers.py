@@ -190,6 +190,23 @@ def test_claims_are_grouped_by_verdict_each_with_an_address_and_a_command() -> N
     assert known <= studies().keys()
 
 
+def test_a_card_of_a_replay_has_the_commands_that_make_its_run_and_explain_it() -> None:
+    found = kept()
+    page = claim_cards(claims(found), [each.explanation for each in found.explanations])
+    commands = {unescape(re.sub("<[^>]+>", "", each)) for each in re.findall("<code>(.*?)</code>", page)}
+    assert "fedatoms run fedavg-atoms25-cifar10-5 --rounds 1 --name again-" in " ".join(sorted(commands))
+    assert any(re.fullmatch(r"fedatoms explain runs/again-\d --rounds 1 --fork 199", each) for each in commands)
+    assert not any("RUN" in each for each in commands)
+
+
+def test_every_cell_of_the_papers_tables_has_a_command_with_the_seeds_that_were_run(tmp_path: Path) -> None:
+    for seed in range(3):
+        a_run(tmp_path / "runs" / str(seed), 70.0, "fedavg-cifar10-2", seed, rounds=0)
+    page = page_of(tmp_path / "runs")
+    words = typed("fedatoms compare fedavg-cifar10-2 --seeds 0,1,2 --out again")
+    assert page.count(f">{words}</td>") == 2  # in Compare and in Table 1
+
+
 def test_a_still_figure_has_its_lines_in_its_frame() -> None:
     line = {"type": "scatter", "name": "a", "x": [1, 10, 100], "y": [0.001, 0.1, 10.0], "line": {"color": "#2378c3"}}
     drawn = picture(Plot("Variance", [line], axes("round", "variance", log=True)))  # type: ignore[list-item]
@@ -284,4 +301,5 @@ def test_open_comparisons_of_long_runs_have_a_whole_command_with_more_seeds(tmp_
 def test_the_first_screen_names_the_claims_of_the_paper_that_fail() -> None:
     said, failed = overview(claims(kept())), [each for each in claims(kept()) if each.verdict == "contradicted"]
     assert failed and all(f'<a href="#{slug(each)}">' in said for each in failed[:NAMED])
+    assert "smallest" not in said and "largest" not in said and said.count("at worst") == len(failed[:NAMED])
     assert said.endswith(f"{len(failed) - NAMED} more</a>.") == (len(failed) > NAMED)

@@ -114,7 +114,11 @@ def test_the_best_of_each_setting_has_its_cost_and_a_command(tmp_path: Path) -> 
     ]
     assert digits[:3] == ["digits, 20 clients with 2 classes each", "fedavg + 9 atoms", "54.62 (end 54.62)"]
     assert digits[3].startswith("+4.12 ± ") and digits[3].endswith(" (2 seeds) over fedavg")
-    assert digits[4:] == ["13 MB (13 MB)", "0.5 s (0.5 s)", "fedatoms compare fedavg-atoms --rounds 3 --seeds 0,1"]
+    assert digits[4:] == [
+        "13 MB (13 MB)",
+        "0.5 s (0.5 s)",
+        "fedatoms compare fedavg-atoms --rounds 3 --seeds 0,1 --out again",
+    ]
     assert iid[1] == "fedavg" and iid[3] == "it is the baseline" and iid[4:6] == ["13 MB", "0.5 s"]
 
 

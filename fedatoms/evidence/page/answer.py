@@ -7,7 +7,7 @@ from html import escape
 
 from fedatoms.core.gains import Gain, Pooled, State, beyond, mean_gain, short, written
 from fedatoms.core.lookup import counted
-from fedatoms.evidence.page.html_table import TWO_SEEDS, typed
+from fedatoms.evidence.page.html_table import TWO_SEEDS, minus, typed
 from fedatoms.evidence.page.scores import at_the_end
 from fedatoms.evidence.paper.study_list import QUICK_ROUNDS
 from fedatoms.evidence.results.commands import again, command_of, together
@@ -88,15 +88,6 @@ def form_of(place: Standings) -> str:
     return "+.2f" if place.metric.unit == "%" else "+.4g"
 
 
-def signed(number: str) -> str:
-    """Writes a number with the sign that is as wide as a plus.
-
-    >>> signed("-0.13")
-    '\u22120.13'
-    """
-    return number.replace("-", "\u2212")
-
-
 def _items(lines: Sequence[str]) -> str:
     return "".join(f"<li>{each}</li>" for each in lines if each)
 
@@ -104,7 +95,9 @@ def _items(lines: Sequence[str]) -> str:
 def _sentence(line: str) -> str:
     """Escapes a sentence, in which ** marks what matters, and ` what to type."""
     parts = line.split("`")
-    return "".join(f"<code>{typed(part)}</code>" if n % 2 else _bold(escape(part)) for n, part in enumerate(parts))
+    return "".join(
+        f"<code>{typed(part)}</code>" if n % 2 else _bold(escape(minus(part))) for n, part in enumerate(parts)
+    )
 
 
 def _bold(line: str) -> str:
@@ -160,7 +153,7 @@ def _gained(place: Standings, base: Entry, found: Versus) -> str:
         return f"It shares no seed with {base.name}{whose}, so there is no gain to state: run both with the same seeds."
     state = beyond(found.gain, below=not place.metric.higher)
     luck = "; as the best of many it is also the luckiest" if len(place.entries) > 5 else ""
-    value = f"{signed(short(found.gain, form_of(place)))} {points(place)} ({counted(found.gain.seeds, 'shared seed')})"
+    value = f"{short(found.gain, form_of(place))} {points(place)} ({counted(found.gain.seeds, 'shared seed')})"
     both = f"{_scored(place.entries[0], base, found, place)}; {_how_sure(found.gain, state)}{luck}"
     said = f"**Gain over {base.name}{whose}: {value}**{both}.{_of_atoms(place)}"
     return said if state == "supported" else f"{said}{_clear(place)}"
@@ -218,7 +211,7 @@ def _clear(place: Standings) -> str:
 
 
 def _written(one: Gain, place: Standings) -> str:
-    value, _, seeds = signed(written(one, form_of(place))).rpartition(" (")
+    value, _, seeds = written(one, form_of(place)).rpartition(" (")
     said = seeds.replace("seed", "shared seed").replace(
         ", pooled", "; the interval is that of pairs with several seeds"
     )
@@ -276,7 +269,7 @@ def _atoms(groups: Sequence[Group]) -> str:
 def _over_pairs(gains: Sequence[Gain], pooled: Pooled | None) -> str:
     states = [beyond(each) for each in gains]
     yes, no = states.count("supported"), states.count("contradicted")
-    mean = signed(short(mean_gain(gains, pooled)))
+    mean = short(mean_gain(gains, pooled))
     lost = f"{no or 'none'} a clear loss"
     return (
         f"**Atoms in place of plain filters: {mean} points**, the mean of {len(gains)} pairs that differ in nothing "
