@@ -79,8 +79,11 @@ for (const place of document.querySelectorAll("#answer .answers code, #answer td
   else place.after(button);
 }
 function over(box, rows) {
-  box?.classList.toggle("over", rows > 6); // as page.css has it
-  if (box) box.nextElementSibling.textContent = `Show all ${rows} rows`;
+  if (!box) return;
+  const button = box.nextElementSibling, words = `Show all ${rows} rows`;
+  box.classList.toggle("over", rows > 6); // as page.css has it
+  button.textContent = words;
+  button.setAttribute("aria-label", `${words}: ${box.getAttribute("aria-label")}`);
 }
 // On a phone a table of cards shows the first of them, as the page would be long; elsewhere its box scrolls.
 function shorten(box) {

@@ -90,9 +90,10 @@ def _title(claim: Claim) -> str:
 
 def _failing(claim: Claim) -> str:
     """Writes the number by which a claim fails, and the paper's if it has one."""
-    paper, ours = _both(claim)
-    worst = "at worst " if WORST.search(claim.text.partition(" (")[2]) else ""
-    return escape(f"{worst}{ours}{f' (paper: {paper})' if paper else ''}")
+    paper, (_, ours) = number(claim.numbers[0], claim.unit.form, none="").text, _both(claim)
+    worst = "at worst " if WORST.search(claim.text.partition(" (")[2]) and not claim.at_least else ""
+    printed = f", the paper's {paper}" if paper else ""
+    return escape(f"{worst}{ours}{printed}")
 
 
 def _also(whose: str) -> str:
