@@ -34,8 +34,9 @@ PAIRED = ("with atoms", "plain", "atoms", "gain", "paper's gain", "setting", "ru
 CHANGING = (2, 3, 4, 5, 6)  # columns that depend on the baseline
 BASELINES = 40  # of a setting, at most: with more experiments, the best of them
 CAPTION = (
-    f"Score: {WORDS}. Gain over the baseline, ± 95 % interval over shared seeds. Traffic (both ways), time and rounds: "
-    "to reach the baseline's own score for the first time; time as on the machine of each run"
+    f"Score: {WORDS}. Gain over the baseline, ± 95 % interval, both over the seeds that the two share: where they have "
+    "others, too, it is not the difference of the scores. Traffic (both ways), time and rounds: to reach the "
+    "baseline's own score for the first time; time as on the machine of each run"
 )
 
 
