@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from html import unescape
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -55,7 +57,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def lead_of(page: str) -> str:
-    return re.sub("<[^>]+>", "", page[page.index('<p class="lead">') : page.index("</ul>")])
+    return unescape(re.sub("<[^>]+>", "", page[page.index('<p class="lead">') : page.index("</ul>")]))
 
 
 def test_the_first_sentence_names_the_best_method_with_its_gain_and_cost(runs: Path) -> None:
@@ -188,6 +190,23 @@ def test_claims_are_grouped_by_verdict_each_with_an_address_and_a_command() -> N
     assert known <= studies().keys()
 
 
+def test_a_card_of_a_replay_has_the_commands_that_make_its_run_and_explain_it() -> None:
+    found = kept()
+    page = claim_cards(claims(found), [each.explanation for each in found.explanations])
+    commands = {unescape(re.sub("<[^>]+>", "", each)) for each in re.findall("<code>(.*?)</code>", page)}
+    assert "fedatoms run fedavg-atoms25-cifar10-5 --rounds 1 --name again-" in " ".join(sorted(commands))
+    assert any(re.fullmatch(r"fedatoms explain runs/again-\d --rounds 1 --fork 199", each) for each in commands)
+    assert not any("RUN" in each for each in commands)
+
+
+def test_every_cell_of_the_papers_tables_has_a_command_with_the_seeds_that_were_run(tmp_path: Path) -> None:
+    for seed in range(3):
+        a_run(tmp_path / "runs" / str(seed), 70.0, "fedavg-cifar10-2", seed, rounds=0)
+    page = page_of(tmp_path / "runs")
+    words = typed("fedatoms compare fedavg-cifar10-2 --seeds 0,1,2 --out again")
+    assert page.count(f">{words}</td>") == 2  # in Compare and in Table 1
+
+
 def test_a_still_figure_has_its_lines_in_its_frame() -> None:
     line = {"type": "scatter", "name": "a", "x": [1, 10, 100], "y": [0.001, 0.1, 10.0], "line": {"color": "#2378c3"}}
     drawn = picture(Plot("Variance", [line], axes("round", "variance", log=True)))  # type: ignore[list-item]
@@ -225,14 +244,66 @@ def test_the_first_screen_says_how_to_run_the_best_again_and_with_which_seeds_to
         f"Run it again:</b> <code>{typed('fedatoms compare fedavg-atoms --rounds 3 --seeds 0,1 --out again')}</code>"
         in top
     )
-    assert (
-        "<b>Inconclusive: 1 of 1</b>" in top
-        and "More seeds may decide, with <code><span>--seeds 0,1,2,3</span></code>" in top
-    )
+    assert "<b>Inconclusive: 1 of 1</b>" in top and "More seeds may decide" not in top
+    rounds = typed("fedatoms compare fedavg fedavg-atoms --seeds 0,1,2")
+    assert f"10 rounds or fewer decide nothing: more rounds may, as with <code>{rounds}</code>" in top
     assert 'claims</b> that the runs of this page can judge: <a href="#verdict-inconclusive">1 inconclusive</a>.' in top
+
+
+def a_table_1(folder: Path, seeds: Mapping[str, Sequence[int]]) -> str:
+    """Writes runs on CIFAR-10, better by two points from preset to preset; returns the first words of their page."""
+    for n, (preset, some) in enumerate(seeds.items()):
+        for seed in some:
+            a_run(folder / f"{preset}-{seed}", 50.0 + 2 * n + (1 + 0.1 * n) * seed, f"{preset}-cifar10-2", seed)
+    page = page_of(folder)
+    return lead_of(page)
+
+
+def test_where_seeds_differ_the_gain_has_the_scores_that_it_is_the_difference_of(tmp_path: Path) -> None:
+    said = a_table_1(tmp_path / "runs", {"fedavg": (0, 1, 2), "fedavg-atoms": (0,)})
+    assert "+2.00 points (1 shared seed), 52.00 % against 50.00 % over the seed that both have" in said
+    assert "fedavg's 50.00 %" in said and "51.00 %" not in said
+    same = a_table_1(tmp_path / "same", {"fedavg": (0, 1), "fedavg-atoms": (0, 1)})
+    assert " against " not in same.split("Run it again")[0]
+
+
+def test_a_gain_of_one_seed_is_at_most_likely_and_says_whose_spread_it_has(tmp_path: Path) -> None:
+    said = a_table_1(tmp_path / "runs", {"fedavg": (0, 1, 2), "fedavg-atoms": (0, 1, 2), "feddc-atoms": (0,)})
+    assert "likely real: one seed, and the spread of pairs with several seeds" in said
+    assert "it is real" not in said
+    several = a_table_1(tmp_path / "more", {"fedavg": (0, 1, 2), "fedavg-atoms": (0, 1, 2)})
+    assert "it is real, as the whole 95 % interval is on its side" in several
+
+
+def test_two_seeds_whose_interval_has_0_in_it_say_why_it_is_so_wide(tmp_path: Path) -> None:
+    for seed, (plain, atoms) in enumerate(((50.0, 52.0), (50.0, 53.0))):
+        a_run(tmp_path / "runs" / f"plain{seed}", plain, "fedavg-cifar10-2", seed)
+        a_run(tmp_path / "runs" / f"atoms{seed}", atoms, "fedavg-atoms-cifar10-2", seed)
+    assert "Student's t with one degree of freedom" in lead_of(page_of(tmp_path / "runs"))
+
+
+def test_the_gain_of_another_algorithm_with_atoms_says_what_atoms_alone_add(tmp_path: Path) -> None:
+    said = a_table_1(tmp_path / "runs", {"fedavg": (0, 1), "feddc": (0, 1), "feddc-atoms": (0, 1)})
+    assert re.search(r"Gain over fedavg: \+4\.\d\d .*? Of which atoms alone: \+2\.\d\d ± .*? over feddc\.", said)
+    alone = a_table_1(tmp_path / "alone", {"fedavg": (0, 1), "feddc-atoms": (0, 1)})
+    assert "What atoms alone add to it is open" in alone
+    atoms = a_table_1(tmp_path / "atoms", {"fedavg": (0, 1), "fedavg-atoms": (0, 1)})
+    assert "alone" not in atoms.split("Cost:")[0]
+
+
+def test_open_comparisons_of_long_runs_have_a_whole_command_with_more_seeds(tmp_path: Path) -> None:
+    for preset, score in (("fedavg", 50.0), ("feddc-atoms", 53.0)):
+        a_run(tmp_path / "runs" / preset, score, f"{preset}-cifar10-2", rounds=0)
+    command = "fedatoms compare fedavg-cifar10-2 feddc-atoms-cifar10-2 --seeds 0,1,2"
+    assert f"More seeds may decide, as with {command}." in lead_of(page_of(tmp_path / "runs"))
 
 
 def test_the_first_screen_names_the_claims_of_the_paper_that_fail() -> None:
     said, failed = overview(claims(kept())), [each for each in claims(kept()) if each.verdict == "contradicted"]
     assert failed and all(f'<a href="#{slug(each)}">' in said for each in failed[:NAMED])
+    assert (
+        "smallest" not in said
+        and "largest" not in said
+        and len(re.findall("at worst|at least", said)) == len(failed[:NAMED])
+    )
     assert said.endswith(f"{len(failed) - NAMED} more</a>.") == (len(failed) > NAMED)

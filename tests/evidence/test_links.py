@@ -10,6 +10,7 @@ from support.results import a_run, page_of
 
 from fedatoms.evidence.page import links
 from fedatoms.evidence.page.assemble import render
+from fedatoms.evidence.page.html_table import typed
 from fedatoms.evidence.results.finding import find
 
 
@@ -31,7 +32,7 @@ def test_every_link_leads_to_a_file_a_folder_or_a_place_that_is_there(tmp_path: 
 def test_the_page_leads_to_the_paper_and_says_what_to_type_for_each_cell(tmp_path: Path) -> None:
     a_run(tmp_path / "runs" / "one", 70.0, "fedavg-cifar10-2", rounds=0)
     page = page_of(tmp_path / "runs")
-    assert links.PAPER in links_of(page) and "><span>fedatoms run fedavg-cifar10-2</span></td>" in page
+    assert links.PAPER in links_of(page) and f">{typed('fedatoms run fedavg-cifar10-2 --out again')}</td>" in page
 
 
 def test_a_commit_is_a_link_where_the_repository_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

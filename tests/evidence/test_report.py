@@ -16,6 +16,7 @@ from fedatoms.evidence.measures.files import FILE, Measure, write_measure
 from fedatoms.evidence.page import assemble
 from fedatoms.evidence.page.assemble import PLOTLY, Report, report
 from fedatoms.evidence.page.figures import curves, sent, splits
+from fedatoms.evidence.page.html_table import minus
 from fedatoms.evidence.paper.tables import pairs
 from fedatoms.evidence.results.finding import PUBLISHED, find
 from fedatoms.evidence.results.groups import group
@@ -78,9 +79,9 @@ def test_quick_stand_ins_are_called_so_wherever_they_are_shown(tmp_path: Path) -
     page = page_of(tmp_path / "runs")
     rows = re.findall("<tr[^>]*>.*?</tr>", page)
     for table in range(3):  # compare, bytes, provenance
-        assert "quick stand-in" in [row for row in rows if "quickly" in row][table]
-        assert "quick stand-in" not in [row for row in rows if "slowly" in row][table]
-    assert "2 finished runs of 2 experiments; 1 quick stand-in<" in page
+        assert "quick run" in [row for row in rows if "quickly" in row][table]
+        assert "quick run" not in [row for row in rows if "slowly" in row][table]
+    assert "2 finished runs of 2 experiments; 1 quick run<" in page
     with (tmp_path / "report.csv").open() as file:
         lines = {Path(line["folder"]).name: line["quick"] for line in csv.DictReader(file)}
     assert lines == {"quickly": "yes", "slowly": ""}
@@ -94,9 +95,9 @@ def test_quick_stand_ins_are_a_setting_of_their_own(tmp_path: Path) -> None:
     two, five = (f"digits, 20 clients with {classes} classes each" for classes in (2, 5))
     for figure in (curves, sent):
         settings = [each["setting"] for each in figure(group(found.runs))]
-        assert settings == [two, f"{two}, quick stand-in", f"{five}, quick stand-in"]
+        assert settings == [two, f"{two}, quick run", f"{five}, quick run"]
     shared, alone = splits(found.runs, None)[0]
-    assert shared["name"] == f"{two}, seed 0" and alone["name"] == f"{five}, seed 0, quick stand-in"
+    assert shared["name"] == f"{two}, seed 0" and alone["name"] == f"{five}, seed 0, quick run"
 
 
 def test_the_score_of_a_short_run_says_that_its_first_rounds_count_and_how_it_ends(tmp_path: Path) -> None:
@@ -273,12 +274,22 @@ def test_a_measure_alone_makes_a_page_with_its_numbers(name: str, said: str, tmp
 
 def test_of_the_projects_lines_those_of_the_papers_tables_come_first_and_are_shown_alone(tmp_path: Path) -> None:
     for n, rate in enumerate((1.0, 3.0)):
-        a_run(tmp_path / PUBLISHED / f"{n}", preset="fedavg-atoms-cifar10-5", rounds=0, atoms_lr=rate)
+        a_run(tmp_path / PUBLISHED / f"{n}", 60.0 - n, "fedavg-atoms-cifar10-5", rounds=0, atoms_lr=rate)
         a_run(tmp_path / PUBLISHED / f"digits-{n}", atoms_lr=rate, lr=rate)
     shown = {
         each["setting"]: [line["shown"] for line in each["lines"]] for each in curves(group(find([tmp_path]).runs))
     }  # type: ignore[attr-defined]
     assert sorted(shown.values()) == [[True, False], [True, True]]
+
+
+def test_the_best_is_among_the_lines_that_are_shown_and_the_first_of_the_bars(tmp_path: Path) -> None:
+    for n, rate in enumerate((1.0, 3.0, 2.0)):
+        a_run(tmp_path / PUBLISHED / f"{n}", 60.0 + n, "fedavg-atoms-cifar10-5", rounds=0, atoms_lr=rate)
+    groups = group(find([tmp_path]).runs)
+    (lines,), (bars,) = ([each[kind] for each in made(groups)] for kind, made in (("lines", curves), ("runs", sent)))
+    best = "fedavg + 9 atoms, atoms-lr 2"
+    assert {line["label"]: line["shown"] for line in lines}[best]
+    assert sum(line["shown"] for line in lines) == 2 and bars[0]["label"] == best
 
 
 def test_no_two_lines_of_a_setting_look_alike() -> None:
@@ -332,7 +343,7 @@ def test_an_explanation_alone_makes_a_page_with_its_sentences(crossed: int, fork
     file = an_explanation(tmp_path / "runs" / "it", crossed, fork, name="<mine>")
     page = page_of(tmp_path / "runs")
     said = json.loads(file.read_text())["found"]
-    assert len(said) == (6 if crossed else 5) and all(f"<p>{escape(sentence)}</p>" in page for sentence in said)
+    assert len(said) == (6 if crossed else 5) and all(f"<p>{escape(minus(sentence))}</p>" in page for sentence in said)
     assert "&lt;mine&gt;, rounds 8 to 9 replayed" in page and '<a href="#why">' in page
     assert f"Measured 2026-01-02 03:04 on a machine, commit abc123, in {(tmp_path / 'runs' / 'it').as_posix()}" in page
     assert all(("why-0-fork" in page, "60.00" in page, "why-0-latent" in page)) == bool(fork)

@@ -86,6 +86,8 @@ def test_a_phone_shows_the_first_cards_and_the_others_by_a_button(browser: Brows
     page.fill("#search", "fedpara")
     assert 0 < page.locator(SHOWN).count() < 6 and not page.locator("#versus + .more:visible").count()
     page.fill("#search", "")
+    rows = page.evaluate("rowsIn('versus').filter(row => !row.hidden).length")
+    assert page.inner_text("#versus + .more") == f"Show all {rows} rows"
     page.click("#versus + .more")
     assert page.locator(SHOWN).count() == len(page.locator("#versus tbody tr:not([hidden])").all()) > 6
     assert not page.locator("#versus + .more:visible").count()
@@ -111,4 +113,14 @@ def test_every_dot_of_a_claim_has_its_name_beside_it(browser: Browser, made: Rep
     named = page.eval_on_selector_all(".dots li > span", "all => all.map(one => one.textContent)")
     assert "FedAvg, cifar10 (100,\u00a02)" in named and all(named)
     assert page.eval_on_selector(".dots", "one => parseFloat(getComputedStyle(one).fontSize)") >= 9  # 7 pt on paper
+    page.context.close()
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_no_option_is_broken_and_no_word_of_the_answers_commands(browser: Browser, made: Report, width: int) -> None:
+    page = opened(browser, made.page, width)
+    broken = "words => words.filter(word => word.offsetHeight > 30).map(word => word.textContent)"
+    assert page.locator(".answers code b").count() > 2
+    assert page.eval_on_selector_all(".answers code b", broken) == []
+    assert [word for word in page.eval_on_selector_all("code b, .command b", broken) if word.startswith("--")] == []
     page.context.close()

@@ -13,7 +13,8 @@ from support.results import a_run, page_of, the_claim
 
 from fedatoms.core.gains import State, over_seeds
 from fedatoms.evidence.claims.base import Evidence, count_of, judge, of_parts, of_whole
-from fedatoms.evidence.page.dot_plots import dots
+from fedatoms.evidence.page.dot_plots import LEGEND, dots
+from fedatoms.evidence.page.verdict_cards import claim_cards
 from fedatoms.evidence.paper.tables import cells, contrast
 from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import group
@@ -111,7 +112,25 @@ def test_a_few_rounds_on_digits_never_support_a_claim(tmp_path: Path) -> None:
         "supported",
     ]
     mixed = the_claim(tmp_path, "our other runs")
-    assert mixed.verdict == "supported" and mixed.gain is not None and mixed.gain.seeds == 1  # the long pair alone
+    assert (
+        mixed.verdict == "supported" and mixed.gain is not None and mixed.gain.seeds == 3
+    )  # those of the long pair alone
+
+
+def test_the_card_of_a_single_pair_has_the_interval_of_its_row_in_compare(tmp_path: Path) -> None:
+    for seed in range(3):
+        for preset, accuracy in (("fedavg", 50.0), ("fedavg-atoms", 60.0 + seed)):
+            a_run(tmp_path / "runs" / f"{preset}-{seed}", accuracy, preset, seed, rounds=2)
+    page = page_of(tmp_path / "runs")
+    card = next(card for card in page.split("<article")[1:] if "our other runs" in card)
+    assert "+11.00 ± 2.48 <span>(3 seeds)" in page and "<dd>+11.00 ± 2.48 points (3 seeds)</dd>" in card
+
+
+def test_the_legend_of_the_small_pictures_is_where_there_is_one(tmp_path: Path) -> None:
+    a_pair(tmp_path / "one", [2.0])
+    assert LEGEND not in claim_cards([the_claim(tmp_path / "one", SIGNS)])
+    a_pair(tmp_path / "one", [2.0], "fedprox")
+    assert claim_cards([the_claim(tmp_path / "one", SIGNS)]).startswith(LEGEND)
 
 
 def test_short_runs_on_digits_lend_no_spread(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ def variance(found: Sequence[FoundMeasure]) -> Claim:
     """Judges figure (b) in each repeated round."""
     full = _full(VarianceValues, found)
     lines = [line for each in full for line in _variances(each.start, each.values)]
-    text = "The variance of the aggregated filters is smaller with decomposition (figure (b), largest ratio)."
+    text = "The variance of the aggregated filters is smaller with decomposition in each measured round (figure (b), "
+    text += "largest ratio)."
     rule = "In each measured round the variance is below that of the plain filters. In brackets: the same ratio for "
     rule += "variances divided by the filters' squared norm, and by their squared move in the round."
     rule += _conditions(full)
@@ -76,7 +77,7 @@ def bounded(found: Sequence[Explanation]) -> Claim:
     """Judges the bound on latent clients' losses by each replay in which they were scored one by one."""
     scored = [(title(each), [one.latent for one in each.rounds if one.latent]) for each in found]
     lines = [_within(about, some) for about, some in scored if some]
-    text = "A latent client's loss is bounded by those of real clients (share of latent clients, smallest)."
+    text = "Every latent client's loss is bounded by those of real clients (share of latent clients, smallest)."
     rule = "Each loss is at most that of the worst real client of its round. In brackets: the share whose loss is at "
     rule += "most that of the worse of the two clients that they combine."
     rule += _explained([each for each in found if any(one.latent for one in each.rounds)])
@@ -86,7 +87,8 @@ def bounded(found: Sequence[Explanation]) -> Claim:
 def latent(found: Sequence[Explanation]) -> Claim:
     """Judges latent clients by the same rounds of the same clients, averaged with and without them."""
     lines = [line for each in found for line in _latent(each)]
-    text = "The average with latent clients is better than the mean of the same clients' filters (smallest difference)."
+    text = f"The average with latent clients is better than the mean of the same clients' filters by {CLEAR} points "
+    text += "(smallest difference)."
     rule = "In each replay and each fork the mean difference in accuracy over its rounds is at least "
     rule += f"{CLEAR} points.{_explained(found)}"
     return judge(text, rule, lines, (None, least(line.ours for line in lines)))
@@ -132,7 +134,7 @@ def _variances(start: str, values: VarianceValues) -> Iterator[Evidence]:
         ratios = {"by norm": _ratio(*by_norm), "by move": _ratio(*by_move)}
         others = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if math.isfinite(ratio))
         if any(raw):  # else nothing varies, and there is nothing to compare
-            about = f"{start}after {t:g} round{'s' * (t != 1)}{f' ({others})' if others else ''}"
+            about = f"{start}after {t:,g} round{'s' * (t != 1)}{f' ({others})' if others else ''}"
             yield Evidence(about, None, _ratio(*raw), counted(raw[0] < raw[1]))
 
 

@@ -77,13 +77,15 @@ def elsewhere(groups: Sequence[Group], ours: Ours, pooled: Pooled | None = None)
     lines = [_other(*each) for each in zip(names, gains, quick, strict=True)]
     text = "The decomposition adds to the accuracy in our other runs (mean gain over pairs that differ in it alone)."
     rule = "The mean gain is above 0. A line supports it if its pair's gain is, too. Runs that are scored on held-out "
-    rule += "images, by which settings are chosen, and quick stand-ins are left out; on digits "
+    rule += "images, by which settings are chosen, and those of --quick are left out; on digits "
     rule += f"{QUICK_ROUNDS} rounds or fewer decide nothing. A line "
     rule += f"names only what differs from most of our runs.{f' All on {where}.' if where else ''}"
     if not lines:
         return judge(text, rule, lines, (None, None))
     real = [gain for gain, short in zip(gains, quick, strict=True) if not short]
-    mean = mean_gain(real or gains, pooled)
+    used = real or gains
+    alone = len(used) == 1 and used[0].how == "seeds"  # it has an interval of its own, as in Compare
+    mean = used[0] if alone else mean_gain(used, pooled)
     whole = beyond(mean) if real else "inconclusive"
     return judge(text, rule, lines, (None, mean.gain), whole=whole, gain=mean)
 

@@ -2,17 +2,21 @@
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 
-from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, written
+from fedatoms.core.gains import Gain, Pooled, State, beyond, mean_gain, short, written
 from fedatoms.core.lookup import counted
-from fedatoms.evidence.page.html_table import typed
+from fedatoms.evidence.page.html_table import TWO_SEEDS, minus, typed
 from fedatoms.evidence.page.scores import at_the_end
-from fedatoms.evidence.results.commands import command_of
+from fedatoms.evidence.paper.study_list import QUICK_ROUNDS
+from fedatoms.evidence.results.commands import again, command_of, together
 from fedatoms.evidence.results.finding import PUBLISHED, Found
 from fedatoms.evidence.results.groups import Group, is_quick, readers_own
 from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, known_spreads
 from fedatoms.evidence.results.standings import LAST_PASS, Entry, Reached, Standings, Versus, of_the_reader, versus
+from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.parse import period_of
 from fedatoms.runs.results import WINDOW
 
 MODELS = {
@@ -91,7 +95,9 @@ def _items(lines: Sequence[str]) -> str:
 def _sentence(line: str) -> str:
     """Escapes a sentence, in which ** marks what matters, and ` what to type."""
     parts = line.split("`")
-    return "".join(f"<code>{typed(part)}</code>" if n % 2 else _bold(escape(part)) for n, part in enumerate(parts))
+    return "".join(
+        f"<code>{typed(part)}</code>" if n % 2 else _bold(escape(minus(part))) for n, part in enumerate(parts)
+    )
 
 
 def _bold(line: str) -> str:
@@ -101,9 +107,9 @@ def _bold(line: str) -> str:
 
 def _again(best: Entry) -> str:
     """Says what runs the best method again."""
-    command = command_of(best.group.experiment, best.group.seeds)
+    command = again(command_of(best.group.experiment, best.group.seeds))
     why = "a new folder: where its results lie already, they are only shown"
-    return f"**Run it again:** `{command} --out again` ({why})." if command else ""
+    return f"**Run it again:** `{command}` ({why})." if command else ""
 
 
 def _best(place: Standings) -> list[str]:
@@ -145,17 +151,53 @@ def _gained(place: Standings, base: Entry, found: Versus) -> str:
     whose = f" of {PUBLISHED}" if base.group.published and not place.entries[0].group.published else ""
     if found.gain is None:
         return f"It shares no seed with {base.name}{whose}, so there is no gain to state: run both with the same seeds."
-    state, low = beyond(found.gain, below=not place.metric.higher), found.gain.low
-    words = {
-        "supported": "it is real, as the whole 95 % interval is on its side",
-        "contradicted": "the whole 95 % interval is against it",
-        "inconclusive": "it may be luck, as 0 is in the 95 % interval"
-        if low is not None
-        else "it may be luck, as one seed has no interval",
-    }
+    state = beyond(found.gain, below=not place.metric.higher)
     luck = "; as the best of many it is also the luckiest" if len(place.entries) > 5 else ""
-    said = f"**Gain over {base.name}{whose}: {_written(found.gain, place)}**; {words[state]}{luck}."
+    value = f"{short(found.gain, form_of(place))} {points(place)} ({counted(found.gain.seeds, 'shared seed')})"
+    both = f"{_scored(place.entries[0], base, found, place)}; {_how_sure(found.gain, state)}{luck}"
+    said = f"**Gain over {base.name}{whose}: {value}**{both}.{_of_atoms(place)}"
     return said if state == "supported" else f"{said}{_clear(place)}"
+
+
+def _scored(best: Entry, base: Entry, found: Versus, place: Standings) -> str:
+    """Says the two scores of which a gain is the difference, if those elsewhere have other seeds."""
+    mine, theirs = best.scores[found.model], base.scores[found.model]
+    shared = [seed for seed in theirs if seed in mine]
+    if len(shared) == len(mine) == len(theirs):
+        return ""
+    one, other = (place.metric.write(statistics.fmean(each[seed] for seed in shared)) for each in (mine, theirs))
+    which = "seed that both have" if len(shared) == 1 else f"{len(shared)} seeds that both have"
+    return f", {one} against {other} over the {which}"
+
+
+def _how_sure(one: Gain, state: State) -> str:
+    """Says what the interval says of a gain; of a single seed never more than that it is likely."""
+    if state == "contradicted":
+        return "the whole 95 % interval is against it"
+    if state == "supported":
+        likely = "likely real: one seed, and the spread of pairs with several seeds, by which 0 is not in the interval"
+        return likely if one.seeds == 1 else "it is real, as the whole 95 % interval is on its side"
+    if one.low is None:
+        return "it may be luck, as one seed has no interval"
+    few = f"; {TWO_SEEDS}" if one.seeds == 2 else ""
+    return f"it may be luck, as 0 is in the 95 % interval{few}"
+
+
+def _of_atoms(place: Standings) -> str:
+    """Says what atoms alone add, if the best has them and more that the baseline has not."""
+    best, base = place.entries[0], place.base
+    one = best.group.experiment
+    alone = one.personal == "none" and period_of(one.beta) == 1
+    if not alone or one.parametrisation != "atoms" or base.group.experiment.parametrisation == "atoms":
+        return ""
+    pairs = decomposed_pairs([best.group], [best.group, *(each.group for each in (*place.entries, base))])
+    twin = next((each for each in (*place.entries, base) if pairs and each.group.key == pairs[0][1].key), None)
+    if twin is base:
+        return ""
+    found = twin and versus(best, twin, place).gain
+    if not twin or not found:
+        return " What atoms alone add to it is open: the same with plain filters was not run with these seeds."
+    return f" Of which atoms alone: **{_written(found, place)}** over {twin.name}."
 
 
 def _clear(place: Standings) -> str:
@@ -180,13 +222,14 @@ def _cost(best: Entry, found: Versus | None, place: Standings) -> str:
     """Says what a run of the best takes and, if another is the baseline, what both take to the baseline's score."""
     both = (found.mine, found.base) if found else (None, None)
     reached = f"; {_to_target(both[0], both[1], found, place)}" if found and both[0] and both[1] else ""
-    other = f" (one of {place.base.name}: {_taken(place.base.group)})" if found else ""
+    other = f" ({place.base.name}: {_taken(place.base.group)})" if found else ""
     return f"**Cost:** {_whole(best)}{other}{reached}."
 
 
 def _to_target(mine: Reached, theirs: Reached, found: Versus, place: Standings) -> str:
-    base = place.base
-    target = f"{base.name}'s {place.metric.write(statistics.fmean(base.scores[found.model].values()))}"
+    base, scores = place.base, place.base.scores[found.model]
+    shared = [scores[seed] for seed in place.entries[0].scores[found.model] if seed in scores]
+    target = f"{base.name}'s {place.metric.write(statistics.fmean(shared))}"
     if mine.never:
         return f"in {mine.never} of {counted(mine.seeds, 'seed')} it does not reach {target}"
     itself = "" if theirs.never else f", {base.name} itself {_spent(theirs)}"
@@ -226,25 +269,46 @@ def _atoms(groups: Sequence[Group]) -> str:
 def _over_pairs(gains: Sequence[Gain], pooled: Pooled | None) -> str:
     states = [beyond(each) for each in gains]
     yes, no = states.count("supported"), states.count("contradicted")
-    mean = written(mean_gain(gains, pooled)).rpartition(" (")[0]
+    mean = short(mean_gain(gains, pooled))
+    lost = f"{no or 'none'} a clear loss"
     return (
         f"**Atoms in place of plain filters: {mean} points**, the mean of {len(gains)} pairs that differ in nothing "
-        f"else; in {yes} the gain is clear, in {no} the loss, and {len(gains) - yes - no} are open."
+        f"else: {yes or 'none'} show{'s' * (yes < 2)} a clear gain, {lost}, and {len(gains) - yes - no} are open."
     )
 
 
 def _open(places: Sequence[Standings]) -> str:
     """Counts the comparisons with the baseline that decide nothing."""
-    pairs = [(each, place) for place in places for each in place.entries if each is not place.base]
-    gains = [versus(each, place.base, place).gain for each, place in pairs]
-    left = sum(one is None or beyond(one) == "inconclusive" for one in gains)
+    pairs = [(each, place.base) for place in places for each in place.entries if each is not place.base]
+    where = [place for place in places for each in place.entries if each is not place.base]
+    gains = [versus(*both, place).gain for both, place in zip(pairs, where, strict=True)]
+    left = [both for both, one in zip(pairs, gains, strict=True) if one is None or beyond(one) == "inconclusive"]
     alone = sum(one is not None and one.seeds == 1 for one in gains)
     if not left:
         return ""
-    seeds = f"; {alone} rest on one seed" if alone else ""
-    said = f"**Inconclusive: {left} of {len(gains)}** comparisons with a baseline{seeds}."
-    most = max(len(each.group.seeds) for each, _ in pairs)
-    return f"{said} More seeds may decide, with `--seeds {','.join(map(str, range(max(3, 2 * most))))}`."
+    seeds = f"; {alone} {'rests' if alone == 1 else 'rest'} on one seed" if alone else ""
+    said = f"**Inconclusive: {len(left)} of {len(gains)}** comparisons with a baseline{seeds}."
+    return f"{said}{_would_decide(left)}"
+
+
+def _would_decide(left: Sequence[tuple[Entry, Entry]]) -> str:
+    """Says what may decide comparisons that are open: more seeds, or more rounds where so few decide nothing."""
+    both = [[each.group.experiment for each in (base, mine)] for mine, base in left]
+    long = [n for n, pair in enumerate(both) if not any(map(is_quick, pair))]
+    if not long:
+        seeds = sorted({0, 1, 2, *left[0][0].group.seeds, *left[0][1].group.seeds})
+        more = [replace(one, rounds=max(Experiment.rounds, 2 * QUICK_ROUNDS)) for one in both[0]]
+        few = f"On digits {QUICK_ROUNDS} rounds or fewer decide nothing"
+        return f" {few}: more rounds may, as with {_typed(more, seeds)}."
+    most = max(len(each.group.seeds) for each in left[long[0]])
+    return f" More seeds may decide, as with {_typed(both[long[0]], range(max(3, 2 * most)))}."
+
+
+def _typed(experiments: Sequence[Experiment], seeds: Sequence[int]) -> str:
+    """Returns what runs some experiments with the same seeds, in one command where there is one."""
+    one = together(experiments, seeds)
+    commands = [one] if one else [command_of(each, seeds) for each in experiments]
+    return " and ".join(f"`{each}`" for each in commands if each) or f"the seeds {', '.join(map(str, seeds))}"
 
 
 def _rest(found: Found) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from fedatoms.evidence.page.html_table import minus
 from fedatoms.evidence.page.plotly import Json, Plot
 from fedatoms.evidence.page.still import picture
 
@@ -20,8 +21,8 @@ def article(
     """
     tagged = f' <span class="tag">{escape(tag)}</span>' if tag else ""
     boxes = "".join(_box(f"{name}-{k}", plot) for k, plot in enumerate(plots))
-    text = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
-    quiet = f'<p class="quiet">{escape(origin)}</p>' if origin else ""
+    text = "".join(f"<p>{escape(minus(sentence))}</p>" for sentence in sentences)
+    quiet = f'<p class="quiet">{escape(minus(origin))}</p>' if origin else ""
     return (
         f'<article class="measure" id="{name}"><h3>{escape(title)}{tagged}</h3>{text}'
         f'<div class="plots">{boxes}</div><details><summary>The same as a table</summary>{shown}</details>'

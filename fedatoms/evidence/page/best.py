@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedatoms.evidence.page.answer import amount, duration, form_of
 from fedatoms.evidence.page.html_table import Cell, command, gain_cell, number, number_key, table, text
 from fedatoms.evidence.page.scores import score_cell
-from fedatoms.evidence.results.commands import command_of
+from fedatoms.evidence.results.commands import again, command_of
 from fedatoms.evidence.results.finding import PUBLISHED
 from fedatoms.evidence.results.standings import Standings, Versus, of_the_project, of_the_reader, versus
 
@@ -22,8 +22,7 @@ NAMES = ("best", "best-published")
 CAPTION = (
     "The best method of each setting, its score as in Compare, and its gain over the usual baseline with a 95 % "
     "interval. Traffic (both ways) and time: to reach the baseline's score, in brackets the baseline's own; or of the "
-    "whole run, where said; time as on the machine of each run. To train anew where results lie already, add --out and "
-    "another folder"
+    "whole run, where said; time as on the machine of each run"
 )
 
 
@@ -57,7 +56,7 @@ def _row(place: Standings) -> list[Cell]:
         score_cell(best.group, best.model, [best.mean], form_of(place)[1:]),
         Cell("it is the baseline", "0", "number quiet") if best is base else over,
         *_costs(place, found),
-        command(command_of(best.group.experiment, best.group.seeds)),
+        command(again(command_of(best.group.experiment, best.group.seeds))),
     ]
 
 

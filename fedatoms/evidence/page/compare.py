@@ -10,7 +10,7 @@ from fedatoms.evidence.page.links import folders_of
 from fedatoms.evidence.page.plotly import Json
 from fedatoms.evidence.page.scores import WORDS, score_cell
 from fedatoms.evidence.paper.tables import cells_of, contrast
-from fedatoms.evidence.results.commands import command_of
+from fedatoms.evidence.results.commands import again, command_of, together
 from fedatoms.evidence.results.groups import Group, headline_by_seed, stand_in_mark
 from fedatoms.evidence.results.names import differences, distinct_names, setting
 from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, spreads_by_owner
@@ -34,8 +34,9 @@ PAIRED = ("with atoms", "plain", "atoms", "gain", "paper's gain", "setting", "ru
 CHANGING = (2, 3, 4, 5, 6)  # columns that depend on the baseline
 BASELINES = 40  # of a setting, at most: with more experiments, the best of them
 CAPTION = (
-    f"Score: {WORDS}. Gain over the baseline, ± 95 % interval over shared seeds. Traffic (both ways), time and rounds: "
-    "to reach the baseline's own score for the first time; time as on the machine of each run"
+    f"Score: {WORDS}. Gain over the baseline, ± 95 % interval, both over the seeds that the two share: where they have "
+    "others, too, it is not the difference of the scores. Traffic (both ways), time and rounds: to reach the "
+    "baseline's own score for the first time; time as on the machine of each run"
 )
 
 
@@ -102,27 +103,21 @@ def _named(experiments: Sequence[Experiment]) -> list[str]:
 
 def _pair(name: str, mine: Group, plain: Group, pooled: Pooled | None) -> list[Cell]:
     one, sides = mine.experiment, (plain, mine)
-    words = command_of(one, mine.seeds).replace("fedatoms run", "fedatoms compare").replace(" --seed ", " --seeds ")
-    both = f"{words} --parametrisation plain,atoms" if words else ""
     return [
         text(name)._replace(kind="wide"),
         *(score_cell(side, side.models[-1], list(headline_by_seed(side, side.models[-1]).values())) for side in sides),
         gain_cell(gain_between(mine, plain, pooled), coloured=True),
         number(_printed(mine), "+.2f", none=""),
         text(setting(one) + stand_in_mark(one))._replace(kind="wide setting"),
-        command(_typed(mine, plain) or both),
+        command(again(_typed(mine, plain))),
     ]
 
 
 def _typed(mine: Group, plain: Group) -> str:
-    """Returns one command for both if both are presets."""
-    words = [command_of(each.experiment, [0]).removeprefix("fedatoms run ") for each in (plain, mine)]
-    seeds = ",".join(map(str, mine.seeds))
-    return (
-        f"fedatoms compare {' '.join(words)} --seeds {seeds}"
-        if not any(" " in each or not each for each in words)
-        else ""
-    )
+    """Returns one command for both, by their presets if these have the same flags."""
+    words = command_of(mine.experiment, mine.seeds).replace("fedatoms run", "fedatoms compare")
+    other = f"{words.replace(' --seed ', ' --seeds ')} --parametrisation plain,atoms" if words else ""
+    return together([plain.experiment, mine.experiment], mine.seeds) or other
 
 
 def _printed(mine: Group) -> float | None:
@@ -141,7 +136,7 @@ def _row(each: Entry, place: Standings, beside: Path | None) -> list[Cell]:
         *_cells(each, place.base, place, found),
         number(len(group.seeds), "d"),
         text(place.setting)._replace(kind="wide setting"),
-        command(command_of(group.experiment, group.seeds)),
+        command(again(command_of(group.experiment, group.seeds))),
         folders_of(group.runs, beside),
     ]
 

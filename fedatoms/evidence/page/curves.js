@@ -75,7 +75,7 @@ function listLines() {
   });
   find("curve-lines").replaceChildren(...boxes);
   const notes = ["With several seeds: the mean, and the range as a band."];
-  if (!setting.lines.every((line) => line.shown)) notes.push("Lines of paper-results that are in none of the paper's tables are switched off at first.");
+  if (!setting.lines.every((line) => line.shown)) notes.push("Lines of paper-results that are in none of the paper's tables are switched off at first, but for the best.");
   find("curve-note").textContent = notes.join(" ");
 }
 

@@ -7,13 +7,17 @@ from html import escape
 
 from fedatoms.core.gains import State
 from fedatoms.evidence.claims.base import Claim, Evidence
-from fedatoms.evidence.page.html_table import gain_cell, number
+from fedatoms.evidence.page.html_table import gain_cell, minus, number
 
 BARS = {"points": 0.0, "times": 1.0}  # where a unit's dots would say nothing
 DOTS = 60  # lines of evidence in a picture
 LONG = 24  # with more of them a card is as wide as the page, and has columns
 KINDS: dict[State, str] = {"supported": "good", "inconclusive": "quiet", "contradicted": "bad"}
 SAID: dict[State, str] = {"supported": "yes", "inconclusive": "open", "contradicted": "no"}
+LEGEND = (
+    '<p class="quiet">In the small pictures a full dot says yes, an empty one leaves it open, and a cross says no, '
+    "each with its 95 % interval where it has one; an upright tick is the paper's number.</p>"
+)
 CROSS = '<svg x="{x}" y="50%" class="cross"><path d="M-3-3L3 3M-3 3L3-3"/></svg>'
 Place = Callable[[float], str]
 
@@ -82,7 +86,7 @@ def _row(name: str, each: Evidence, form: str, at: Place, bars: Sequence[float])
     drawn += CROSS.format(x=at(each.ours)) if each.state == "contradicted" else _dot(at(each.ours), each.state)
     label = escape(f"{SAID[each.state]}: {shown.text}")
     picture = f'<svg class="{KINDS[each.state]}" role="img" aria-label="{label}">{drawn}</svg>'
-    return f"<li><span>{_unbroken(escape(name))}</span>{picture}</li>"
+    return f"<li><span>{_unbroken(escape(minus(name)))}</span>{picture}</li>"
 
 
 def _unbroken(name: str) -> str:

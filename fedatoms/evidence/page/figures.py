@@ -23,6 +23,7 @@ from fedatoms.evidence.paper.tables import cells_of
 from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import Group, by_setting, stand_in_mark
 from fedatoms.evidence.results.names import distinct_names, setting
+from fedatoms.evidence.results.standings import leader
 from fedatoms.experiment.build import split_of
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.results import score_curves
@@ -128,9 +129,12 @@ def _drawn(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def _ordered(groups: Sequence[Group]) -> list[tuple[str, bool, Group]]:
-    """Returns names and groups; the reader's and those of the paper's tables are shown at first, or all if none is."""
-    wanted = [not group.published or bool(cells_of(group.experiment)) for group in groups]
-    shown = wanted if any(wanted) else [True] * len(groups)
+    """Returns names and groups; at first the reader's, those of the paper's tables and the best are shown.
+
+    If there is none of the reader's and of the tables, all are.
+    """
+    wanted, best = [not group.published or bool(cells_of(group.experiment)) for group in groups], leader(groups)
+    shown = [on or group is best or not any(wanted) for on, group in zip(wanted, groups, strict=True)]
     lines = zip(_names(groups), shown, groups, strict=True)
     return sorted(lines, key=lambda line: (line[2].published, not line[1], line[0]))
 
@@ -234,8 +238,9 @@ def _fill(grey: str, texture: str, name: str) -> str:
 
 
 def _bars(groups: Sequence[Group]) -> list[Json]:
-    """Returns a bar for each experiment: seeds differ in the clients they draw, hardly in bytes."""
-    ordered = sorted(zip(_names(groups), groups, strict=True), key=lambda both: both[0])
+    """Returns a bar for each experiment, the best one first: seeds differ in the clients they draw, hardly in bytes."""
+    best = leader(groups)
+    ordered = sorted(zip(_names(groups), groups, strict=True), key=lambda both: (both[1] is not best, both[0]))
     return [
         {"label": name, "up": _mean(group, "bytes_up"), "down": _mean(group, "bytes_down")} for name, group in ordered
     ]

@@ -21,6 +21,8 @@ class Cell(NamedTuple):
 
 POOLED = "pooled: one seed has no spread of its own, so its interval is made of that of the pairs with several seeds"
 
+TWO_SEEDS = "two seeds know little of their spread (Student's t with one degree of freedom): a third narrows it"
+
 
 def table(
     name: str,
@@ -34,7 +36,7 @@ def table(
     """Returns a table whose header buttons sort it, in a box that scrolls; ``marks`` are attributes of its rows.
 
     If it is ``stacked``, its rows are cards on a phone, and the page's style needs its ``labels``. Where a gain is
-    "pooled", the caption says what that means.
+    "pooled", the caption says what that means, and why two seeds may have a wider interval than one.
 
     >>> "<td>&lt;1&gt;</td>" in table("t", "Two", ["a & b"], [[text("<1>")]])
     True
@@ -48,7 +50,8 @@ def table(
         f"<tr{mark}>{''.join(_td(cell) for cell in row)}</tr>" for row, mark in zip(rows, named, strict=True)
     )
     pooled = any(", pooled)" in cell.text for row in rows for cell in row)
-    label = escape(f"{caption}. {POOLED}" if pooled else caption)
+    two = pooled and any("(2 seeds)" in cell.text for row in rows for cell in row)
+    label = escape(". ".join([caption, *([POOLED] if pooled else []), *([TWO_SEEDS] if two else [])]))
     kind = "box stacked" if stacked else "box"
     return (
         f'<div class="{kind}" id="{escape(name)}" role="group" aria-label="{label}" tabindex="0"><table>'
@@ -57,12 +60,14 @@ def table(
 
 
 def typed(words: str) -> str:
-    """Returns a command as HTML that breaks before its flags alone.
+    """Returns a command as HTML that breaks before its flags alone or, where these are too long, between words.
 
-    >>> typed("fedatoms run fedavg --lr 0.3")
-    '<span>fedatoms run fedavg</span> <span>--lr 0.3</span>'
+    >>> typed("fedatoms run fedavg --lr 0.3"), typed("fedatoms run --atoms-lr 2")
+    ('<span>fedatoms run fedavg</span> <span>--lr 0.3</span>', \
+'<span>fedatoms run</span> <span><b>--atoms-lr</b> 2</span>')
     """
-    return " ".join(f"<span>{escape(part)}</span>" for part in words.replace(" --", "\n--").split("\n"))
+    parts = words.replace(" --", "\n--").split("\n")
+    return " ".join(f"<span>{' '.join(map(_unbroken, part.split(' ')))}</span>" for part in parts)
 
 
 def command(words: str) -> Cell:
@@ -103,6 +108,15 @@ def number(value: float | None, form: str = ".2f", kind: str = "", none: str = "
     if value is None:
         return Cell(none, kind="number quiet")
     return Cell(format(value, form).replace("-", "\u2212"), number_key(value), f"number {kind}".strip())
+
+
+def minus(words: str) -> str:
+    """Writes negative numbers with the sign that is as wide as a plus; other hyphens stay.
+
+    >>> minus("fedavg-atoms, 1e-05, 2026-01-02 (-0.5)")
+    'fedavg-atoms, 1e-05, 2026-01-02 (\u22120.5)'
+    """
+    return re.sub(r"(?<![\w.)-])-(?=\d)", "\u2212", words)
 
 
 def number_key(value: float) -> str:
@@ -152,6 +166,11 @@ def gain_cell(value: Gain | None, form: str = "+.2f", *, coloured: bool = False,
     colours = {"supported": "good", "contradicted": "bad", "inconclusive": ""}
     cell = number(value.gain, form, colours[beyond(value, below=below)] if coloured else "")
     return cell._replace(text=written(value, form).replace("-", "\u2212"), kind=f"{cell.kind} bracketed")
+
+
+def _unbroken(word: str) -> str:
+    """Escapes a word, and marks one that a browser would break at a hyphen."""
+    return f"<b>{escape(word)}</b>" if re.search(r"\w-\w", word) else escape(word)
 
 
 def _td(cell: Cell) -> str:

@@ -108,7 +108,7 @@ def _landscape(names: Sequence[str], values: LandscapeValues) -> Plot:
     paths = zip(names, looks(names), values.paths, strict=True)
     traces = [contour(values.surface), *(trace_of(*each) for each in paths)]
     one, two = values.shares
-    plane = axes(f"first direction ({one:.0%})", f"second direction ({two:.0%})")
+    plane = axes(f"first direction ({100 * one:.0f} %)", f"second direction ({100 * two:.0f} %)")
     return Plot("Training loss around both trajectories", traces, plane | {"height": 480})
 
 
@@ -121,9 +121,9 @@ def _table(n: int, columns: Columns) -> str:
 def _origin(each: FoundMeasure) -> str:
     """Returns the setting and settings of a measure, and where and when it was made."""
     settings = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in each.measure.settings.items()]
-    what = [*(setting(one) for one in each.measure.experiments[:1]), ", ".join(settings)]
+    what = [*(setting(one) for one in each.measure.experiments[:1]), "; ".join(settings)]
     return f"{'; '.join(what)}. {measured_at(each.measure.provenance, each.folder)}"
 
 
 def _text(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

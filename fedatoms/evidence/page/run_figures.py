@@ -33,9 +33,13 @@ def _draw(figure: RunFigure) -> Plot:
     return Plot(label, [curve(line.name, look, line.x, line.y) for line, look in drawn], axes(x, y))
 
 
+def _form(value: float | None) -> str:
+    return ",.0f" if value is not None and value >= 1000 else ".4g"
+
+
 def _article(n: int, each: RunFigure) -> str:
     rows = [
-        [text(cell) if isinstance(cell, str) else number(cell, ".4g", none="never") for cell in row]
+        [text(cell) if isinstance(cell, str) else number(cell, _form(cell), none="never") for cell in row]
         for row in each.rows
     ]
     shown = table(f"study-{n}-table", each.title, each.heads, rows)

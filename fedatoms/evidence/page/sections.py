@@ -22,6 +22,7 @@ from fedatoms.evidence.results.cells import (
     place,
     row_name,
 )
+from fedatoms.evidence.results.commands import again, with_seeds
 from fedatoms.evidence.results.finding import PUBLISHED, Found, Note, Run, how_far
 from fedatoms.evidence.results.groups import STAND_IN, Group, is_stand_in, stand_in_mark
 from fedatoms.evidence.results.pairs import Spreads
@@ -185,7 +186,7 @@ def _paper_row(cell: Printed, ours: Ours, pooled: Pooled | None, beside: Path | 
     if mine is not None and abs(mine.mean - cell.value) > FAR:
         off = off._replace(text=f"{off.text} (see above)")
     middle = [off, seeds]
-    typed = f"fedatoms run {cell.typed}" if cell.typed else ""
+    typed = again(with_seeds(cell.typed, found.seeds if found else [0])) if cell.typed else ""
     return [
         *start,
         *middle,

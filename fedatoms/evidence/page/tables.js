@@ -78,11 +78,16 @@ for (const place of document.querySelectorAll("#answer .answers code, #answer td
   if (place.tagName === "TD") place.append(button);
   else place.after(button);
 }
-const over = (box, rows) => box?.classList.toggle("over", rows > 6); // as page.css has it
+function over(box, rows) {
+  if (!box) return;
+  const button = box.nextElementSibling, words = `Show all ${rows} rows`;
+  box.classList.toggle("over", rows > 6); // as page.css has it
+  button.textContent = words;
+  button.setAttribute("aria-label", `${words}: ${box.getAttribute("aria-label")}`);
+}
 // On a phone a table of cards shows the first of them, as the page would be long; elsewhere its box scrolls.
 function shorten(box) {
-  const button = Object.assign(document.createElement("button"), { type: "button", className: "more", textContent: "Show all rows" });
-  button.setAttribute("aria-label", `Show all rows: ${box.getAttribute("aria-label")}`);
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "more" });
   const all = () => box.classList.remove("few");
   button.addEventListener("click", all);
   box.closest("details.paper")?.querySelector(".only input")?.addEventListener("change", all);

@@ -2,13 +2,17 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from html import escape
 
 from fedatoms.core.gains import State
 from fedatoms.core.lookup import counted
 from fedatoms.evidence.claims.base import Claim, Evidence, Verdict, count_of, number_with_unit
-from fedatoms.evidence.page.dot_plots import KINDS, LONG, SAID, dots
-from fedatoms.evidence.page.html_table import Cell, gain_cell, number, table, text, typed
+from fedatoms.evidence.explain.settings import Explain
+from fedatoms.evidence.explain.values import Explanation
+from fedatoms.evidence.page.dot_plots import KINDS, LEGEND, LONG, SAID, dots
+from fedatoms.evidence.page.html_table import Cell, gain_cell, minus, number, table, text, typed
+from fedatoms.evidence.results.commands import command_of
 
 ORDER: tuple[State, ...] = ("contradicted", "inconclusive", "supported")
 NO_BREAK = "\u00a0±\u00a0"
@@ -37,11 +41,16 @@ AGAIN = {  # words of a claim, and the study that runs it again
 PAIRS = "our other runs"  # a claim of runs that no study has
 A_TABLE = "fedatoms reproduce table1 --data-dir data"
 A_PAIR = "fedatoms compare --parametrisation plain,atoms --seeds 0,1,2"
+A_REPLAY = ("fedatoms run fedavg-atoms --name mine", "fedatoms explain runs/mine")
+REPLAYED = 2  # explanations whose commands a card has
+WORST = re.compile("smallest|largest|furthest")  # what a title calls a number that is not a mean
 NAMED = 5  # contradicted claims that are written out on top
 
 
-def claim_cards(claims: Sequence[Claim]) -> str:
+def claim_cards(claims: Sequence[Claim], explained: Sequence[Explanation] = ()) -> str:
     """Returns claims as cards, those that fail first; those without evidence are folded away.
+
+    The commands that replay rounds are those of what was ``explained``.
 
     >>> from fedatoms.evidence.claims.base import judge
     >>> claim_cards([judge("It helps.", "It adds to the accuracy.", [], (None, None))])[:48]
@@ -49,9 +58,10 @@ def claim_cards(claims: Sequence[Claim]) -> str:
     """
     cards: dict[Verdict, list[str]] = {verdict: [] for verdict in VERDICTS}
     for place, claim in enumerate(claims):
-        cards[claim.verdict].append(_card(place, claim))
+        cards[claim.verdict].append(_card(place, claim, explained))
     rest = cards.pop("not run")
     shown = "".join(_group(verdict, some) for verdict, some in cards.items() if some)
+    shown = LEGEND + shown if '<ul class="dots">' in shown else shown
     head = f"<h3>{counted(len(rest), 'claim')} without evidence here</h3>"
     folded = f"<details><summary>{head}</summary>{_grid(rest)}</details>"
     return shown + (folded if rest else "")
@@ -66,11 +76,24 @@ def overview(claims: Sequence[Claim], whose: str = "") -> str:
     found = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in VERDICTS if verdict != "not run"}
     parts = [f'<a href="#verdict-{verdict}">{n} {verdict}</a>' for verdict, n in found.items() if n]
     failed = [claim for claim in claims if claim.verdict == "contradicted"]
-    named = [f'<a href="#{slug(claim)}">{escape(claim.text.rstrip("."))}</a>' for claim in failed[:NAMED]]
+    named = [f'<a href="#{slug(claim)}">{escape(_title(claim))}</a>: {_failing(claim)}' for claim in failed[:NAMED]]
     rest = f'; and <a href="#verdict-contradicted">{len(failed) - NAMED} more</a>' if len(failed) > NAMED else ""
     more = f" <b>Contradicted:</b> {'; '.join(named)}{rest}." if named else f" None is contradicted.{_unjudged(claims)}"
     judged = f"<b>The paper's claims</b> that the runs of this page can judge{_also(whose)}: {', '.join(parts)}.{more}"
     return judged if parts else ""
+
+
+def _title(claim: Claim) -> str:
+    """Returns a claim without what stands in brackets at its end."""
+    return claim.text.partition(" (")[0].rstrip(".")
+
+
+def _failing(claim: Claim) -> str:
+    """Writes the number by which a claim fails, and the paper's if it has one."""
+    paper, (_, ours) = number(claim.numbers[0], claim.unit.form, none="").text, _both(claim)
+    worst = "at worst " if WORST.search(claim.text.partition(" (")[2]) and not claim.at_least else ""
+    printed = f", the paper's {paper}" if paper else ""
+    return escape(f"{worst}{ours}{printed}")
 
 
 def _also(whose: str) -> str:
@@ -104,29 +127,47 @@ def _grid(cards: Sequence[str]) -> str:
     return f'<div class="cards">{"".join(cards)}</div>'
 
 
-def _card(place: int, claim: Claim) -> str:
+def _both(claim: Claim) -> tuple[str, str]:
+    """Writes the paper's number and ours, each with its unit."""
     paper = number(claim.numbers[0], claim.unit.form, none="").text
-    both = f"{paper} {claim.unit.name}" if paper else "", number_with_unit(claim).replace("-", "\u2212")
+    return f"{paper} {claim.unit.name}" if paper else "", number_with_unit(claim).replace("-", "\u2212")
+
+
+def _card(place: int, claim: Claim, explained: Sequence[Explanation]) -> str:
     shown = "".join(
         f"<div><dt>{who}</dt><dd>{escape(said)}</dd></div>"
-        for who, said in zip(("paper", "ours"), both, strict=True)
+        for who, said in zip(("paper", "ours"), _both(claim), strict=True)
         if said
     )
     name, kind = slug(claim), "claim long" if len(claim.evidence) > LONG else "claim"
     return (
         f'<article class="{kind}" id="{name}"><p class="verdict {VERDICTS[claim.verdict]}">{claim.verdict}</p>'
         f'<h4><a href="#{name}">{escape(claim.text)}</a></h4><dl>{shown}</dl>{dots(claim)}'
-        f'<p class="quiet">{escape(claim.rule)}</p>{_evidence(place, claim)}{_again(claim)}</article>'
+        f'<p class="quiet">{escape(claim.rule)}</p>{_evidence(place, claim)}{_again(claim, explained)}</article>'
     )
 
 
-def _again(claim: Claim) -> str:
+def _again(claim: Claim, explained: Sequence[Explanation]) -> str:
     if PAIRS in claim.text:
         known = ' each pair has its command <a href="#pairs">above</a>; a new one:' if claim.evidence else ""
         return f'<p class="again"><span class="quiet">Run it again:</span>{known} <code>{typed(A_PAIR)}</code></p>'
     study = next((study for words, study in AGAIN.items() if words in claim.text), "")
-    words = f"fedatoms reproduce {study} --data-dir data" if study else "fedatoms explain RUN"
-    return f'<p class="again"><span class="quiet">Run it again:</span> <code>{typed(words)}</code></p>'
+    words = [f"fedatoms reproduce {study} --data-dir data"] if study else _replayed(explained)
+    commands = ", ".join(f"<code>{typed(each)}</code>" for each in words)
+    return f'<p class="again"><span class="quiet">Run it again:</span> {commands}</p>'
+
+
+def _replayed(explained: Sequence[Explanation]) -> list[str]:
+    """Returns what makes the runs that were explained, and explains them; the digits' if nobody else can make them."""
+    found = [(each, command_of(each.experiment, [each.experiment.seed])) for each in explained[:REPLAYED]]
+    pairs = [(f"{words} --name again-{n}", _replay(each, n)) for n, (each, words) in enumerate(found, 1) if words]
+    return [words for pair in pairs or [A_REPLAY] for words in pair]
+
+
+def _replay(explanation: Explanation, n: int) -> str:
+    asked, usual = asdict(explanation.settings), asdict(Explain())
+    flags = [f" --{name} {asked[name]}" for name in ("rounds", "crossed", "fork", "seed") if asked[name] != usual[name]]
+    return f"fedatoms explain runs/again-{n}{''.join(flags)}"
 
 
 def _evidence(place: int, claim: Claim) -> str:
@@ -138,7 +179,7 @@ def _evidence(place: int, claim: Claim) -> str:
     for line in claim.evidence:
         paper = [number(line.paper, claim.evidence_unit.form, none="")] if printed else []
         ours = _ours(line, claim.evidence_unit.form)
-        rows.append([text(line.about), STATES[line.state], *paper, ours])
+        rows.append([text(minus(line.about)), STATES[line.state], *paper, ours])
     shown = table(f"claim-{place}", claim.evidence_unit.name, heads, rows)
     return f"<details><summary>Evidence: {count_of(claim.evidence)}</summary>{shown}</details>"
 

@@ -14,7 +14,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity
 from fedatoms.runs.comparison import Spread, spread_of
 
-STAND_IN = "quick stand-in"
+STAND_IN = "quick run"
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def _landscape(names: Sequence[str], values: LandscapeValues) -> Summary:
     found = dict(zip(names, values.losses, strict=True))
     rounds = range(len(values.losses[0]))
     sentence = f"Training loss after round {rounds[-1]}: {_last(found)}, from {values.losses[0][0]:.4g} at the common "
-    sentence += f"start (over {values.images:,} images); the plane holds {sum(values.shares):.0%} of the "
+    sentence += f"start (over {values.images:,} images); the plane holds {100 * sum(values.shares):.0f} % of the "
     sentence += "trajectories' squared lengths."
     return Summary(sentence, Columns("Training loss along the trajectories", "round", rounds, found))
 

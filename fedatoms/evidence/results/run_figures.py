@@ -94,7 +94,7 @@ def _convergence(groups: list[Group]) -> _Content:
     """Shows accuracy over rounds, and the rounds that reach the last accuracy of the first group."""
     names, (model, target) = labels([group.experiment for group in groups]), headline(groups[0])
     costs = [cost_to_reach(headline_by_seed(groups[0], model), group, model) for group in groups]
-    counts = [never_reached(cost, group) or f"{cost.rounds:g}" for cost, group in zip(costs, groups, strict=True)]
+    counts = [never_reached(cost, group) or f"{cost.rounds:,.0f}" for cost, group in zip(costs, groups, strict=True)]
     rounds = ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))
     sentence = f"{_setting(groups)} Rounds to reach {target.mean:.2f} %, the mean of {names[0]} over its last rounds: "
     rows: list[Row] = [
@@ -178,9 +178,13 @@ def _counts(cost: Cost) -> Row:
 
 def _needed(lines: Sequence[_Line], accuracy: float) -> str:
     base, *others = lines
-    first = "" if base.cost.never else f", first reached with {base.cost.up:.4g} M parameters up"
+    first = "" if base.cost.never else f", first reached with {_millions(base.cost.up)} M parameters up"
     shares = "; ".join(map(_share, others))
     return f"{base.name} has {accuracy:.2f} % over its last rounds{first}. Share of these parameters: {shares}."
+
+
+def _millions(count: float) -> str:
+    return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
 
 
 def _share(line: _Line) -> str:

@@ -119,6 +119,16 @@ def of_the_project(places: Sequence[Standings]) -> list[Standings]:
     return rest if len(rest) < len(places) else []
 
 
+def leader(groups: Sequence[Group]) -> Group:
+    """Returns the best group of a setting, as its standings have it."""
+    names = distinct_names([each.experiment for each in groups])[1]
+    ranked = [
+        (statistics.fmean(list(_scores(each).values())[-1].values()), name)
+        for each, name in zip(groups, names, strict=True)
+    ]
+    return groups[ranked.index((max if groups[0].metric.higher else min)(ranked))]
+
+
 def versus(mine: Entry, base: Entry, place: Standings) -> Versus:
     """Compares two experiments of a setting on the seeds that both have, by the last model that both score."""
     common = [name for name in mine.scores if name in base.scores]
@@ -154,12 +164,17 @@ def _spread_of(entries: Sequence[Entry]) -> Pooled | None:
 
 
 def _entry(name: str, group: Group) -> Entry:
+    return Entry(name, group, _scores(group), _tracks(group))
+
+
+def _scores(group: Group) -> dict[str, dict[int, float]]:
+    """Returns the scores of each model by seed; the last model is the one that counts."""
     scores = {model: headline_by_seed(group, model) for model in group.models}
     last = {run.result.experiment.seed: (run.result.personal or {}).get(LAST_PASS) for run in group.runs}
     known = {seed: value for seed, value in last.items() if value is not None}
     if len(known) == len(group.runs):
         scores[LAST_PASS] = known
-    return Entry(name, group, scores, _tracks(group))
+    return scores
 
 
 def _tracks(group: Group) -> dict[str, dict[int, Track]]:
