@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from support.searches import TINY, Killed, silent
+from support.searches import plan_of as plan_in_blocks
 from support.small import difference
 
 from fedatoms.core.run_files import STUDY
@@ -20,37 +22,15 @@ from fedatoms.runs import abreast, one_block
 from fedatoms.runs.results import read_result
 from fedatoms.tuning import blocks, loop
 from fedatoms.tuning.loop import search
-from fedatoms.tuning.settings import Tune
-from fedatoms.tuning.space import axes_of
 from fedatoms.tuning.studies import Plan, Study, write
 
-TINY = Experiment(
-    clients=5,
-    fraction=0.4,
-    rounds=3,
-    epochs=1,
-    batch_size=50,
-    checkpoint_every=2,
-    threads=1,
-    holdout=0.1,
-    score="server",
-    map="vectorised",
-)
-WILD = replace(TINY, clip=0.0, momentum=0.9)  # a large rate makes it overflow
+BLOCKS = replace(TINY, map="vectorised")
+WILD = replace(BLOCKS, clip=0.0, momentum=0.9)  # a large rate makes it overflow
 RATES = "lr=0.05,0.1,0.2"
 
 
-class Killed(BaseException):
-    """What ends a search in the tests, at once."""
-
-
-@contextmanager
-def silent(label: str, rounds: int) -> Iterator[Watch]:
-    yield lambda progress: None
-
-
-def plan_of(*over: str, experiment: Experiment = TINY, **asked: object) -> Plan:
-    return Plan(experiment, axes_of(over, experiment), replace(Tune(prune="none"), **asked))  # type: ignore[arg-type]
+def plan_of(*over: str, experiment: Experiment = BLOCKS, **asked: object) -> Plan:
+    return plan_in_blocks(*over, experiment=experiment, **asked)
 
 
 def in_turn(plan: Plan) -> Plan:
@@ -109,9 +89,9 @@ def test_points_of_a_grid_share_every_block_and_their_study_is_that_of_one_after
 ) -> None:
     seen = blocks_of(monkeypatch)
     study = search(plan_of(RATES), tmp_path / "block", silent)
-    assert seen == [3] * TINY.rounds and abreast_of(study) == {"000-s0": 3, "001-s0": 3, "002-s0": 3}
+    assert seen == [3] * BLOCKS.rounds and abreast_of(study) == {"000-s0": 3, "001-s0": 3, "002-s0": 3}
     assert set(abreast_of(search(in_turn(plan_of(RATES)), tmp_path / "turn", silent)).values()) == {1}
-    assert len(seen) == TINY.rounds and [trial.state for trial in study.trials] == ["finished"] * 3
+    assert len(seen) == BLOCKS.rounds and [trial.state for trial in study.trials] == ["finished"] * 3
     check_same(tmp_path / "block", tmp_path / "turn")
 
 
@@ -138,7 +118,7 @@ def test_trials_are_written_down_in_order_whoever_trained_together(
 
 def test_trials_that_may_be_stopped_early_come_one_after_the_other(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
-    plan = plan_of("lr=0.001,0.05,0.1,0.2,0.3,0.4", prune="median", experiment=replace(TINY, rounds=1))
+    plan = plan_of("lr=0.001,0.05,0.1,0.2,0.3,0.4", prune="median", experiment=replace(BLOCKS, rounds=1))
     assert set(abreast_of(search(plan, tmp_path / "s", silent)).values()) == {1}
 
 
@@ -185,7 +165,7 @@ def test_a_point_without_enough_memory_fails_and_the_others_go_on(
 
 
 def test_values_that_are_not_good_together_fail_as_they_do_alone(tmp_path: Path) -> None:
-    few = replace(TINY, partition="shards", fraction=0.2, rounds=1)
+    few = replace(BLOCKS, partition="shards", fraction=0.2, rounds=1)
     plan = plan_of("clients=10,5", "classes_per_client=2,1", experiment=few)
     study = search(plan, tmp_path / "block", silent)
     assert [trial.state for trial in study.trials] == ["finished"] * 3 + ["failed"]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from support.searches import TINY, Killed, plan_of, silent
 from support.small import identical
 
 from fedatoms.core.run_files import STUDY
@@ -27,34 +28,7 @@ from fedatoms.runs.states import state_of
 from fedatoms.tuning import blocks, loop
 from fedatoms.tuning.loop import search
 from fedatoms.tuning.proposals import propose
-from fedatoms.tuning.settings import Tune
-from fedatoms.tuning.space import axes_of
 from fedatoms.tuning.studies import Plan, Study, Trial
-
-TINY = Experiment(
-    clients=5,
-    fraction=0.4,
-    rounds=3,
-    epochs=1,
-    batch_size=50,
-    checkpoint_every=2,
-    threads=1,
-    holdout=0.1,
-    score="server",
-)
-
-
-class Killed(BaseException):
-    """What ends a search in the tests, at once."""
-
-
-@contextmanager
-def silent(label: str, rounds: int) -> Iterator[Watch]:
-    yield lambda progress: None
-
-
-def plan_of(*over: str, experiment: Experiment = TINY, **asked: object) -> Plan:
-    return Plan(experiment, axes_of(over, experiment), replace(Tune(prune="none"), **asked))  # type: ignore[arg-type]
 
 
 def killed_after(rounds: int):  # noqa: ANN201
