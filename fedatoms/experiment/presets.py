@@ -61,17 +61,19 @@ TINY_CLASSES = (20, 50)
 CELLS = (("cifar10", 2), ("cifar10", 5), ("cifar100", 5), ("cifar100", 20))
 ALGORITHMS = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc")
 
+
+def _by(algorithm: str, regime: Experiment) -> Experiment:
+    """Returns a cell of Table 1: with controls as in FedDC's code, and nearer to the paper (paper-results)."""
+    controls = "first" if TABLE.has(algorithm, "controls") else regime.controls
+    return replace(regime, algorithm=algorithm, controls=controls)
+
+
 PRESETS: dict[str, Experiment] = {
     **{algorithm: replace(DIGITS, algorithm=algorithm) for algorithm in ALGORITHMS},
     **{f"{algorithm}-atoms": replace(DIGITS, algorithm=algorithm, parametrisation="atoms") for algorithm in ALGORITHMS},
     **{
         f"{algorithm}{atoms}-{dataset}-{classes}": replace(
-            regime,
-            algorithm=algorithm,
-            # as in FedDC's code, and nearer to the paper (paper-results)
-            controls="first" if TABLE.has(algorithm, "controls") else regime.controls,
-            dataset=dataset,
-            classes_per_client=classes,
+            _by(algorithm, regime), dataset=dataset, classes_per_client=classes
         )
         for algorithm in ALGORITHMS
         for dataset, classes in CELLS
@@ -85,12 +87,7 @@ PRESETS: dict[str, Experiment] = {
         for dataset, classes in CELLS
     },
     **{
-        f"{algorithm}{atoms}-tiny-{classes}": replace(
-            regime,
-            algorithm=algorithm,
-            controls="first" if TABLE.has(algorithm, "controls") else regime.controls,
-            classes_per_client=classes,
-        )
+        f"{algorithm}{atoms}-tiny-{classes}": replace(_by(algorithm, regime), classes_per_client=classes)
         for algorithm in ALGORITHMS
         for classes in TINY_CLASSES
         for atoms, regime in {"": TINY1, "-atoms": TINY1_ATOMS}.items()
