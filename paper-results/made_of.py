@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fedatoms.bench.report import fill, table
 from fedatoms.core.gains import gain, over_seeds, short
+from fedatoms.evidence.explain.filter_mean import filter_mean
 from fedatoms.evidence.results.finding import find
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity
@@ -18,6 +19,7 @@ PAGE = ROOT.parent / "docs" / "explain.md"
 CELL = ("fedavg", "cifar100", 20)
 SEEDS = (0, 1, 2)
 PLAIN, ATOMS = (PRESETS[f"{CELL[0]}{kind}-{CELL[1]}-{CELL[2]}"] for kind in ("", "-atoms"))
+RULE = f"{filter_mean.__module__}:{filter_mean.__name__}"
 ONE_PLACE = {"partition": "iid", "clients": 1, "fraction": 1.0, "rounds": 20, "eval_every": 5, "score": "server"}
 Scores = Mapping[tuple[str, str], float]  # of an experiment's identity and a model, over the last 100 rounds
 
@@ -40,6 +42,8 @@ def rows(scores: Scores) -> list[Row]:
         Row("plain, 0.2 and 0.001, a control", replace(PLAIN, lr=0.2), PLAIN),
         Row("9 atoms", ATOMS, PLAIN),
         *_tuned("atoms", "9 atoms, tuned", scores),
+        Row("9 atoms, the server's model", ATOMS, PLAIN, "server"),
+        Row("9 atoms averaged as filters, the server's model", replace(ATOMS, aggregation=RULE), PLAIN, "server"),
         Row("9 atoms that are never trained", replace(ATOMS, fixed="atoms"), PLAIN),
         Row("plain, all images in one place", central, central, "server"),
         Row("9 atoms, all images in one place", decomposed, central, "server"),

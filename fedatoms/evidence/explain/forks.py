@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.algorithms import algorithm as build
 from fedatoms.algorithms.base import replace_params
@@ -17,6 +15,7 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
 from fedatoms.evidence.explain.aggregates import Apart, together
 from fedatoms.evidence.explain.factors import Layer, factors_of
+from fedatoms.evidence.explain.filter_mean import factors, nearest_factors
 from fedatoms.evidence.explain.replayed_round import Replay, Tick, replay
 
 
@@ -80,17 +79,15 @@ def advance_without(runtime: Runtime, state: State, layers: Sequence[Layer]) -> 
 
 
 def refactor(done: Replay, layers: Sequence[Layer]) -> Refactored:
-    """Writes the mean of the clients' filters as coefficients of the server's own mean atoms, by least squares.
-
-    With the mean atoms D and C = mean of filters - product of means, the coefficients move by C D^+ and the atoms stay;
-    the result is exact if D spans all kernels.
-    """
+    """Writes the mean of the clients' filters as coefficients and atoms, as near to it as so many atoms can come."""
     params, parts = dict(done.after.server.params), []
     for layer in layers:
-        shift, atoms = factors_of(layer, done).shift, params[layer.atoms].double().flatten(1)
-        move, old = shift @ torch.linalg.pinv(atoms), params[layer.coefficients]
-        params[layer.coefficients] = (old.double() + move.reshape(old.shape)).to(old.dtype)
-        parts.append(Apart(float((shift - move @ atoms).norm()), float(shift.norm())))
+        clients = factors_of(layer, done)
+        filters = clients.a @ clients.d + clients.shift
+        found = nearest_factors(filters, factors(params, names := (layer.coefficients, layer.atoms)))
+        parts.append(Apart(float((filters - found.coefficients @ found.atoms).norm()), float(clients.shift.norm())))
+        for name, matrix in zip(names, found, strict=True):
+            params[name] = matrix.reshape(params[name].shape).to(params[name].dtype)
     return Refactored(params, together(parts).ratio)
 
 
