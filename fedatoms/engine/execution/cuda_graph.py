@@ -1,10 +1,8 @@
 """Blocks of clients on a GPU: each step is compiled once, kept as a CUDA graph, and replayed without the host."""
 
-import gc
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import NamedTuple, TypeVar, cast
 
 import torch
@@ -13,6 +11,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
+from fedatoms.core.collector import collector_paused
 from fedatoms.engine.client_round import Carry, Job, Learner, Reply
 from fedatoms.engine.execution.block_round import begin_block, block_step, finish_block
 from fedatoms.engine.execution.inductor import compile_decomposed, compile_graph, decompositions
@@ -69,7 +68,7 @@ def compiled(block: int) -> MapClients:
             sets = (learner.trained, learner.travelling, learner.statistics)
             kind = (*sets, learner.algorithm, learner.training, learner.align, learner.head, bool(inputs.told))
             if kind not in programs:
-                with naming_refusals(), _collector_paused():
+                with naming_refusals(), collector_paused():
                     programs[kind] = _record_if_possible(learner, broadcast, inputs)
             program = programs[kind]
             if program is None:
@@ -81,22 +80,6 @@ def compiled(block: int) -> MapClients:
             yield _map(lambda leaf: leaf[: len(some)], program.finish())
 
     return map_clients
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pauses garbage collection: scanning a compiler's many live objects would take a tenth of its time.
-
-    They are scanned once at the end: otherwise three generations of them would be, during the first rounds.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-            gc.collect()
 
 
 class _NotCompiled(Exception):

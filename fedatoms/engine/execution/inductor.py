@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
+from fedatoms.core.collector import collector_paused
 from fedatoms.core.files import digest_of_code
 from fedatoms.engine import gpu
 
@@ -25,20 +26,23 @@ _OPTIONS: dict[str, bool | int] = {
     "shape_padding": False,  # trying it takes time and gains none
     "combo_kernels": True,  # a step has many small tensors: one kernel for several of them, whatever their sizes
     "combo_kernel_allow_mixed_sizes": 2,
+    "max_fusion_buffer_group_pairwise_attempts": 8,  # of all that read one number, such as a rate, in pairs: not 64
 }
 _aten = torch.ops.aten
 
 
 def start_compiler() -> None:
     """Starts the compiler's processes early: it takes seconds, during which other work is done."""
-    from torch._inductor import async_compile  # an import of seconds
+    with collector_paused():
+        from torch._inductor import async_compile  # an import of seconds
 
-    getattr(async_compile, "maybe_warm_pool", lambda: None)()  # older ones start as they are imported
+        getattr(async_compile, "maybe_warm_pool", lambda: None)()  # older ones start as they are imported
 
 
 def decompositions() -> Decompositions:
     """Returns the operators that a step must be traced without, as functions of those that Inductor knows."""
-    from torch._inductor.compile_fx import select_decomp_table
+    with collector_paused():
+        from torch._inductor.compile_fx import select_decomp_table  # another import of seconds
 
     return cast(Decompositions, select_decomp_table())
 
@@ -49,7 +53,7 @@ def compile_graph(graph: GraphModule, example: list[object]) -> Compiled:
 
     compile_it = cast(Callable[..., Compiled], torch._inductor.compile)
     with _kept_for_the_next_start(_mode_of(graph)):
-        return compile_it(graph, example, options=_OPTIONS)
+        return compile_it(graph, example, options=_options())
 
 
 def compile_decomposed(graph: GraphModule, example: list[object]) -> Compiled:
@@ -124,7 +128,7 @@ def _compile_as_it_is(graph: GraphModule) -> Compiled:
 
     constants = _as_inputs(graph)
     inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-    with V.set_fake_mode(_mode_of(graph)), config.patch(_OPTIONS):
+    with V.set_fake_mode(_mode_of(graph)), config.patch(_options()):
         joint_graph_passes(graph)
         run = compile_fx_inner(graph, inputs, is_inference=True, static_input_idxs=[*range(len(inputs))])
     return lambda buffers: run([*pytree.tree_leaves(buffers), *constants])
@@ -162,6 +166,14 @@ def _mode_of(graph: GraphModule) -> "FakeTensorMode":
     """Returns the mode of the tensors without values that a graph was traced with."""
     first = next(iter(graph.graph.find_nodes(op="placeholder")))
     return cast("FakeTensorMode", first.meta["val"].fake_mode)
+
+
+def _options() -> dict[str, bool | int]:
+    """Returns the options that this torch has."""
+    from torch._inductor import config
+
+    known = cast(Mapping[str, object], config.get_config_copy())
+    return {name: value for name, value in _OPTIONS.items() if name in known}
 
 
 class _Config(Protocol):
