@@ -14,10 +14,10 @@ from fedatoms.algorithms.base import Server
 from fedatoms.core.collector import collector_paused
 from fedatoms.engine.client_round import Carry, Job, Learner, Reply
 from fedatoms.engine.execution.block_round import begin_block, block_step, finish_block
-from fedatoms.engine.execution.inductor import compile_decomposed, compile_graph, decompositions
+from fedatoms.engine.execution.inductor import Compiled, compile_decomposed, compile_graph, decompositions
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, why
-from fedatoms.engine.gpu.precompile import compile_elsewhere
+from fedatoms.engine.gpu.precompile import compiling_elsewhere
 from fedatoms.engine.gpu.rewrite import BatchedKernels, kernel_is_missing, traced
 
 T = TypeVar("T")
@@ -139,12 +139,17 @@ def _traced(step: Callable[[Buffers], None], buffers: Buffers) -> GraphModule:
 
 def _compile(graph: GraphModule, buffers: Buffers) -> Callable[[Buffers], object]:
     """Compiles a step and runs it; our kernels are compiled meanwhile, in other processes."""
-    compile_it = compile_graph
-    if buffers.step.is_cuda:
-        compile_elsewhere(graph, buffers.step.device)
-        compile_it = compile_decomposed
+    if not buffers.step.is_cuda:
+        return _compile_by(compile_graph, graph, buffers)
+    with compiling_elsewhere(graph, buffers.step.device):
+        return _compile_by(compile_decomposed, graph, buffers)
+
+
+def _compile_by(
+    compiler: Callable[[GraphModule, list[object]], Compiled], graph: GraphModule, buffers: Buffers
+) -> Compiled:
     try:
-        step = compile_it(graph, [buffers])
+        step = compiler(graph, [buffers])
     except torch.OutOfMemoryError:
         raise
     except Exception as error:

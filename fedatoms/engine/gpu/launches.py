@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from types import SimpleNamespace
 from typing import NamedTuple, Protocol, cast
 
@@ -13,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 
 Argument = Tensor | int | str | None
 FOLDER = "TRITON_CACHE_DIR"
+_BACKENDS = {"cuda": "nvidia"}  # their folders in Triton
 
 
 class Kernel(Protocol):
@@ -23,9 +25,11 @@ class Kernel(Protocol):
 
 
 def launch(kernel: Kernel, grid: tuple[int, ...], x: Tensor, *rest: Argument, **options: int) -> None:
-    """Launches a kernel on the device of its first argument; one for tensors without memory is compiled only."""
+    """Launches a kernel on the device of its first argument; one for tensors without memory is made ready only."""
     if x.is_meta:
-        kernel.warmup(*(each.dtype if isinstance(each, Tensor) else each for each in (x, *rest)), grid=grid, **options)
+        types = (each.dtype if isinstance(each, Tensor) else each for each in (x, *rest))
+        ready = kernel.warmup(*types, grid=grid, **options)
+        getattr(ready, "_init_handles", lambda: None)()  # else at its first launch: a C compiler makes what calls it
         return
     with torch.cuda.device_of(x):  # Triton launches on the current device
         kernel[grid](x, *rest, **options)
@@ -65,13 +69,24 @@ class Card(NamedTuple):
         """What knows its properties."""
         return self
 
+    def launcher_cls(self, source: object, metadata: object) -> None:
+        """Lets a C compiler make what calls a kernel, where Triton has one made; it is kept with the kernel."""
+        with suppress(Exception):  # made, but not to be loaded where there is no GPU
+            import_module(f"triton.backends.{_BACKENDS[self.backend]}.driver").CudaLauncher(source, metadata)
+
+    def load_binary(self, name: str, *rest: object) -> tuple[int, ...]:
+        """Loads nothing; returns what Triton asks of a kernel that is loaded."""
+        module, function, registers, spills, threads = 0, 0, 0, 0, 1024
+        return module, function, registers, spills, threads
+
     def get_device_properties(self, device: int) -> Mapping[str, int]:
         """Returns the one of its properties that tiles depend on."""
         return {"max_shared_mem": self.shared}
 
 
 def this_card(device: torch.device) -> Card:
-    """Describes the GPU of this process."""
+    """Describes the GPU of this process, as Inductor's kernels will see it, too."""
+    _let_inductor_choose_files()
     with torch.cuda.device(device):
         target = triton.runtime.driver.active.get_current_target()
     where = _settings().libdevice_path, os.environ.get(FOLDER)
@@ -98,6 +113,14 @@ def _set_folder(folder: str | None) -> None:
     os.environ.pop(FOLDER, None)
     if folder is not None:
         os.environ[FOLDER] = folder
+
+
+def _let_inductor_choose_files() -> None:
+    """Lets Inductor choose its files of NVIDIA's now: it does before its first kernel, and they are in every key."""
+    from torch._inductor.runtime import compile_tasks
+
+    for name in ("_set_triton_ptxas_path", "_set_triton_libdevice_path"):
+        getattr(compile_tasks, name, lambda: None)()
 
 
 class _Settings(Protocol):

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from threading import Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -32,10 +32,12 @@ class Call(NamedTuple):
     arguments: tuple[object, ...]
 
 
-def compile_elsewhere(graph: GraphModule, device: torch.device) -> "list[Future[None]]":
+@contextmanager
+def compiling_elsewhere(graph: GraphModule, device: torch.device) -> "Iterator[list[Future[None]]]":
     """Lets the compiler's processes fill Triton's cache with the kernels of a graph, and loads each as it gets there.
 
-    Nobody waits for them: what is not there in time, the first step compiles by itself.
+    Nobody waits for them: what is not there in time, the first step compiles by itself. At the end none is loaded any
+    more, which a recording of a CUDA graph would not survive.
     """
     try:
         from torch._inductor.async_compile import AsyncCompile
@@ -45,10 +47,15 @@ def compile_elsewhere(graph: GraphModule, device: torch.device) -> "list[Future[
         card, pool = this_card(device), AsyncCompile.process_pool()
         jobs = {pool.submit(compile_call, call, card): call for call in set(calls_of(graph))}
     except Exception:  # one process only, no Triton, or another torch: the first step says so, if it matters
-        return []
-    # at once: Inductor may change settings of Triton that are a part of its cache's key
-    Thread(target=_load, args=(jobs, device), daemon=True).start()
-    return list(jobs)
+        yield []
+        return
+    loading, over = Lock(), Event()
+    Thread(target=_load, args=(jobs, device, loading, over), daemon=True).start()
+    try:
+        yield list(jobs)
+    finally:
+        with loading:
+            over.set()
 
 
 def calls_of(graph: GraphModule) -> Iterator[Call]:
@@ -66,11 +73,13 @@ def compile_call(call: Call, card: "Card") -> None:
         _compile(call)
 
 
-def _load(jobs: "Mapping[Future[None], Call]", device: torch.device) -> None:
+def _load(jobs: "Mapping[Future[None], Call]", device: torch.device, loading: Lock, over: Event) -> None:
     """Loads kernels as they are compiled; of one that failed or was cancelled, the first step says why."""
     with torch.cuda.device(device):  # of this thread
         for job in as_completed(jobs):
-            with suppress(Exception):
+            with loading, suppress(Exception):
+                if over.is_set():
+                    return
                 job.result()
                 _compile(jobs[job])
 
