@@ -114,6 +114,14 @@ def test_gains_of_every_baseline_are_those_of_the_one_function() -> None:
             assert texts[0][0].replace("\u2212", "-") == ("" if one is None else written(one))
 
 
+def test_clients_own_models_are_not_ranked_among_global_ones(tmp_path: Path) -> None:
+    a_run(tmp_path / "runs" / "global", 60.0)
+    a_run(tmp_path / "runs" / "own", curves={"local": [90.0] * 3}, score="local")
+    places = {place.setting: place.entries for place in all_standings(group(find([tmp_path / "runs"]).runs))}
+    assert [[entry.model for entry in entries] for entries in places.values()] == [["all"], ["local"]]
+    assert list(places)[1] == f"{next(iter(places))}, clients' own models"
+
+
 def test_a_target_that_is_never_reached_is_called_so(tmp_path: Path) -> None:
     for name, preset, line in (("one", "fedavg", [40.0, 60.0]), ("two", "fedavg-atoms", [30.0, 45.0])):
         a_run(tmp_path / name, preset=preset, rounds=2, curves={"all": line})

@@ -23,6 +23,7 @@ MODELS = {
     "server": "the server's model",
     "selected": "the mean of the sampled clients' models",
     "all": "the mean of all clients' last models",
+    "local": "clients' own models after local training",
     "personal": "clients' own models",
     "after the last pass": "clients' own models after the last pass",
 }

@@ -184,7 +184,7 @@ def _paper_row(cell: Printed, ours: Ours, pooled: Pooled | None, beside: Path | 
     ]
     off = change(None if mine is None else mine.mean - cell.value, NEAR)
     if mine is not None and abs(mine.mean - cell.value) > FAR:
-        off = off._replace(text=f"{off.text} (see above)")
+        off = off._replace(text=f"{off.text} (see above)", kind=f"{off.kind} noted")
     middle = [off, seeds]
     typed = again(with_seeds(cell.typed, found.seeds if found else [0])) if cell.typed else ""
     return [

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from fedatoms.core.ledger import total
+from fedatoms.core.options import OWN_SCORED
 from fedatoms.core.scales import Scale
 from fedatoms.evidence.paper.study_list import QUICK_ROUNDS, quick, studies, study
 from fedatoms.evidence.results.finding import Run
@@ -162,12 +163,15 @@ def by_clients(groups: Iterable[Group]) -> dict[str, dict[int, Group]]:
 def by_setting(groups: Sequence[Group]) -> dict[str, list[Group]]:
     """Sorts groups by setting, the reader's first; personalised, other metrics and quick stand-ins are apart.
 
+    So are clients' own models where no method personalises them: each is scored on its own client's images.
+
     >>> by_setting([])
     {}
     """
     found: dict[str, list[Group]] = {}
     for each in groups:
-        own = "" if each.experiment.personal == "none" else ", personalised"
+        whole = ", clients' own models" if each.models[-1] in OWN_SCORED else ""
+        own = whole if each.experiment.personal == "none" else ", personalised"
         by = "" if each.metric.is_accuracy else f", {each.metric.axis}"
         found.setdefault(setting(each.experiment) + own + by + stand_in_mark(each.experiment), []).append(each)
     return dict(sorted(found.items(), key=lambda each: (all(one.published for one in each[1]), each[0])))

@@ -126,14 +126,22 @@ def method_name(experiment: Experiment) -> str:
     'fedavg + 9 atoms, fixed atoms'
     >>> method_name(Experiment(aggregation="krum:1", uploads="8-bit"))
     'fedavg, krum:1, 8-bit uploads'
+    >>> method_name(Experiment(aggregation="my.rules:middle"))
+    'fedavg, middle'
     """
     kind = experiment.parametrisation
     layers = {"plain": "", "atoms": f" + {experiment.atoms} atoms"}.get(kind, f" + {kind}")
     fixed = f", fixed {experiment.fixed}" if experiment.fixed else ""
     own = "" if experiment.personal == "none" else f", {experiment.personal}"
-    rule = "" if experiment.aggregation == Experiment.aggregation else f", {experiment.aggregation}"
+    rule = "" if experiment.aggregation == Experiment.aggregation else f", {_rule(experiment.aggregation)}"
     uploads = "" if experiment.uploads == Experiment.uploads else f", {experiment.uploads} uploads"
     return f"{experiment.algorithm}{layers}{fixed}{own}{rule}{uploads}"
+
+
+def _rule(aggregation: str) -> str:
+    """Names an aggregation rule; one of a module of one's own by its function alone."""
+    function = aggregation.rpartition(":")[2]
+    return function if function.isidentifier() else aggregation
 
 
 def atoms_used(experiments: Iterable[Experiment]) -> str:
@@ -182,4 +190,6 @@ def _show(experiment: Experiment, name: str) -> str:
     value = getattr(experiment, name)
     if name == "beta":
         value = "1" if (period := period_of(value)) == 1 else f"1/{period}"
+    if name == "aggregation":
+        value = _rule(value)
     return f"{name.replace('_', '-')} {value:g}" if isinstance(value, float) else f"{name.replace('_', '-')} {value}"
