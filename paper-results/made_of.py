@@ -1,4 +1,4 @@
-"""What the gain is made of: the table of docs/explain.md, from the runs of this folder that have these experiments."""
+"""What the gain is made of: the tables of docs/explain.md, from the runs of this folder that have these experiments."""
 
 import runpy
 from collections.abc import Mapping
@@ -18,7 +18,8 @@ ROOT, MAKER = Path(__file__).parent, "paper-results/made_of.py"
 PAGE = ROOT.parent / "docs" / "explain.md"
 CELL = ("fedavg", "cifar100", 20)
 SEEDS = (0, 1, 2)
-PLAIN, ATOMS = (PRESETS[f"{CELL[0]}{kind}-{CELL[1]}-{CELL[2]}"] for kind in ("", "-atoms"))
+PLAIN, ATOMS, ATOMS25 = (PRESETS[f"{CELL[0]}{kind}-{CELL[1]}-{CELL[2]}"] for kind in ("", "-atoms", "-atoms25"))
+NETWORKS = {"9 atoms": ATOMS, "25 atoms": ATOMS25}  # those that were also run without latent clients
 RULE = f"{filter_mean.__module__}:{filter_mean.__name__}"
 ONE_PLACE = {"partition": "iid", "clients": 1, "fraction": 1.0, "rounds": 20, "eval_every": 5, "score": "server"}
 Scores = Mapping[tuple[str, str], float]  # of an experiment's identity and a model, over the last 100 rounds
@@ -42,12 +43,18 @@ def rows(scores: Scores) -> list[Row]:
         Row("plain, 0.2 and 0.001, a control", replace(PLAIN, lr=0.2), PLAIN),
         Row("9 atoms", ATOMS, PLAIN),
         *_tuned("atoms", "9 atoms, tuned", scores),
-        Row("9 atoms, the server's model", ATOMS, PLAIN, "server"),
-        Row("9 atoms averaged as filters, the server's model", replace(ATOMS, aggregation=RULE), PLAIN, "server"),
         Row("9 atoms that are never trained", replace(ATOMS, fixed="atoms"), PLAIN),
+        Row("plain, the server's model", PLAIN, PLAIN, "server"),
+        *(row for name, one in NETWORKS.items() for row in _both_averages(name, one)),
         Row("plain, all images in one place", central, central, "server"),
         Row("9 atoms, all images in one place", decomposed, central, "server"),
     ]
+
+
+def _both_averages(name: str, one: Experiment) -> tuple[Row, Row]:
+    """Returns the lines of a network with latent clients and without them: its server then averages filters."""
+    without = Row(f"{name} averaged as filters, the server's model", replace(one, aggregation=RULE), PLAIN, "server")
+    return Row(f"{name}, the server's model", one, PLAIN, "server"), without
 
 
 def _tuned(network: str, name: str, scores: Scores) -> list[Row]:
@@ -82,16 +89,32 @@ def _line(row: Row, scores: Scores) -> list[str]:
     return [row.name, short(over_seeds(list(mine.values())), ".2f"), short(more) if more else "", seeds]
 
 
+def latent(scores: Scores) -> str:
+    """Writes what latent clients add over whole runs: the usual average minus that of filters, with the same seeds."""
+    heads = ("server's model", "with latent clients", "without", "what they add", "seeds")
+    return table(heads, [line for name, one in NETWORKS.items() if (line := _latent(name, one, scores))])
+
+
+def _latent(name: str, one: Experiment, scores: Scores) -> list[str]:
+    on, off = (_by_seed(row.experiment, row.model, scores) for row in _both_averages(name, one))
+    seeds = sorted(on.keys() & off.keys())
+    more = gain(on, off)
+    if more is None:
+        return []
+    both = (short(over_seeds([side[seed] for seed in seeds]), ".2f") for side in (on, off))
+    return [name, *both, short(more), ", ".join(map(str, seeds))]
+
+
 def _by_seed(one: Experiment, model: str, scores: Scores) -> dict[int, float]:
     keys = {seed: (identity(replace(one, seed=seed)), model) for seed in SEEDS}
     return {seed: scores[key] for seed, key in keys.items() if key in scores}
 
 
-BLOCKS = {"parts": parts}
+BLOCKS = {"parts": parts, "latent": latent}
 
 
 def report(page: Path = PAGE) -> None:
-    """Fills the page's block."""
+    """Fills the page's blocks."""
     scores = scores_here()
     for name, block in BLOCKS.items():
         page.write_text(fill(page.read_text(), block(scores), name, MAKER))

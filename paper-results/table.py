@@ -14,8 +14,10 @@ from fedatoms.evidence.paper import tables
 from fedatoms.evidence.paper.study_list import BETAS, PAIR, SAMPLED
 from fedatoms.evidence.paper.tables import CIFAR, Cell, Column, Pair
 from fedatoms.evidence.results.cells import gain_of, match, place, score_by_seed
+from fedatoms.evidence.results.communication import relative_cost
 from fedatoms.evidence.results.finding import find
-from fedatoms.evidence.results.groups import group, key_of, on_common_seeds
+from fedatoms.evidence.results.groups import group, groups_of, key_of, on_common_seeds
+from fedatoms.evidence.results.names import labels
 from fedatoms.evidence.results.pairs import gain_between, known_spreads
 from fedatoms.evidence.results.run_figures import figures
 from fedatoms.experiment.fields import Experiment
@@ -154,7 +156,18 @@ def own_models() -> str:
     found = [each for each in figures(list(GROUPS.values())) if each.name == OWN_MODELS and not each.quick]
     if not found:
         return "Not run yet."
-    return f"{found[0].sentence}\n\n" + table(found[0].heads, [list(map(_shown, row)) for row in found[0].rows])
+    shown = table(found[0].heads, [list(map(_shown, row)) for row in found[0].rows])
+    return f"{found[0].sentence}\n\n{shown}\n\n{_to_a_common_accuracy()}"
+
+
+def _to_a_common_accuracy() -> str:
+    """Writes what the runs of figure (d) by clients' own models need to an accuracy that all of them reach."""
+    plain, *others = groups_of(OWN_MODELS, list(GROUPS.values()), quick_ones=False).values()
+    reached = min(run.result.accuracy["local"].best for one in (plain, *others) for run in one.runs)
+    names = labels([one.experiment for one in (plain, *others)])
+    found = [relative_cost(dict.fromkeys(plain.seeds, reached), one, plain, "local") for one in others]
+    shares = [f"{name}: {one.up:.2f} ({one.both:.2f})" for name, one in zip(names[1:], found, strict=True) if one]
+    return f"All reach {reached:.2f} %. Shares of the first one's parameters, up (both ways): {'; '.join(shares)}."
 
 
 def _shown(value: str | float | None) -> str:

@@ -17,7 +17,7 @@ from fedatoms.evidence.claims.base import CLEAR
 from fedatoms.evidence.paper.tables import Cell, Pair, pairs
 from fedatoms.evidence.paper.tables import cells as paper_cells
 from fedatoms.evidence.results import finding
-from fedatoms.evidence.results.cells import Ours, gain_of, match, ours_of
+from fedatoms.evidence.results.cells import Ours, gain_of, lead_of, match, ours_of
 from fedatoms.evidence.results.groups import Group, group
 from fedatoms.evidence.results.pairs import known_spreads
 from fedatoms.experiment.identities import identity
@@ -57,6 +57,15 @@ def test_the_page_of_the_paper_shows_the_files() -> None:
         assert result.provenance["device"] == "NVIDIA H200" and str(result.provenance["commit"]) in page
 
 
+def test_the_page_of_the_paper_says_who_leads_where_both_have_three_seeds() -> None:
+    column = [cell for cell in paper_cells(2, "cifar100") if cell.column.classes == 5]
+    ours, rival = (next(cell for cell in column if cell.row == row) for row in ("Ours", "FedAvg + FT"))
+    lead = lead_of(rival, ours, _found(), None)
+    assert lead is not None and lead.seeds == 3
+    for page in ("paper-results/README.md", "docs/methods/finetune.md", "docs/methods/local-atoms.md"):
+        assert short(lead, ".2f") in _words(page), page
+
+
 def test_the_page_on_privacy_shows_what_was_measured() -> None:
     measured = runpy.run_path(str(ROOT / "benchmarks" / "privacy.py"))
     runs, page = measured["read"](), (ROOT / "docs" / "privacy.md").read_text()
@@ -90,6 +99,14 @@ def test_the_page_on_why_it_works_shows_what_the_gain_is_made_of() -> None:
     lines = {line[0]: line[2] for row in made["rows"](scores) if (line := made["_line"](row, scores))}
     fixed, trained = lines["9 atoms that are never trained"], lines["9 atoms"]
     assert f"never trained add {fixed} of {trained} points" in _words("README.md")
+    latent = [made["_latent"](name, one, scores)[3] for name, one in made["NETWORKS"].items()]
+    filters, product = (lines[f"9 atoms{how}, the server's model"] for how in (" averaged as filters", ""))
+    assert f"9 atoms add {filters} points to the server's model" in _words("README.md")
+    assert f"with latent clients {product}: they add {latent[0]}" in _words("README.md")
+    assert f"two seeds have {latent[1]})" in _words("README.md")
+    assert f"{latent[0]} points over whole runs" in _words("docs/explain.md")
+    assert f"they add {latent[0]} points to 9 atoms" in _card("atoms") and f"{latent[1]} to 25" in _card("atoms")
+    assert f"Atoms add {lines['9 atoms, all images in one place']} there" in _words("docs/explain.md")
 
 
 def test_results_that_the_readme_quotes_are_in_the_files() -> None:
