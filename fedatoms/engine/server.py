@@ -102,7 +102,7 @@ def lacking(versions: Mapping[Group, int], held: Mapping[Group, int]) -> frozens
 
 
 def gather(total: Total, uploads: Memory, weights: Tensor) -> Total:
-    """Adds a block of uploads, with a leading client axis, to a total.
+    """Adds a block of uploads, with a leading client axis, to a total, which is used up.
 
     >>> total = gather(NOTHING_YET, {"params": {"w": torch.tensor([1.0, 4.0])}}, torch.tensor([2.0, 1.0]))
     >>> mean_of(total, like={"w": torch.tensor(0.0)})
@@ -192,7 +192,7 @@ def _divided(tree: Params, weight: float) -> Params:
 def _plus(weights: list[float], on_device: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     def plus(total: Tensor, leaf: Tensor) -> Tensor:
         if len(weights) == 1:
-            return torch.add(total, leaf[0], alpha=weights[0])  # one pass, without a float64 copy of the leaf
+            return total.add_(leaf[0], alpha=weights[0])  # one pass, without a float64 copy of the leaf
         if leaf.is_cuda and leaf.is_floating_point() and (add_weighted := _kernel()) is not None:
             return add_weighted(total, on_device, leaf)
         return torch.add(total, torch.tensordot(on_device, leaf.double(), dims=1))

@@ -20,7 +20,7 @@ from torch.nn.utils import prune
 
 from fedatoms.core.options import GROUPS, Init
 from fedatoms.core.randomness import generator
-from fedatoms.nn.atoms import AtomConv, AtomConv2d, decompose, fuse, is_decomposed
+from fedatoms.nn.atoms import MANY, AtomConv, AtomConv2d, compose, decompose, fuse, is_decomposed
 from fedatoms.nn.layers import Conv
 from fedatoms.nn.parameter_groups import groups
 from fedatoms.nn.pure import network
@@ -587,3 +587,20 @@ def test_a_network_without_values_is_refused_in_one_line() -> None:
     assert "\n" not in str(told.value)
     fresh = decompose(nn.Sequential(nn.Conv2d(3, 4, 3, device="meta")), init="orthonormal")
     assert sum(leaf.numel() for leaf in fresh.parameters()) == 9 * 9 + 9 * 12 + 4
+
+
+@pytest.mark.parametrize("clients", [None, 3])
+@pytest.mark.parametrize(("filters", "kernel"), [(MANY, 9), (MANY + 1, 9), (MANY - 2, 9), (MANY, 25), (MANY, 1)])
+def test_filters_and_their_gradients_are_the_same_however_many_are_composed_at_once(
+    filters: int, kernel: int, clients: int | None
+) -> None:
+    draws, lead = torch.Generator().manual_seed(0), [] if clients is None else [clients]
+    coefficients = torch.randn(*lead, filters, 1, 4, generator=draws).double()
+    atoms = torch.randn(*lead, 4, kernel, generator=draws).double()
+
+    def of(function):  # noqa: ANN001, ANN202
+        both = grad(lambda a, d: function(a, d).sin().sum(), argnums=(0, 1))
+        return (vmap(both) if clients else both)(coefficients, atoms)
+
+    for found, expected in zip(of(compose), of(lambda a, d: torch.tensordot(a, d, 1)), strict=True):
+        assert torch.allclose(found, expected, rtol=0, atol=1e-12)
