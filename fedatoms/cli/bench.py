@@ -29,12 +29,14 @@ def _bench(settings: Bench) -> int:
     from fedatoms.bench import cpu, gpu
     from fedatoms.bench.results import Event, check, collect, machine, write
     from fedatoms.cli.result_tables import benchmarks, contest, news
+    from fedatoms.core.allocator import keep_freed_memory
     from fedatoms.experiment.build import device_of
 
     check(settings)  # before a file is written
     console, events = terminal(), list[Event]()
     device = device_of(Experiment(device=settings.device))
     torch.set_num_threads(settings.threads)  # which the file names
+    keep_freed_memory()  # as in any run, and for all contestants
     origin = machine(device)
     write(collect(settings, events, origin))  # a file that cannot be written fails now
     for event in cpu.measure(settings) if device == "cpu" else gpu.measure(settings):

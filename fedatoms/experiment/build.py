@@ -10,6 +10,7 @@ from torch import nn
 
 from fedatoms.aggregation import aggregation
 from fedatoms.algorithms import algorithm
+from fedatoms.core.allocator import keep_freed_memory
 from fedatoms.core.options import (
     CONTROLS,
     GROUPS,
@@ -279,7 +280,8 @@ def device_of(experiment: Experiment) -> str:
 
 
 def configure(experiment: Experiment) -> None:
-    """Sets torch's threads, precision and determinism for an experiment; they hold for the whole process."""
+    """Sets torch's threads, precision and determinism for an experiment, and keeps memory; for the whole process."""
+    keep_freed_memory()
     check_range("threads", experiment.threads)
     check_threads(experiment.threads)
     default = 1 if experiment.dataset == "digits" else THREADS  # 8x8 pixels are too few for a second thread
