@@ -20,7 +20,7 @@ from fedatoms.evidence.explain.forks import advance_without
 from fedatoms.runs.execute import resume, run
 
 BRISK = Training(epochs=3, batch_size=4, lr=0.3, momentum=0.5)
-RULE = f"{filter_mean.__module__}:{filter_mean.__name__}"
+RULE = "fedatoms.evidence.explain.filter_mean:filter_mean"
 
 
 def a_simulation(atoms: int, map: Map = "auto") -> Simulation:
