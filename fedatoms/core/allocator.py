@@ -3,10 +3,7 @@
 import ctypes
 import os
 
-_TRIM, _MMAP = (
-    -1,
-    -3,
-)  # names of glibc's malloc.h: free memory at the end of the heap to keep, and the size of a mapping
+_TRIM, _MMAP = -1, -3  # of glibc's malloc.h: what is kept at the end of the heap, and from which size memory is mapped
 KEPT, LARGE = 2**30, 2**25  # bytes; LARGE is the most that glibc itself would choose
 THEIRS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 

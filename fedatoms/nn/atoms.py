@@ -51,8 +51,8 @@ def compose(coefficients: Tensor, atoms: Tensor) -> Tensor:
     """
     filters, numbers = coefficients.shape[:-1].numel(), atoms.shape[1:].numel()
     if coefficients.device.type != "cpu" or not (filters >= MANY and filters % 2 == 0 and 1 < numbers <= FEW):
-        filter: Tensor = torch.tensordot(coefficients, atoms, 1)
-        return filter
+        theta: Tensor = torch.tensordot(coefficients, atoms, 1)
+        return theta
     flat = atoms.flatten(1)
     both: Tensor = torch.block_diag(flat, flat)
     pairs = coefficients.reshape(-1, 2 * len(atoms)) @ both

@@ -26,7 +26,7 @@ _OPTIONS: dict[str, bool | int] = {
     "shape_padding": False,  # trying it takes time and gains none
     "combo_kernels": True,  # a step has many small tensors: one kernel for several of them, whatever their sizes
     "combo_kernel_allow_mixed_sizes": 2,
-    "max_fusion_buffer_group_pairwise_attempts": 8,  # of all that read one number, such as a rate, in pairs: not 64
+    "max_fusion_buffer_group_pairwise_attempts": 8,  # pairs to fuse, of all that read one tensor; not 64
 }
 _aten = torch.ops.aten
 

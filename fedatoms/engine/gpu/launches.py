@@ -14,7 +14,6 @@ from triton.backends.compiler import GPUTarget
 
 Argument = Tensor | int | str | None
 FOLDER = "TRITON_CACHE_DIR"
-_BACKENDS = {"cuda": "nvidia"}  # their folders in Triton
 
 
 class Kernel(Protocol):
@@ -72,12 +71,11 @@ class Card(NamedTuple):
     def launcher_cls(self, source: object, metadata: object) -> None:
         """Lets a C compiler make what calls a kernel, where Triton has one made; it is kept with the kernel."""
         with suppress(Exception):  # made, but not to be loaded where there is no GPU
-            import_module(f"triton.backends.{_BACKENDS[self.backend]}.driver").CudaLauncher(source, metadata)
+            import_module("triton.backends.nvidia.driver").CudaLauncher(source, metadata)
 
     def load_binary(self, name: str, *rest: object) -> tuple[int, ...]:
         """Loads nothing; returns what Triton asks of a kernel that is loaded."""
-        module, function, registers, spills, threads = 0, 0, 0, 0, 1024
-        return module, function, registers, spills, threads
+        return 0, 0, 0, 0, 1024  # module, function, registers, spills, and the most threads
 
     def get_device_properties(self, device: int) -> Mapping[str, int]:
         """Returns the one of its properties that tiles depend on."""
