@@ -43,3 +43,17 @@ def test_a_layer_that_only_has_the_name_is_not_believed() -> None:
     assert counts_padding(BatchNormAct2d(3, nn.ReLU()))
     assert why_not_vectorised(nn.Sequential(NormAct(3, nn.ReLU()))) is None
     assert "padded rows" in str(why_not_vectorised(nn.Sequential(BatchNormAct2d(3, nn.ReLU()))))
+
+
+def test_images_of_few_digits_have_statistics_of_many() -> None:
+    """As torch's own layer sums bf16 in float32; a mean in bf16 would have three digits."""
+    draws = torch.Generator().manual_seed(0)
+    x = (torch.randn(20, 3, 7, 7, generator=draws) + 40).bfloat16()
+    plain, masked = nn.BatchNorm2d(3), MaskedBatchNorm(nn.BatchNorm2d(3))
+    masked.real, exact = torch.ones(20, dtype=torch.bool), nn.BatchNorm2d(3).double()
+    exact(x.double())
+    found, expected = masked(x), plain(x)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    for name in ("running_mean", "running_var"):
+        torch.testing.assert_close(getattr(masked, name), getattr(exact, name).float(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)

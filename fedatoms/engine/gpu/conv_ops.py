@@ -35,7 +35,7 @@ def convolve(
 
         return triton_conv.convolve(x, filters, scale, above, left, stride, turned)
     pairs = zip(exact(x, scale), filters.transpose(1, 4).flip(2, 3) if turned else filters, strict=True)
-    each = [F.conv2d(_first(a), _first(f).to(a.dtype), None, stride, (above, left)) for a, f in pairs]
+    each = [F.conv2d(channels_first(a), channels_first(f).to(a.dtype), None, stride, (above, left)) for a, f in pairs]
     return torch.stack(each).permute(0, 1, 3, 4, 2).contiguous()
 
 
@@ -79,8 +79,18 @@ def correlate(
         full = (x.shape[2] - tall + 1, x.shape[3] - wide + 1)
         dy = torch.stack([_unpool(a, b, full) for a, b in zip(dy, which, strict=True)])
     shape = (dy.shape[-1], x.shape[-1], tall, wide)
-    each = [conv2d_weight(_first(a), shape, _first(b), stride) for a, b in zip(x, dy, strict=True)]
+    each = [conv2d_weight(channels_first(a), shape, channels_first(b), stride) for a, b in zip(x, dy, strict=True)]
     return torch.stack(each).permute(0, 1, 3, 4, 2)[:, None].contiguous()
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Moves the channels of images from the second axis to the last."""
+    return x.permute(0, 2, 3, 1)
+
+
+def channels_first(x: Tensor) -> Tensor:
+    """Moves the channels of images from the last axis to the second."""
+    return x.permute(0, 3, 1, 2)
 
 
 class Context(Protocol):
@@ -104,9 +114,9 @@ class _Convolution(torch.autograd.Function):
     def forward(
         x: Tensor, weight: Tensor, half: Tensor | None, unit: Tensor | None, padding: Pair, stride: int
     ) -> Tensor:
-        images, filters = _images(x, half, unit), rounded(_last(weight))
+        images, filters = _images(x, half, unit), rounded(channels_last(weight))
         scale = scale_of(images, filters)
-        return _first(convolve(_rows(images), _rows(filters), scale, *padding, stride, False)[0])
+        return channels_first(convolve(_rows(images), _rows(filters), scale, *padding, stride, False)[0])
 
     @staticmethod
     def setup_context(
@@ -119,11 +129,11 @@ class _Convolution(torch.autograd.Function):
     @torch.no_grad()  # first derivatives only
     def backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, Tensor, None, None, None, None]:
         weight, *known = ctx.saved_tensors
-        images, gradients, dx = _recalled(*known), rounded(_last(dy)), None
+        images, gradients, dx = _recalled(*known), rounded(channels_last(dy)), None
         if ctx.needs_input_grad[0]:
             full = _unstrided(images, weight, ctx.padding)
             apart = gradients._replace(values=_apart(gradients.values, full, ctx.stride))
-            dx = _to_images(apart, rounded(_last(weight)), ctx.padding)
+            dx = _to_images(apart, rounded(channels_last(weight)), ctx.padding)
         return dx, _to_filters(images, gradients, None, weight, ctx.padding, ctx.stride), None, None, None, None
 
 
@@ -139,7 +149,7 @@ class _Pooled(torch.autograd.Function):
     def forward(
         x: Tensor, weight: Tensor, bias: Tensor, half: Tensor | None, unit: Tensor | None, padding: Pair
     ) -> tuple[Tensor, ...]:
-        images, filters = _images(x, half, unit), rounded(_last(weight))
+        images, filters = _images(x, half, unit), rounded(channels_last(weight))
         new = unit_of_products(images, filters, bias)
         y, which, small = convolve_pool(
             _rows(images, padding),
@@ -148,7 +158,7 @@ class _Pooled(torch.autograd.Function):
             scale_of(images, filters),
             None if new is None else new[None],
         )
-        return (_first(y[0]), which[0]) if new is None else (_first(y[0]), which[0], small[0], new)
+        return (channels_first(y[0]), which[0]) if new is None else (channels_first(y[0]), which[0], small[0], new)
 
     @staticmethod
     def setup_context(
@@ -166,11 +176,11 @@ class _Pooled(torch.autograd.Function):
         weight, chosen, *known = ctx.saved_tensors
         images, dx = _recalled(*known), None
         which: Tensor | None = chosen
-        bias, gradients = torch.where(chosen == _DEAD, 0, _last(dy)).sum((0, 1, 2)), rounded(_last(dy))
+        bias, gradients = torch.where(chosen == _DEAD, 0, channels_last(dy)).sum((0, 1, 2)), rounded(channels_last(dy))
         if ctx.needs_input_grad[0]:  # then the gradients are unpooled anyway, and a kernel reads them faster that way
             full = _unstrided(images, weight, ctx.padding)
             gradients, which = gradients._replace(values=_unpool(gradients.values, chosen, full)), None
-            dx = _to_images(gradients, rounded(_last(weight)), ctx.padding)
+            dx = _to_images(gradients, rounded(channels_last(weight)), ctx.padding)
         return dx, _to_filters(images, gradients, which, weight, ctx.padding, 1), bias, None, None, None
 
 
@@ -179,7 +189,7 @@ pooled: Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Pair], t
 
 
 def _images(x: Tensor, half: Tensor | None, unit: Tensor | None) -> Rounded:
-    return rounded(_last(x)) if half is None else Rounded(half, unit)
+    return rounded(channels_last(x)) if half is None else Rounded(half, unit)
 
 
 def _known(x: Tensor, half: Tensor | None, unit: Tensor | None) -> tuple[Tensor, ...]:
@@ -188,7 +198,7 @@ def _known(x: Tensor, half: Tensor | None, unit: Tensor | None) -> tuple[Tensor,
 
 
 def _recalled(x: Tensor, unit: Tensor | None = None) -> Rounded:
-    return rounded(_last(x)) if unit is None else Rounded(x, unit)
+    return rounded(channels_last(x)) if unit is None else Rounded(x, unit)
 
 
 def _to_images(dy: Rounded, filters: Rounded, padding: Pair) -> Tensor:
@@ -196,7 +206,7 @@ def _to_images(dy: Rounded, filters: Rounded, padding: Pair) -> Tensor:
     missing = -len(filters.values) % 4  # as the output gradients have more channels
     turned = F.pad(filters.values, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else filters.values
     around = (turned.shape[1] - 1 - padding[0], turned.shape[2] - 1 - padding[1])
-    return _first(convolve(_rows(dy), turned[None], scale_of(dy, filters), *around, 1, True)[0])
+    return channels_first(convolve(_rows(dy), turned[None], scale_of(dy, filters), *around, 1, True)[0])
 
 
 def _to_filters(
@@ -206,7 +216,7 @@ def _to_filters(
     scale = scale_of(images, dy)
     sums: Tensor = correlate(_rows(images, padding), dy.values[None], chosen, scale, *weight.shape[2:], stride)
     total = sums[0, 0] if sums.shape[1] == 1 else sums[0].sum(0)
-    return _first(total[..., : weight.shape[1]].to(weight.dtype))
+    return channels_first(total[..., : weight.shape[1]].to(weight.dtype))
 
 
 def _unstrided(images: Rounded, weight: Tensor, padding: Pair) -> list[int]:
@@ -244,16 +254,6 @@ def _rows(x: Rounded, padding: Pair = (0, 0)) -> Tensor:
     missing, (above, left) = -x.values.shape[3] % 4, padding
     around = (0, missing, left, left, above, above)
     return (F.pad(x.values, around) if any(around) else x.values)[None]
-
-
-def _last(x: Tensor) -> Tensor:
-    """Moves channels from the second axis to the last."""
-    return x.permute(0, 2, 3, 1)
-
-
-def _first(x: Tensor) -> Tensor:
-    """Moves channels from the last axis to the second."""
-    return x.permute(0, 3, 1, 2)
 
 
 @convolve.register_fake

@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
-Argument = Tensor | int | str | None
+Argument = Tensor | float | str | None
 FOLDER = "TRITON_CACHE_DIR"
 
 

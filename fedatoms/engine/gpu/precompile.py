@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from fedatoms.engine.gpu.launches import Card
 
 NAMESPACE = "fedatoms"
-MODULES = {"compose": "triton_atoms", "share": "triton_atoms"}  # by operator; all others are in triton_conv
+MODULES = {  # by operator; all others are in triton_conv
+    "compose": "triton_atoms",
+    "share": "triton_atoms",
+    "normalise": "triton_norm",
+    "normalise_back": "triton_norm",
+}
 
 
 class Outline(NamedTuple):

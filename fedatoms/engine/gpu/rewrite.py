@@ -2,8 +2,8 @@
 
 vmap turns the convolutions of C clients into one with C groups, for which cuDNN runs one slow kernel after another.
 Inside ``BatchedKernels()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 2)`` become the operators of
-``conv_ops``, and filters for them that are ``tensordot(coefficients, atoms, 1)`` those of ``atom_ops``; a
-convolution that they do not cover stays what it is, and so do its filters.
+``conv_ops``, filters for them that are ``tensordot(coefficients, atoms, 1)`` those of ``atom_ops``, and BatchNorm of
+images those of ``norm_ops``; a convolution that they do not cover stays what it is, and so do its filters.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 from fedatoms.engine.gpu.atom_ops import LARGEST, composed
 from fedatoms.engine.gpu.conv_ops import Pair, convolution, pooled
+from fedatoms.engine.gpu.norm_ops import normalised
+from fedatoms.nn.masked_norm import Normalised, masked_norm
 
 
 class BatchedKernels(TorchFunctionMode):
@@ -37,11 +39,13 @@ class BatchedKernels(TorchFunctionMode):
         types: object,
         args: tuple[Tensor, ...] = (),  # the first, that is; others may be anything
         kwargs: dict[str, Tensor] | None = None,
-    ) -> Tensor:
+    ) -> Tensor | Normalised:
         """Runs one of torch's functions, or its replacement."""
         kwargs = kwargs or {}
         if function is torch.conv2d:
             return self._convolve(_arguments(*args, **kwargs))
+        if function is _masked_norm and _of_images(*args):
+            return _normalised(*args)
         made = self._made.get(id(args[0])) if args else None
         if made is not None and made.relu and function in _POOLS and _windows(*args[1:], **kwargs):
             return self._pool(made)
@@ -62,15 +66,17 @@ class BatchedKernels(TorchFunctionMode):
         padding, stride = covered
         filters = self._filters.get(id(call.weight))
         x, weight = _cast(call.input), composed(*filters[1:], _kind(call.weight)) if filters else _cast(call.weight)
-        bias = weight.new_zeros(len(weight)) if call.bias is None else _cast(call.bias)
+        bias = None if call.bias is None else _cast(call.bias)
         half = self._halves.get(id(x), _Half(x))
-        y = convolution(x, weight, half.values, half.unit, padding, stride) + bias[:, None, None]
+        y = convolution(x, weight, half.values, half.unit, padding, stride)
+        y = y if bias is None else y + bias[:, None, None]
         if stride == 1:  # else no operator pools it
             self._made[id(y)] = _Made(y, half, weight, bias, padding, relu=False)
         return y
 
     def _pool(self, made: "_Made") -> Tensor:
-        y, _, *rounded = pooled(made.x.full, made.weight, made.bias, made.x.values, made.x.unit, made.padding)
+        bias = made.weight.new_zeros(len(made.weight)) if made.bias is None else made.bias
+        y, _, *rounded = pooled(made.x.full, made.weight, bias, made.x.values, made.x.unit, made.padding)
         if rounded:
             self._halves[id(y)] = _Half(y, *rounded)
         return y
@@ -119,7 +125,7 @@ class _Made(NamedTuple):
     result: Tensor
     x: "_Half"
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
     padding: Pair
     relu: bool
 
@@ -141,6 +147,8 @@ class _Filters(NamedTuple):
 
 
 _conv2d: Callable[..., Tensor] = torch.conv2d
+_masked_norm: object = masked_norm
+_normalised: Callable[..., Normalised] = normalised
 _arguments: Callable[..., _Conv2d] = _Conv2d
 
 
@@ -157,6 +165,11 @@ def _covered(call: _Conv2d) -> tuple[Pair, int] | None:
         return None
     known = not (call.input.is_cuda and call.input.dtype == torch.float64)
     return (padding, stride) if known and not _shares_filters(call) else None
+
+
+def _of_images(x: Tensor, *_: object) -> bool:
+    """Says whether the operators cover a BatchNorm of these."""
+    return x.dim() == 4 and not (x.is_cuda and x.dtype == torch.float64)
 
 
 def _shares_filters(call: _Conv2d) -> bool:

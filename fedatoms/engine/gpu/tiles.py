@@ -10,13 +10,13 @@ PARTS = (32, 512)  # of a client's filters, at least and at most: the gradient o
 LONG = 64  # filters of a part, where neither is reached
 
 
-def tile(size: int) -> int:
-    """Returns the smallest power of two that holds ``size``, from 16 to 128.
+def tile(size: int, most: int = 128) -> int:
+    """Returns the smallest power of two that holds ``size``, from 16 to ``most``.
 
     >>> tile(3), tile(64), tile(65), tile(1000)
     (16, 64, 128, 128)
     """
-    return next((power for power in (16, 32, 64) if power >= size), 128)
+    return min(max(16, 1 << (size - 1).bit_length()), most)
 
 
 def out_tile(x: Tensor, out: int) -> int:

@@ -1,0 +1,97 @@
+"""BatchNorm as operators over clients: the same results and gradients as the layer, and the kernels behind them."""
+
+import pytest
+import torch
+from support.small import clients_of, difference, play
+from torch import Tensor, nn
+
+from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.gpu import rewrite
+from fedatoms.engine.gpu.norm_ops import normalise, normalise_back
+from fedatoms.engine.gpu.rewrite import BatchedKernels, traced
+from fedatoms.engine.runtime import prepare
+from fedatoms.engine.spec import Simulation
+from fedatoms.nn.masked_norm import masked_norm
+
+EPS = 1e-5
+SHAPES = [(2, 5, 4, 3, 16), (1, 40, 6, 6, 70), (3, 3, 7, 5, 20), (2, 1, 2, 2, 5)]  # the second has several parts
+
+
+def some(shape: tuple[int, ...], kind: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Images of several clients, which of them are real, weight and bias; padding is no number, one client is idle."""
+    draws = torch.Generator().manual_seed(sum(shape))
+    clients, batch, *_, channels = shape
+    x = torch.randn(shape, dtype=torch.float64, generator=draws) * 3 + 10
+    real = torch.arange(batch) < torch.tensor([[batch - batch // 3], [0], [1]])[:clients]
+    x[~real & (torch.arange(batch) > 0)] = torch.nan
+    weight, bias = torch.randn(2, clients, channels, dtype=torch.float64, generator=draws)
+    return x.to(kind), real, weight.to(torch.promote_types(kind, torch.float32)), bias.to(weight.dtype).float()
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_network_of_norms_is_traced_to_operators_and_trains_alike(
+    affine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the compiled map, without the compiler."""
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
+    called: list[object] = []
+    monkeypatch.setattr(rewrite, "_normalised", lambda *each: called.append(each) or normalised(*each))
+    normalised = rewrite.normalised
+    layers = (nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16, affine=affine), nn.ReLU(), nn.Conv2d(16, 4, 2), nn.BatchNorm2d(4))
+    net = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
+    net(clients_of((2,)).x.double())
+    sim = Simulation(net, clients_of((3, 5, 4)))
+    compiled = prepare(sim)._replace(map_clients=cuda_graph.compiled(2))
+    one, other = play(sim, 2), play(compiled, 2)
+    assert difference(one.server.params, other.server.params) < 1e-10
+    assert len(called) == 2  # those of images; the third is of rows
+
+
+def test_operators_have_the_gradients_of_the_layer() -> None:
+    x, real, weight, bias = some((3, 4, 3, 5, 6))
+    x = x.nan_to_num(3.0).permute(0, 1, 4, 2, 3)
+
+    def loss(x: Tensor, weight: Tensor, bias: Tensor, real: Tensor) -> Tensor:
+        out, *_ = masked_norm(x, real, weight, bias, EPS)
+        return (out**3 * torch.arange(out.numel()).reshape(out.shape)).sum()
+
+    def gradients(*each: Tensor) -> tuple[Tensor, ...]:
+        return torch.vmap(torch.func.grad(loss, (0, 1, 2)))(*each)
+
+    each = x, weight, bias.double(), real
+    with BatchedKernels():
+        graph = traced(gradients, *each)
+    assert {"fedatoms.normalise.default", "fedatoms.normalise_back.default"} <= {
+        str(node.target) for node in graph.graph.nodes
+    }
+    for found, expected in zip(graph(*each), gradients(*each), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_operators_keep_what_they_promise_the_tracer(kind: torch.dtype) -> None:
+    x, real, weight, bias = some((2, 5, 4, 3, 16), kind)
+    x = x.nan_to_num()
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(normalise, (x, real, weight, bias, EPS), test_utils=checks)
+    _, mean, variance = normalise(x, real, weight, bias, EPS)
+    torch.library.opcheck(normalise_back, (x, real, weight, mean, variance, x, EPS), test_utils=checks)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...], kind: torch.dtype) -> None:
+    """By Triton's interpreter: rows and channels that fill no tile, several of each, padding, a client without rows."""
+    pytest.importorskip("triton")
+    from fedatoms.engine.gpu import triton_norm
+
+    x, real, weight, bias = some(shape, kind)
+    apart = x.permute(0, 1, 4, 2, 3).contiguous().permute(0, 1, 3, 4, 2)  # as a model hands it over outside of vmap
+    close = {"rtol": 2e-2, "atol": 4e-2} if kind == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-4}
+    expected = normalise(x, real, weight, bias, EPS)
+    for found, wanted in zip(triton_norm.normalise(apart, real, weight, bias, EPS), expected, strict=True):
+        torch.testing.assert_close(found, wanted, equal_nan=True, **close)
+    known, dy = expected[1:], expected[0].nan_to_num().square()
+    found_back = triton_norm.normalise_back(apart, real, weight, *known, dy, EPS)
+    for found, wanted in zip(found_back, normalise_back(x, real, weight, *known, dy, EPS), strict=True):
+        torch.testing.assert_close(found, wanted, equal_nan=True, **close)
