@@ -71,7 +71,7 @@ class MaskedBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = (self.weight, self.bias) if self.weight is not None else _no_change(x)
-        out, mean, variance = masked_norm(x, self.real, weight, bias, self.eps)
+        out, mean, variance = masked_batch_norm(x, self.real, weight, bias, self.eps)
         if self.tracks:
             count = _count(_rows(self.real, x), x)
             self._remember(mean, variance * count / (count - 1).clamp(min=1))
@@ -104,12 +104,12 @@ Normalise = Callable[[Tensor, Tensor, Tensor, Tensor, float], Normalised]
 GoBack = Callable[[Tensor, Tensor, Tensor, Normalised, float], Gradients]
 
 
-def masked_norm(x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normalised:
+def masked_batch_norm(x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normalised:
     """Normalises the rows that are real; a mode of torch's functions may do it in another way."""
     if has_torch_function_variadic(x, real, weight, bias):
-        same: Normalised = handle_torch_function(masked_norm, (x, real), x, real, weight, bias, eps)
+        same: Normalised = handle_torch_function(masked_batch_norm, (x, real), x, real, weight, bias, eps)
         return same
-    return _masked_norm(x, real, weight, bias, eps)
+    return _by_formula(x, real, weight, bias, eps)
 
 
 def differentiable(normalise: Normalise, back: GoBack) -> Normalise:
@@ -181,7 +181,7 @@ def go_back(x: Tensor, real: Tensor, weight: Tensor, known: Normalised, eps: flo
     return Gradients(to_x, to_weight.to(weight.dtype), to_bias.to(weight.dtype))
 
 
-_masked_norm = differentiable(normalise, go_back)
+_by_formula = differentiable(normalise, go_back)
 
 
 def _standard(x: Tensor, rows: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:

@@ -11,7 +11,7 @@ from fedatoms.engine.gpu.norm_ops import normalise, normalise_back
 from fedatoms.engine.gpu.rewrite import BatchedKernels, traced
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
-from fedatoms.nn.masked_norm import masked_norm
+from fedatoms.nn.masked_norm import masked_batch_norm
 
 EPS = 1e-5
 SHAPES = [(2, 5, 4, 3, 16), (1, 40, 6, 6, 70), (3, 3, 7, 5, 20), (2, 1, 2, 2, 5)]  # the second has several parts
@@ -52,7 +52,7 @@ def test_operators_have_the_gradients_of_the_layer() -> None:
     x = x.nan_to_num(3.0).permute(0, 1, 4, 2, 3)
 
     def loss(x: Tensor, weight: Tensor, bias: Tensor, real: Tensor) -> Tensor:
-        out, *_ = masked_norm(x, real, weight, bias, EPS)
+        out, *_ = masked_batch_norm(x, real, weight, bias, EPS)
         return (out**3 * torch.arange(out.numel()).reshape(out.shape)).sum()
 
     def gradients(*each: Tensor) -> tuple[Tensor, ...]:

@@ -18,6 +18,7 @@ CIFAR = [name for name, experiment in PRESETS.items() if experiment.dataset.star
 OF_PARENT: dict[str, dict[str, object]] = {
     "atoms-lr-2": {"atoms_lr": 2.0},
     "controls": {"controls": "current"},
+    "momentum-0.5": {"momentum": 0.5},
     "orthonormal": {"init": "orthonormal"},
 }
 

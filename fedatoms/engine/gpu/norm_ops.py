@@ -1,6 +1,6 @@
 """BatchNorm of many clients, each with its own statistics, as operators with a client axis of their own.
 
-On a GPU they are Triton kernels, on a CPU plain torch. ``normalised`` is what one client sees: ``masked_norm`` of
+On a GPU they are Triton kernels, on a CPU plain torch. ``normalised`` is what one client sees: ``masked_batch_norm`` of
 images, differentiable and with a rule for vmap. The compiler makes some nine kernels of a layer; these are four.
 """
 

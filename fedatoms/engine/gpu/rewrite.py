@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from fedatoms.engine.gpu.atom_ops import LARGEST, composed
 from fedatoms.engine.gpu.conv_ops import Pair, convolution, pooled
 from fedatoms.engine.gpu.norm_ops import normalised
-from fedatoms.nn.masked_norm import Normalised, masked_norm
+from fedatoms.nn.masked_norm import Normalised, masked_batch_norm
 
 
 class BatchedKernels(TorchFunctionMode):
@@ -44,7 +44,7 @@ class BatchedKernels(TorchFunctionMode):
         kwargs = kwargs or {}
         if function is torch.conv2d:
             return self._convolve(_arguments(*args, **kwargs))
-        if function is _masked_norm and _of_images(*args):
+        if function is _masked_batch_norm and _of_images(*args):
             return _normalised(*args)
         made = self._made.get(id(args[0])) if args else None
         if made is not None and made.relu and function in _POOLS and _windows(*args[1:], **kwargs):
@@ -147,7 +147,7 @@ class _Filters(NamedTuple):
 
 
 _conv2d: Callable[..., Tensor] = torch.conv2d
-_masked_norm: object = masked_norm
+_masked_batch_norm: object = masked_batch_norm
 _normalised: Callable[..., Normalised] = normalised
 _arguments: Callable[..., _Conv2d] = _Conv2d
 
