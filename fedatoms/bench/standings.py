@@ -81,8 +81,11 @@ def _pfl(results: Results) -> list[str]:
         if ratio.name == PFL_BEST
     ]
     reached = [ratio for ratio in results.results if ratio.name.startswith("accuracy on")]
-    texts = [f"{ratio.value:.2f} % by {ratio.name.split(', ', 1)[1].removesuffix(', %')}" for ratio in reached]
-    return said + ([f"There the accuracies are {_list(texts)} ({reached[0].detail})."] if reached else [])
+    texts = [
+        f"{ratio.value:.2f} % by {ratio.name.split(', ', 1)[1].removesuffix(', %')} ({ratio.detail})"
+        for ratio in reached
+    ]
+    return said + ([f"There the accuracies are {_list(texts)}."] if reached else [])
 
 
 def _bars(ratios: Sequence[Ratio]) -> str:
