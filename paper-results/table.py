@@ -18,7 +18,7 @@ from fedatoms.evidence.results.communication import relative_cost
 from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import group, groups_of, key_of, on_common_seeds
 from fedatoms.evidence.results.names import labels
-from fedatoms.evidence.results.pairs import gain_between, known_spreads
+from fedatoms.evidence.results.pairs import gain_between, known_spreads, server_spread
 from fedatoms.evidence.results.run_figures import figures
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1, TABLE2
@@ -36,6 +36,7 @@ PAPER = {cell.preset: cell for name in DATASETS for cell in tables.cells(1, name
 SEARCHED = ("fedavg", "feddyn")  # by which settings are chosen, on held-out images
 GROUPS = {each.key: each for each in group(find([ROOT]).runs)}
 SPREAD = known_spreads(list(GROUPS.values())).shared  # what one seed's gains are judged by
+SERVER_SPREAD = server_spread(list(GROUPS.values()))  # the same of the server's models
 OURS = match(list(GROUPS.values()))  # as the page has it, over all seeds that there are
 
 
@@ -178,8 +179,10 @@ def _shown(value: str | float | None) -> str:
 
 def clients() -> str:
     """Writes figure (c): accuracy against the clients of a round."""
-    folders = [(f"{n}", *(f"clients/{stem}-cifar10-5-sampled-{n}" for stem in PAIR)) for n in SAMPLED]
-    return table(("clients in a round", "plain", "25 atoms", "gain"), [_both(*each) for each in folders])
+    pairs = {n: [f"clients/{stem}-cifar10-5-sampled-{n}" for stem in PAIR] for n in SAMPLED}
+    models = [[_both(f"{n}", *pairs[n], model=model) for n in SAMPLED] for model in ("server", "all")]
+    heads = ("clients in a round", "plain", "25 atoms", "gain", "plain, all", "25 atoms, all", "gain, all")
+    return table(heads, [[*one, *other[1:]] for one, other in zip(*models, strict=True)])
 
 
 def partitions() -> str:
@@ -190,9 +193,10 @@ def partitions() -> str:
     return table(("clients' data", "plain", "25 atoms", "gain"), [_both(*each) for each in (*folders, *shards)])
 
 
-def _both(name: str, plain: str, atoms: str) -> list[str]:
-    one, two = (_read(folder).accuracy["all"].headline for folder in (plain, atoms))
-    return [name, f"{one:.2f}", f"{two:.2f}", short(over_seeds([two - one], SPREAD))]
+def _both(name: str, plain: str, atoms: str, *, model: str = "all") -> list[str]:
+    one, two = (_read(folder).accuracy[model].headline for folder in (plain, atoms))
+    spread = SERVER_SPREAD if model == "server" else SPREAD
+    return [name, f"{one:.2f}", f"{two:.2f}", short(over_seeds([two - one], spread))]
 
 
 def atoms() -> str:

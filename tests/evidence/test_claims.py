@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from itertools import product
 from pathlib import Path
 
@@ -225,6 +226,25 @@ def test_each_number_of_clients_in_a_round_has_its_gain(tmp_path: Path) -> None:
         result.write_text(result.read_text().replace("50.5", "49.5"))
     worse = the_claim(tmp_path, "few clients in a round")
     assert worse.verdict == "partly" and worse.numbers == (None, -0.5)
+
+
+def test_figure_c_is_of_the_servers_model_and_says_whether_the_gain_grows(tmp_path: Path) -> None:
+    """The mean of all clients' last models has as many models in it whatever the clients in a round are."""
+    gains = {2: (1.0, 1.25), 10: (9.0, 9.0), 40: (3.0, 3.25)}
+    for (count, some), seed in product(gains.items(), (0, 1)):
+        for kind, accuracy in (("", 50.0), ("-atoms25", 50.0 + some[seed])):
+            curves = {"server": [accuracy] * 200, "all": [90.0 - accuracy] * 200}
+            preset, folder = f"fedavg{kind}-cifar10-5", tmp_path / f"{count}{kind}-{seed}"
+            a_run(folder, preset=preset, seed=seed, rounds=200, curves=curves, fraction=count / 100)
+    claim = the_claim(tmp_path, "The more clients a round has")
+    (line,) = claim.evidence
+    assert claim.verdict == "supported" and claim.numbers == (None, 2.0) and "Run: 3 of 6" in claim.rule
+    assert line.about == "2 to 40 clients (+1.12 with 2, +9.00 with 10, +3.12 with 40)"
+    helps = the_claim(tmp_path, "few clients in a round")
+    assert [line.ours for line in helps.evidence] == [1.125, 9.0, 3.125]
+    for folder in (*tmp_path.glob("10*"), *tmp_path.glob("40*")):
+        shutil.rmtree(folder)
+    assert the_claim(tmp_path, "The more clients a round has").verdict == "not run"
 
 
 def test_clients_in_a_round_need_no_rounds_but_common_seeds(tmp_path: Path) -> None:

@@ -465,11 +465,13 @@ def test_clients_in_a_round_are_paired_by_their_number(folder: Path) -> None:
     assert [row[0] for row in figure.rows] == [8, 12] and figure.heads == ("clients in a round", "plain", "9 atoms")
     results = [run.result for run in find([folder]).runs]
     accuracy = {
-        (one.experiment.parametrisation, round(one.experiment.fraction * 20)): one.accuracy["all"].headline
+        (one.experiment.parametrisation, round(one.experiment.fraction * 20)): one.accuracy["server"].headline
         for one in results
     }
     assert figure.rows[1][1:] == (accuracy["plain", 12], accuracy["atoms", 12])
-    assert "Curves" not in figure.sentence and "not run" not in section([figure])
+    assert (
+        "Curves" not in figure.sentence and "not run" not in section([figure]) and "Model: server." in figure.sentence
+    )
     gone = {"parametrisation": "atoms", "fraction": 0.6}
     part = [run for run in find([folder]).runs if not gone.items() <= vars(run.result.experiment).items()]
     (lacking,) = figures(group(part))

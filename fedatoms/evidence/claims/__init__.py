@@ -5,7 +5,7 @@ from fedatoms.evidence.claims.base import Claim
 from fedatoms.evidence.results.cells import match
 from fedatoms.evidence.results.finding import Found
 from fedatoms.evidence.results.groups import group
-from fedatoms.evidence.results.pairs import known_spreads
+from fedatoms.evidence.results.pairs import known_spreads, server_spread
 
 __all__ = ["Claim", "claims"]
 
@@ -18,7 +18,7 @@ def claims(found: Found) -> list[Claim]:
     """
     groups = group([run for run in found.runs if run.result.metric.is_accuracy])
     ours, explained = match(groups), [each.explanation for each in found.explanations]
-    shared, own = known_spreads(groups)
+    (shared, own), of_server = known_spreads(groups), server_spread(groups)
     return [
         tables.whole_gain(ours, shared),
         tables.every_algorithm(ours, shared),
@@ -29,8 +29,9 @@ def claims(found: Found) -> list[Claim]:
         tables.more_atoms(ours, own),
         costs.fewer_rounds(ours),  # figure (a)
         measures.variance(found.measures),  # (b)
-        runs.sampled(groups, shared),  # (c)
-        runs.more_clients(groups, shared),
+        runs.sampled(groups, of_server),  # (c)
+        runs.more_clients(groups, of_server),
+        runs.growing(groups, of_server),
         costs.communication(groups, costs.rounds_spread(ours)),  # (d)
         costs.own_models(groups, costs.rounds_spread(ours)),
         measures.synthetic(found.measures),

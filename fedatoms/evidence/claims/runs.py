@@ -9,7 +9,15 @@ from fedatoms.evidence.paper.study_list import QUICK_ROUNDS, SAMPLED
 from fedatoms.evidence.results.cells import Ours
 from fedatoms.evidence.results.groups import Group, by_clients, groups_of, is_quick, is_stand_in
 from fedatoms.evidence.results.names import distinct_names
-from fedatoms.evidence.results.pairs import apart, decomposed_pairs, gain_between, twins
+from fedatoms.evidence.results.pairs import (
+    Twins,
+    apart,
+    decomposed_pairs,
+    gain_between,
+    server_gain,
+    server_growth,
+    twins,
+)
 
 CLIENTS = "figure-clients"
 
@@ -18,16 +26,14 @@ def sampled(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
     """Judges figure (c) by the gain of the decomposition for each number of clients in a round.
 
     >>> sampled([]).rule
-    'Each gain is above 0.'
+    "Each gain of the server's model is above 0."
     """
-    found = by_clients(groups_of(CLIENTS, groups, quick_ones=False).values())
-    plain = found.pop("plain", {})
-    both = {count: twins(mine, plain.get(count)) for each in found.values() for count, mine in sorted(each.items())}
-    gains = {count: gain_between(*pair, pooled) for count, each in both.items() for pair in each}
+    both = _pairs_by_clients(groups)
+    gains = {count: server_gain(*pair, pooled) for count, pair in both.items()}
     lines = [_above(f"{count} clients in a round", gain) for count, gain in gains.items()]
     text = "The decomposition helps with few clients in a round and with many (figure (c), smallest gain)."
-    rule = f"Each gain is above 0.{coverage(len(lines), len(SAMPLED), 'numbers of clients')}"
-    rule += conditions([(mine.experiment, mine.seeds) for each in both.values() for mine, _ in each])
+    rule = f"Each gain of the server's model is above 0.{coverage(len(lines), len(SAMPLED), 'numbers of clients')}"
+    rule += conditions([(mine.experiment, mine.seeds) for mine, _ in both.values()])
     return _smallest(text, rule, lines)
 
 
@@ -37,9 +43,40 @@ def more_clients(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim
     lines = [line for name, each in found.items() for line in _fewest_to_most(name, each, pooled)]
     text = "More clients in a round make the accuracy higher (figure (c), smallest gain from the fewest to the most)."
     counts = {count for each in found.values() for count in each} if lines else set()
-    rule = "With and without decomposition, the gain from the fewest to the most clients is above 0. In brackets: the "
-    rule += f"steps between them.{coverage(len(counts), len(SAMPLED), 'numbers of clients')}"
+    rule = (
+        "With and without decomposition, the gain of the server's model from the fewest to the most clients is above "
+    )
+    rule += f"0. In brackets: the steps between them.{coverage(len(counts), len(SAMPLED), 'numbers of clients')}"
     return _smallest(text, rule, lines)
+
+
+def growing(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
+    """Judges figure (c) by how much more the decomposition adds with the most clients in a round than with the fewest.
+
+    >>> growing([]).verdict
+    'not run'
+    """
+    both = _pairs_by_clients(groups)
+    text = "The more clients a round has, the more the decomposition adds (figure (c), the gain with the most clients "
+    text += "minus that with the fewest)."
+    rule = "The difference of the two gains of the server's model is above 0. In brackets: the gains by clients in a "
+    rule += "round."
+    rule += coverage(len(both), len(SAMPLED), "numbers of clients")
+    if len(both) < 2:
+        return judge(text, rule, [], (None, None))
+    few, many = min(both), max(both)
+    gains = ", ".join(f"{server_gain(*pair, pooled).gain:+.2f} with {count}" for count, pair in sorted(both.items()))
+    growth = server_growth(both[few], both[many], pooled)
+    lines = [_above(f"{few} to {many} clients ({gains})", growth)] if growth else []
+    return _smallest(text, rule + conditions([(mine.experiment, mine.seeds) for mine, _ in both.values()]), lines)
+
+
+def _pairs_by_clients(groups: Sequence[Group]) -> dict[int, Twins]:
+    """Returns the pairs of figure (c), with and without decomposition, by the number of clients in a round."""
+    found = by_clients(groups_of(CLIENTS, groups, quick_ones=False).values())
+    plain = found.pop("plain", {})
+    both = {count: twins(mine, plain.get(count)) for each in found.values() for count, mine in sorted(each.items())}
+    return {count: pair for count, some in both.items() for pair in some}
 
 
 def _fewest_to_most(name: str, found: dict[int, Group], pooled: Pooled | None) -> list[Evidence]:
@@ -56,7 +93,7 @@ def _fewest_to_most(name: str, found: dict[int, Group], pooled: Pooled | None) -
 
 def _added(found: dict[int, Group], few: int, many: int, pooled: Pooled | None) -> list[Gain]:
     """Returns the gain from few to many clients on their common seeds; empty if there is none."""
-    return [gain_between(*both, pooled) for both in twins(found[many], found[few])]
+    return [server_gain(*both, pooled) for both in twins(found[many], found[few])]
 
 
 def elsewhere(groups: Sequence[Group], ours: Ours, pooled: Pooled | None = None) -> Claim:

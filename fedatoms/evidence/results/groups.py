@@ -198,7 +198,12 @@ def headline(group: Group) -> tuple[str, Spread]:
 
 def server_headline(group: Group) -> tuple[str, Spread]:
     """Returns the same for the server's model, or for the headline's if the server's is not scored."""
-    return _over_last(group, "server") if "server" in group.models else headline(group)
+    return _over_last(group, server_or_last(group))
+
+
+def server_or_last(group: Group) -> str:
+    """Returns the server's model, or the last one that a group scores if the server's is not among them."""
+    return "server" if "server" in group.models else group.models[-1]
 
 
 @cache

@@ -1,13 +1,21 @@
 """Pairs of groups, plain and decomposed but otherwise alike: their gains, and the spread over seeds that they show."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from fedatoms.core.gains import Gain, Pooled, gain, paired, pool
 from fedatoms.evidence.paper.tables import COMPARED, cells, contrast
 from fedatoms.evidence.results.cells import Ours, match, place, score_by_seed
-from fedatoms.evidence.results.groups import Group, headline_by_seed, is_quick, key_of, on_common_seeds
+from fedatoms.evidence.results.groups import (
+    Group,
+    headline_by_seed,
+    is_quick,
+    key_of,
+    on_common_seeds,
+    server_or_last,
+)
 from fedatoms.experiment.fields import ATOM_FIELDS, Experiment
 from fedatoms.experiment.parse import period_of
 
@@ -33,10 +41,8 @@ def known_spreads(groups: Sequence[Group]) -> Spreads:
     >>> known_spreads([])
     Spreads(shared=None, own=None)
     """
-    same = apart(groups)[1] or groups
-    real = [each for each in same if not is_quick(each.experiment) and not each.experiment.holdout]
-    shared = [paired(_headlines(mine), _headlines(plain)) for mine, plain in decomposed_pairs(real, real)]
-    return Spreads(pool(shared), pool(_own(match(real))))
+    shared = [paired(_headlines(mine), _headlines(plain)) for mine, plain in _real_pairs(groups)]
+    return Spreads(pool(shared), pool(_own(match(_real(groups)))))
 
 
 def spreads_by_owner(groups: Sequence[Group]) -> tuple[Spreads, Spreads]:
@@ -83,9 +89,49 @@ def twins(mine: Group, plain: Group | None) -> list[Twins]:
 
 def gain_between(mine: Group, plain: Group, pooled: Pooled | None) -> Gain:
     """Returns how many points the headline of a group is above that of its twin."""
-    found = gain(_headlines(mine), _headlines(plain), pooled)
+    return _gain(_headlines(mine), _headlines(plain), pooled)
+
+
+def server_gain(mine: Group, plain: Group, pooled: Pooled | None) -> Gain:
+    """Returns the same for the server's models."""
+    return _gain(_of_server(mine), _of_server(plain), pooled)
+
+
+def server_growth(few: Twins, many: Twins, pooled: Pooled | None) -> Gain | None:
+    """Returns how much more one pair's gain is than another's, by the server's models and the seeds of all four.
+
+    One seed has the spread of two gains, which count as independent.
+    """
+    most, least = (
+        dict(zip(mine.seeds, paired(_of_server(mine), _of_server(plain)), strict=True)) for mine, plain in (many, few)
+    )
+    both = None if pooled is None else pooled._replace(deviation=math.sqrt(2) * pooled.deviation)
+    return gain(most, least, both)
+
+
+def server_spread(groups: Sequence[Group]) -> Pooled | None:
+    """Pools the spread of the server's models over all pairs that have several seeds, as ``known_spreads`` does."""
+    return pool(paired(_of_server(mine), _of_server(plain)) for mine, plain in _real_pairs(groups))
+
+
+def _gain(mine: Mapping[int, float], plain: Mapping[int, float], pooled: Pooled | None) -> Gain:
+    found = gain(mine, plain, pooled)
     assert found is not None  # twins share seeds
     return found
+
+
+def _of_server(group: Group) -> dict[int, float]:
+    return headline_by_seed(group, server_or_last(group))
+
+
+def _real(groups: Sequence[Group]) -> list[Group]:
+    same = apart(groups)[1] or groups
+    return [each for each in same if not is_quick(each.experiment) and not each.experiment.holdout]
+
+
+def _real_pairs(groups: Sequence[Group]) -> list[Twins]:
+    real = _real(groups)
+    return decomposed_pairs(real, real)
 
 
 def _headlines(group: Group) -> dict[int, float]:

@@ -21,6 +21,7 @@ from fedatoms.evidence.results.groups import (
     headline_by_seed,
     on_common_seeds,
     server_headline,
+    server_or_last,
 )
 from fedatoms.evidence.results.names import labels, seeds, setting
 
@@ -109,14 +110,15 @@ def _convergence(groups: list[Group]) -> _Content:
 def _clients(groups: list[Group]) -> _Content:
     """Shows accuracy with and without decomposition against the clients in a round."""
     found = {
-        name: {count: headline(group)[1].mean for count, group in sorted(each.items())}
+        name: {count: server_headline(group)[1].mean for count, group in sorted(each.items())}
         for name, each in by_clients(groups).items()
     }
     counts = sorted({count for each in found.values() for count in each})
     rows: list[Row] = [(count, *(each.get(count, NOT_RUN) for each in found.values())) for count in counts]
     lines = [Curve(name, list(each), list(each.values())) for name, each in found.items()]
     curves = Curves("Accuracy against clients in a round", "clients in a round", "accuracy, %", lines)
-    return _Content(_setting(groups) + _gains(found), curves, ("clients in a round", *found), rows)
+    sentence = f"{_setting(groups)} Model: {server_or_last(groups[0])}.{_gains(found)}"
+    return _Content(sentence, curves, ("clients in a round", *found), rows)
 
 
 def _gains(found: dict[str, dict[int, float]]) -> str:
