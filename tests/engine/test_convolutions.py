@@ -186,6 +186,18 @@ def test_other_filters_stay(name: str) -> None:
     assert not any("compose" in each for each in used)
 
 
+def test_a_trace_over_clients_has_no_permutation_that_changes_nothing() -> None:
+    with BatchedKernels():
+        graph = rewrite.traced(
+            lambda *each: gradients(lambda x, w, b: F.conv2d(x, w, b, padding=1), *each),
+            *(random(2, *shape) for shape in ((3, 4, 6, 6), (16, 4, 3, 3), (16,))),
+        )
+    orders = [
+        node.args[1] for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.permute.default)
+    ]
+    assert orders and all([*order] != sorted(order) for order in orders)
+
+
 def test_as_many_atoms_as_there_may_be_are_composed() -> None:
     images, a, d = random(1, 1, 1, 9, 9), random(1, 16, 1, LARGEST), random(1, LARGEST, 8, 8)
     assert "fedatoms.compose.default" in agree(lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1)), images, a, d)

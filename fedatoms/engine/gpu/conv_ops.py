@@ -302,7 +302,9 @@ def over_clients(operator: Callable[..., Tensor | tuple[Tensor, ...]]) -> Rule:
         def join(value: Tensor | int | None, axis: int | None) -> Tensor | int | None:
             if not isinstance(value, Tensor):
                 return value
-            each = value.expand(info.batch_size, *value.shape) if axis is None else value.movedim(axis, 0)
+            each = value.expand(info.batch_size, *value.shape) if axis is None else value
+            if axis:  # the first is there already: a trace would have a permutation that changes nothing
+                each = each.movedim(axis, 0)
             return each.flatten(0, 1).contiguous()
 
         result = operator(*(join(value, axis) for value, axis in zip(args, axes, strict=True)))
