@@ -1,5 +1,6 @@
 """Convolutions as products over clients: the same results and gradients as torch's, where they apply and where not."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.freeze import hold_fixed
-from fedatoms.engine.gpu import conv_ops, rewrite
+from fedatoms.engine.gpu import atom_ops, conv_ops, rewrite
 from fedatoms.engine.gpu.atom_ops import LARGEST, compose, share
 from fedatoms.engine.gpu.conv_ops import convolve, convolve_pool, correlate
 from fedatoms.engine.gpu.rewrite import BatchedKernels
@@ -186,6 +187,18 @@ def test_other_filters_stay(name: str) -> None:
     assert not any("compose" in each for each in used)
 
 
+def test_a_trace_over_clients_has_no_permutation_that_changes_nothing() -> None:
+    with BatchedKernels():
+        graph = rewrite.traced(
+            lambda *each: gradients(lambda x, w, b: F.conv2d(x, w, b, padding=1), *each),
+            *(random(2, *shape) for shape in ((3, 4, 6, 6), (16, 4, 3, 3), (16,))),
+        )
+    orders = [
+        node.args[1] for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.permute.default)
+    ]
+    assert orders and all([*order] != sorted(order) for order in orders)
+
+
 def test_as_many_atoms_as_there_may_be_are_composed() -> None:
     images, a, d = random(1, 1, 1, 9, 9), random(1, 16, 1, LARGEST), random(1, LARGEST, 8, 8)
     assert "fedatoms.compose.default" in agree(lambda x, a, d: F.conv2d(x, torch.tensordot(a, d, 1)), images, a, d)
@@ -232,6 +245,21 @@ def test_operators_keep_what_they_promise_the_tracer() -> None:
     for coefficients in (random(2, 16, 4, 9), random(2, 4, 16, 9).transpose(1, 2)):
         torch.library.opcheck(compose, (coefficients, ATOMS, torch.float16), test_utils=checks)
         torch.library.opcheck(share, (coefficients, ATOMS, random(2, 16, 3, 3, 4)), test_utils=checks)
+        of_one = coefficients[0], ATOMS[0], random(16, 3, 3, 4)
+        torch.library.opcheck(torch.ops.fedatoms.share_one.default, of_one, test_utils=checks)
+
+
+def test_operators_for_one_client_are_those_for_all() -> None:
+    one, rows, slopes = atom_ops._share_one, random(2, 3, 16, 5, 9), random(2, 3, 16, 3, 3, 5)
+    expected = [[one(rows[i, j], ATOMS[i], slopes[i, j]) for j in range(3)] for i in range(2)]
+    within = torch.vmap(one, (1, None, 2))
+    for found in (
+        torch.vmap(torch.vmap(one, (0, None, 0)))(rows, ATOMS, slopes),
+        torch.vmap(within)(rows.movedim(1, 2), ATOMS, slopes.movedim(1, 3)),
+        torch.vmap(torch.vmap(one), (1, None, 1), 1)(rows, ATOMS, slopes),
+    ):
+        for i, j in itertools.product(range(2), range(3)):
+            assert all(map(torch.allclose, (each[i, j] for each in found), expected[i][j]))
 
 
 def wide_net() -> nn.Module:

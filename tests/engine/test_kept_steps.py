@@ -8,6 +8,7 @@ import torch
 from support import ROOT
 from torch import Tensor
 from torch._dynamo.utils import counters
+from torch.fx import GraphModule
 
 from fedatoms.core.files import digest_of_code
 from fedatoms.engine import gpu
@@ -40,6 +41,32 @@ def test_a_compiled_step_is_kept_for_the_next_start_of_the_same_code(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("kept")))
     counters.clear()
     assert compiled_twice(monkeypatch, code) == (hits, 2 - hits)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
+@pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")  # torch's own
+def test_a_graph_is_simplified_when_it_is_compiled_and_not_when_it_is_kept(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.fx_passes import joint_graph
+
+    simplified: list[GraphModule] = []
+    simplify = joint_graph.joint_graph_passes
+    monkeypatch.setattr(joint_graph, "joint_graph_passes", lambda graph: simplified.append(graph) or simplify(graph))
+    monkeypatch.setattr(inductor, "_OPTIONS", {})  # which are a GPU's
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("simplified")))
+    counters.clear()
+
+    def step(a: Tensor, b: Tensor) -> None:
+        a.copy_((a + 0 * b).view(-1).view_as(a) * 2)
+
+    graphs = [rewrite.traced(step, torch.ones(2, 3), torch.ones(2, 3)) for _ in range(2)]
+    for graph in graphs:
+        given = [torch.ones(2, 3), torch.ones(2, 3)]
+        inductor.compile_decomposed(graph, [given])(given)
+        assert torch.equal(given[0], torch.full((2, 3), 2.0))
+    assert simplified == graphs[:1] and counters["inductor"]["fxgraph_cache_hit"] == 1
 
 
 def test_operators_are_defined_only_where_their_code_is_a_part_of_the_key() -> None:

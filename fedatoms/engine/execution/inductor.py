@@ -123,15 +123,34 @@ def _is_fresh(node: Node) -> bool:
 def _compile_as_it_is(graph: GraphModule) -> Compiled:
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
-    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch._inductor.virtualized import V
 
     constants = _as_inputs(graph)
     inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-    with V.set_fake_mode(_mode_of(graph)), config.patch(_options()):
-        joint_graph_passes(graph)
+    with V.set_fake_mode(_mode_of(graph)), config.patch(_options()), _simplifying_what_is_not_kept():
         run = compile_fx_inner(graph, inputs, is_inference=True, static_input_idxs=[*range(len(inputs))])
     return lambda buffers: run([*pytree.tree_leaves(buffers), *constants])
+
+
+@contextmanager
+def _simplifying_what_is_not_kept() -> Iterator[None]:
+    """Lets Inductor look first for what it keeps, by the graph as it is, and simplify only what it must compile.
+
+    As it does with graphs that it traces. To simplify one takes longer than all that a hit takes.
+    """
+    from unittest.mock import patch  # as torch does
+
+    from torch._inductor import compile_fx
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+
+    compile_new: Callable[..., object] = compile_fx.fx_codegen_and_compile
+
+    def simplify_first(graph: GraphModule, *args: object, **options: object) -> object:
+        joint_graph_passes(graph)
+        return compile_new(graph, *args, **options)
+
+    with patch.object(compile_fx, "fx_codegen_and_compile", simplify_first):
+        yield
 
 
 def _as_inputs(graph: GraphModule) -> list[Tensor]:

@@ -6,11 +6,13 @@ with a rule for vmap.
 """
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from fedatoms.engine.gpu.conv_ops import Context, over_clients
+from fedatoms.engine.gpu.client_axis import for_one, over_clients
+from fedatoms.engine.gpu.conv_ops import Context
 from fedatoms.engine.gpu.tiles import parts_of_filters
 
 LARGEST = 64  # atoms, and entries of an atom: more do not fit into the shared memory of every GPU
@@ -45,8 +47,7 @@ class _Composed(torch.autograd.Function):
 
     @staticmethod
     def forward(coefficients: Tensor, atoms: Tensor, kind: torch.dtype) -> Tensor:
-        filters: Tensor = compose(coefficients[None], atoms[None], kind)
-        return filters[0].permute(0, 3, 1, 2)
+        return _compose_one(coefficients, atoms, kind).permute(0, 3, 1, 2)
 
     @staticmethod
     def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor, torch.dtype], output: Tensor) -> None:
@@ -56,8 +57,8 @@ class _Composed(torch.autograd.Function):
     @torch.no_grad()  # first derivatives only; where one is not wanted, it costs no more to have both
     def backward(ctx: Context, gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         coefficients, atoms = ctx.saved_tensors
-        to_coefficients, parts = share(coefficients[None], atoms[None], gradients.permute(0, 2, 3, 1)[None])
-        return to_coefficients[0], parts[0].sum(0), None
+        to_coefficients, parts = _share_one(coefficients, atoms, gradients.permute(0, 2, 3, 1))
+        return to_coefficients, parts.sum(0), None
 
 
 composed: Callable[[Tensor, Tensor, torch.dtype], Tensor] = _Composed.apply
@@ -78,3 +79,5 @@ def _(coefficients: Tensor, atoms: Tensor, gradients: Tensor) -> tuple[Tensor, T
 
 for _operator in (compose, share):
     _operator.register_vmap(over_clients(_operator))
+_compose_one = cast(Callable[..., Tensor], for_one(torch.ops.fedatoms.compose.default))
+_share_one = cast(Callable[..., tuple[Tensor, Tensor]], for_one(torch.ops.fedatoms.share.default))

@@ -7,13 +7,14 @@ bits (``rounding``).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
+from fedatoms.engine.gpu.client_axis import for_one, over_clients
 from fedatoms.engine.gpu.rounding import Rounded, exact, rounded, scale_of, unit_of_products
 from fedatoms.engine.gpu.tiles import parts_of
 
@@ -116,7 +117,7 @@ class _Convolution(torch.autograd.Function):
     ) -> Tensor:
         images, filters = _images(x, half, unit), rounded(channels_last(weight))
         scale = scale_of(images, filters)
-        return channels_first(convolve(_rows(images), _rows(filters), scale, *padding, stride, False)[0])
+        return channels_first(_convolve_one(_rows(images), _rows(filters), scale, *padding, stride, False))
 
     @staticmethod
     def setup_context(
@@ -151,11 +152,12 @@ class _Pooled(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         images, filters = _images(x, half, unit), rounded(channels_last(weight))
         new = unit_of_products(images, filters, bias)
+        scale = scale_of(images, filters)
         y, which, small = convolve_pool(
-            _rows(images, padding),
-            _rows(filters),
+            _rows(images, padding)[None],
+            _rows(filters)[None],
             bias[None],
-            scale_of(images, filters),
+            None if scale is None else scale[None],
             None if new is None else new[None],
         )
         return (channels_first(y[0]), which[0]) if new is None else (channels_first(y[0]), which[0], small[0], new)
@@ -206,16 +208,15 @@ def _to_images(dy: Rounded, filters: Rounded, padding: Pair) -> Tensor:
     missing = -len(filters.values) % 4  # as the output gradients have more channels
     turned = F.pad(filters.values, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else filters.values
     around = (turned.shape[1] - 1 - padding[0], turned.shape[2] - 1 - padding[1])
-    return channels_first(convolve(_rows(dy), turned[None], scale_of(dy, filters), *around, 1, True)[0])
+    return channels_first(_convolve_one(_rows(dy), turned, scale_of(dy, filters), *around, 1, True))
 
 
 def _to_filters(
     images: Rounded, dy: Rounded, which: Tensor | None, weight: Tensor, padding: Pair, stride: int
 ) -> Tensor:
-    chosen = None if which is None else which[None]
     scale = scale_of(images, dy)
-    sums: Tensor = correlate(_rows(images, padding), dy.values[None], chosen, scale, *weight.shape[2:], stride)
-    total = sums[0, 0] if sums.shape[1] == 1 else sums[0].sum(0)
+    sums = _correlate_one(_rows(images, padding), dy.values, which, scale, *weight.shape[2:], stride)
+    total = sums[0] if len(sums) == 1 else sums.sum(0)
     return channels_first(total[..., : weight.shape[1]].to(weight.dtype))
 
 
@@ -253,7 +254,7 @@ def _rows(x: Rounded, padding: Pair = (0, 0)) -> Tensor:
     """One client's images, or filters, for the operators; channels are padded to a multiple of four, for wide loads."""
     missing, (above, left) = -x.values.shape[3] % 4, padding
     around = (0, missing, left, left, above, above)
-    return (F.pad(x.values, around) if any(around) else x.values)[None]
+    return F.pad(x.values, around) if any(around) else x.values
 
 
 @convolve.register_fake
@@ -284,34 +285,7 @@ def _kind(x: Tensor, scale: Tensor | None) -> torch.dtype:
     return x.dtype if scale is None else torch.float32
 
 
-class _Vmap(Protocol):
-    """What torch passes to a vmap rule."""
-
-    batch_size: int
-
-
-Rule = Callable[..., tuple[Tensor, int] | tuple[tuple[Tensor, ...], tuple[int, ...]]]
-
-
-def over_clients(operator: Callable[..., Tensor | tuple[Tensor, ...]]) -> Rule:
-    """Makes an operator's rule for vmap: the new axis joins the client axis."""
-
-    def rule(
-        info: _Vmap, axes: Sequence[int | None], *args: Tensor | int | None
-    ) -> tuple[Tensor, int] | tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        def join(value: Tensor | int | None, axis: int | None) -> Tensor | int | None:
-            if not isinstance(value, Tensor):
-                return value
-            each = value.expand(info.batch_size, *value.shape) if axis is None else value.movedim(axis, 0)
-            return each.flatten(0, 1).contiguous()
-
-        result = operator(*(join(value, axis) for value, axis in zip(args, axes, strict=True)))
-        if isinstance(result, Tensor):
-            return result.unflatten(0, (info.batch_size, -1)), 0
-        return tuple(each.unflatten(0, (info.batch_size, -1)) for each in result), (0,) * len(result)
-
-    return rule
-
-
 for _operator in (convolve, convolve_pool, correlate):
     _operator.register_vmap(over_clients(_operator))
+_convolve_one = cast(Callable[..., Tensor], for_one(torch.ops.fedatoms.convolve.default))
+_correlate_one = cast(Callable[..., Tensor], for_one(torch.ops.fedatoms.correlate.default))

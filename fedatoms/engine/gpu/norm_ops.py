@@ -4,10 +4,14 @@ On a GPU they are Triton kernels, on a CPU plain torch. ``normalised`` is what o
 images, differentiable and with a rule for vmap. The compiler makes some nine kernels of a layer; these are four.
 """
 
+from collections.abc import Callable
+from typing import cast
+
 import torch
 from torch import Tensor
 
-from fedatoms.engine.gpu.conv_ops import channels_first, channels_last, over_clients
+from fedatoms.engine.gpu.client_axis import for_one, over_clients
+from fedatoms.engine.gpu.conv_ops import channels_first, channels_last
 from fedatoms.nn import masked_norm
 from fedatoms.nn.masked_norm import Gradients, Normalised, differentiable
 
@@ -46,26 +50,18 @@ def normalise_back(
     return to_x.permute(0, 1, 3, 4, 2).contiguous(), to_weight, to_bias
 
 
-def _normalise_one(x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normalised:
-    y, mean, variance = normalise(channels_last(x)[None], real[None], weight[None], bias[None], eps)
-    return Normalised(channels_first(y[0]), mean[0], variance[0])
+def _normalise(x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normalised:
+    y, mean, variance = _normalise_one(channels_last(x), real, weight, bias, eps)
+    return Normalised(channels_first(y), mean, variance)
 
 
-def _go_back_one(x: Tensor, real: Tensor, weight: Tensor, known: Normalised, eps: float) -> Gradients:
+def _go_back(x: Tensor, real: Tensor, weight: Tensor, known: Normalised, eps: float) -> Gradients:
     dy, mean, variance = known
-    found = normalise_back(
-        channels_last(x)[None],
-        real[None],
-        weight[None],
-        mean[None],
-        variance[None],
-        channels_last(dy)[None],
-        eps,
-    )
-    return Gradients(channels_first(found[0][0]), found[1][0], found[2][0])
+    to_x, *others = _normalise_back_one(channels_last(x), real, weight, mean, variance, channels_last(dy), eps)
+    return Gradients(channels_first(to_x), *others)
 
 
-normalised = differentiable(_normalise_one, _go_back_one)
+normalised = differentiable(_normalise, _go_back)
 
 
 @normalise.register_fake
@@ -84,3 +80,5 @@ def _(
 
 for _operator in (normalise, normalise_back):
     _operator.register_vmap(over_clients(_operator))
+_normalise_one = cast(Callable[..., tuple[Tensor, ...]], for_one(torch.ops.fedatoms.normalise.default))
+_normalise_back_one = cast(Callable[..., tuple[Tensor, ...]], for_one(torch.ops.fedatoms.normalise_back.default))

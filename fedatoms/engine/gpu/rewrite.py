@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._ops import OpOverload
 from torch.fx import GraphModule
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
@@ -92,7 +93,8 @@ def traced(
     Operators that have a decomposition do not occur in the graph: what their functions call does.
     """
     trace = make_fx(function, dict(decompositions or {}), tracing_mode="fake", _allow_non_fake_inputs=True)
-    graph = trace(*args)
+    with _use_lazy_graph_module(True):  # Python code of a graph is written when it is called; a compiled one never is
+        graph = trace(*args)
     graph.graph.eliminate_dead_code()  # the calls that an operator replaces
     graph.recompile()
     return graph

@@ -47,8 +47,8 @@ def unit_of_products(images: Rounded, filters: Rounded, bias: Tensor) -> Tensor 
 
 
 def scale_of(one: Rounded, other: Rounded) -> Tensor | None:
-    """Returns by what products of two rounded tensors are multiplied, for the operators: (1,), or None."""
-    return None if one.unit is None or other.unit is None else (one.unit * other.unit)[None]
+    """Returns by what products of two rounded tensors are multiplied, for the operators: one number, or None."""
+    return None if one.unit is None or other.unit is None else one.unit * other.unit
 
 
 def exact(x: Tensor, scale: Tensor | None) -> Tensor:
