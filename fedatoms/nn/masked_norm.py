@@ -2,9 +2,8 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
-from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from fedatoms.nn.layers import swap
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+Normalised = tuple[Tensor, Tensor, Tensor]  # images in their own type; mean and variance
 
 
 def with_masked_norm(model: nn.Module) -> nn.Module:
@@ -73,150 +73,66 @@ class MaskedBatchNorm(nn.Module):
         weight, bias = (self.weight, self.bias) if self.weight is not None else _no_change(x)
         out, mean, variance = masked_batch_norm(x, self.real, weight, bias, self.eps)
         if self.tracks:
-            count = _count(_rows(self.real, x), x)
-            self._remember(mean, variance * count / (count - 1).clamp(min=1))
+            count = count_of(rows_of(self.real, x), x)
+            self._remember(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
         return reduce(lambda outputs, name: self.get_submodule(name)(outputs), self.then, out)
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
         self.num_batches_tracked = self.num_batches_tracked + 1
         share = 1 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
-        self.running_mean = self.running_mean + share * (mean - self.running_mean)
-        self.running_var = self.running_var + share * (variance - self.running_var)
-
-
-class Normalised(NamedTuple):
-    """Normalised images, in their own type, and mean and (biased) variance of their channels."""
-
-    out: Tensor
-    mean: Tensor
-    variance: Tensor
-
-
-class Gradients(NamedTuple):
-    """Those of images, weight and bias."""
-
-    x: Tensor
-    weight: Tensor
-    bias: Tensor
-
-
-Normalise = Callable[[Tensor, Tensor, Tensor, Tensor, float], Normalised]
-GoBack = Callable[[Tensor, Tensor, Tensor, Normalised, float], Gradients]
+        self.running_mean = _moved(self.running_mean, mean, share)
+        self.running_var = _moved(self.running_var, variance, share)
 
 
 def masked_batch_norm(x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normalised:
-    """Normalises the rows that are real; a mode of torch's functions may do it in another way."""
+    """Normalises images by the rows that are real; returns them with mean and (biased) variance of their channels.
+
+    A mode of torch's functions may do it in another way.
+    """
     if has_torch_function_variadic(x, real, weight, bias):
         same: Normalised = handle_torch_function(masked_batch_norm, (x, real), x, real, weight, bias, eps)
         return same
-    return _by_formula(x, real, weight, bias, eps)
+    rows, column = rows_of(real, x), column_of(x)
+    # A few equal rows have next to no variance: what differs from them is scaled by up to 1 / sqrt(eps) = 316, and by
+    # as much in the next layer, until it overflows and 0 * inf enters the sums.
+    filled, count = exact(torch.where(rows, x, x[:1].detach())), count_of(rows, x)
+    mean = (filled * rows).sum(axes_of(x)) / count
+    centred = filled - mean.reshape(column)
+    variance = (centred**2 * rows).sum(axes_of(x)) / count
+    out = centred * (variance + eps).rsqrt().reshape(column) * weight.reshape(column) + bias.reshape(column)
+    return out.to(x.dtype), mean, variance
 
 
-def differentiable(normalise: Normalise, back: GoBack) -> Normalise:
-    """Makes a function that is differentiated by another one, and vectorised by vmap; first derivatives only.
-
-    By autograd, each of a dozen operations would go through the images again.
-    """
-
-    class Norm(torch.autograd.Function):
-        generate_vmap_rule = True
-
-        @staticmethod
-        def forward(x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, ...]:
-            return tuple(normalise(x, real, weight, bias, eps))
-
-        @staticmethod
-        def setup_context(
-            ctx: _Context,
-            inputs: tuple[Tensor, Tensor, Tensor, Tensor, float],
-            output: tuple[Tensor, ...],
-        ) -> None:
-            x, real, weight, _, ctx.eps = inputs
-            ctx.save_for_backward(x, real, weight, *output[1:])
-            ctx.mark_non_differentiable(*output[1:])
-
-        @staticmethod
-        @torch.no_grad()
-        def backward(ctx: _Context, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-            x, real, weight, mean, variance = ctx.saved_tensors
-            found = back(x, real, weight, Normalised(dy, mean, variance), ctx.eps)
-            return found.x, None, found.weight, found.bias, None
-
-    apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = Norm.apply
-    return lambda *args: Normalised(*apply(*args))
-
-
-class _Context(Protocol):
-    """What torch passes from a forward to its backward pass."""
-
-    eps: float
-    saved_tensors: tuple[Tensor, ...]
-
-    def save_for_backward(self, *tensors: Tensor) -> None: ...
-    def mark_non_differentiable(self, *tensors: Tensor) -> None: ...
-
-
-def normalise(x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normalised:
-    """Returns images of mean 0 and variance 1, scaled and moved; in one pass, what is less exact in float32."""
-    rows, column = _rows(real, x), _column(x)
-    count = _count(rows, x)
-    first = _exact(x[:1].flatten(2)[..., :1] if x.dim() > 2 else x[:1]).reshape(column)
-    far = torch.where(rows, _exact(x) - first, 0)  # from one of the numbers: else a small variance would cancel out
-    offset = far.sum(_axes(x)) / count
-    variance = (far.square().sum(_axes(x)) / count - offset.square()).clamp(min=0)
-    mean = offset + first.flatten()
-    out = _standard(x, rows, mean, variance, eps) * weight.reshape(column) + bias.reshape(column)
-    return Normalised(out.to(x.dtype), mean, variance)
-
-
-def go_back(x: Tensor, real: Tensor, weight: Tensor, known: Normalised, eps: float) -> Gradients:
-    """Returns the gradients, given that of the result, in its place, and its mean and variance."""
-    dy, mean, variance = known
-    rows, column, dy = _rows(real, x), _column(x), _exact(dy)
-    standard = _standard(x, rows, mean, variance, eps)
-    to_bias, to_weight = dy.sum(_axes(x)), (dy * standard).sum(_axes(x))
-    through = (to_bias.reshape(column) + standard * to_weight.reshape(column)) / _count(rows, x)
-    scale = ((variance + eps).rsqrt() * weight).reshape(column)
-    to_x = torch.where(rows, (dy - through) * scale, 0).to(x.dtype)
-    return Gradients(to_x, to_weight.to(weight.dtype), to_bias.to(weight.dtype))
-
-
-_by_formula = differentiable(normalise, go_back)
-
-
-def _standard(x: Tensor, rows: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
-    """Returns images of mean 0 and variance 1, with the first of them instead of padding.
-
-    A few equal rows have next to no variance: what differs from them is scaled by up to 1 / sqrt(eps) = 316, and by as
-    much in the next layer, until it overflows and 0 * inf enters the sums.
-    """
-    column = _column(x)
-    return (_exact(torch.where(rows, x, x[:1])) - mean.reshape(column)) * (variance + eps).rsqrt().reshape(column)
+def _moved(old: Tensor, new: Tensor, share: Tensor | float) -> Tensor:
+    return (old + share * (new - old)).to(old.dtype)
 
 
 def _no_change(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_ones(x.shape[1]), x.new_zeros(x.shape[1])
 
 
-def _rows(real: Tensor, x: Tensor) -> Tensor:
+def rows_of(real: Tensor, x: Tensor) -> Tensor:
+    """Returns which rows are real, as an axis of images."""
     return real.reshape(-1, *([1] * (x.dim() - 1)))
 
 
-def _count(rows: Tensor, x: Tensor) -> Tensor:
+def count_of(rows: Tensor, x: Tensor) -> Tensor:
     """Returns how many numbers of a channel are real, at least 1."""
-    return (_exact(rows.to(x.dtype)).sum() * math.prod(x.shape[2:])).clamp(min=1)
+    return (exact(rows.to(x.dtype)).sum() * math.prod(x.shape[2:])).clamp(min=1)
 
 
-def _axes(x: Tensor) -> list[int]:
+def axes_of(x: Tensor) -> list[int]:
+    """Returns all axes but that of channels."""
     return [axis for axis in range(x.dim()) if axis != 1]
 
 
-def _column(x: Tensor) -> list[int]:
+def column_of(x: Tensor) -> list[int]:
+    """Returns the shape of a number for each channel, beside images."""
     return [1, -1, *([1] * (x.dim() - 2))]
 
 
-def _exact(x: Tensor) -> Tensor:
-    """Returns numbers in float32, if they are less exact."""
+def exact(x: Tensor) -> Tensor:
+    """Returns numbers of fewer bits in float32, in which they are summed."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

@@ -14,7 +14,13 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.nn.masked_norm import masked_batch_norm
 
 EPS = 1e-5
-SHAPES = [(2, 5, 4, 3, 16), (1, 40, 6, 6, 70), (3, 3, 7, 5, 20), (2, 1, 2, 2, 5)]  # the second has several parts
+SHAPES = [
+    (2, 5, 4, 3, 16),
+    (1, 40, 6, 6, 70),  # several parts
+    (3, 3, 7, 5, 20),
+    (2, 1, 2, 2, 5),
+    (1, 1100, 1, 1, 5),  # more rows than are counted at once
+]
 
 
 def some(shape: tuple[int, ...], kind: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -95,3 +101,15 @@ def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...], kind
     found_back = triton_norm.normalise_back(apart, real, weight, *known, dy, EPS)
     for found, wanted in zip(found_back, normalise_back(x, real, weight, *known, dy, EPS), strict=True):
         torch.testing.assert_close(found, wanted, equal_nan=True, **close)
+
+
+def test_a_pixel_far_from_all_others_costs_the_kernels_no_digits() -> None:
+    pytest.importorskip("triton")
+    from fedatoms.engine.gpu import triton_norm
+
+    x, real, weight, bias = some((1, 40, 6, 6, 5), torch.float32)
+    x = x.nan_to_num() - 10
+    x[0, 0, 0, 0] = 1e3
+    expected = normalise(x.double(), real, weight.double(), bias.double(), EPS)
+    for found, wanted in zip(triton_norm.normalise(x, real, weight, bias, EPS), expected, strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)

@@ -1,5 +1,6 @@
 """Kernels of a traced step, compiled in processes that have no GPU."""
 
+import importlib
 import os
 import pickle
 import subprocess
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedatoms.engine.gpu.precompile import Outline, calls_of, compiling_elsewhere
+from fedatoms.engine.gpu.precompile import MODULES, NAMESPACE, Outline, calls_of, compiling_elsewhere
 from fedatoms.engine.gpu.rewrite import BatchedKernels, traced
 from fedatoms.nn.atoms import decompose
 
@@ -62,6 +63,16 @@ def test_a_graph_names_what_its_operators_are_called_with() -> None:
         (None, 2, 2, 1, True),
     }
     assert pickle.loads(pickle.dumps(calls)) == calls
+
+
+def test_every_operator_is_looked_for_where_its_kernels_are() -> None:
+    pytest.importorskip("triton")
+    names = [name.partition("::") for name in torch._C._dispatch_get_all_op_names()]
+    ours = {name for namespace, _, name in names if namespace == NAMESPACE}
+    assert {"normalise", "normalise_back", "compose", "share", "convolve"} <= ours
+    for name in ours:
+        module = importlib.import_module(f"fedatoms.engine.gpu.{MODULES.get(name, 'triton_conv')}")
+        assert name.endswith("_one") or callable(getattr(module, name))
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")  # torch's own

@@ -45,6 +45,39 @@ def test_a_layer_that_only_has_the_name_is_not_believed() -> None:
     assert "padded rows" in str(why_not_vectorised(nn.Sequential(BatchNormAct2d(3, nn.ReLU()))))
 
 
+def test_a_gradient_of_a_gradient_is_that_of_torchs_layer() -> None:
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 3, 2, 2, dtype=torch.float64, generator=draws)
+    plain = nn.BatchNorm2d(3, track_running_stats=False).double()
+    masked = MaskedBatchNorm(plain)
+    masked.real = torch.ones(5, dtype=torch.bool)
+
+    def steepness(layer: nn.Module) -> Tensor:
+        def slope(x: Tensor) -> Tensor:
+            return torch.func.grad(lambda x: layer(x).pow(3).sum())(x).square().sum()
+
+        return torch.func.grad(slope)(x)
+
+    expected = steepness(plain)
+    assert expected.norm() > 1
+    torch.testing.assert_close(steepness(masked), expected)
+
+
+def test_one_pixel_far_from_all_others_costs_no_digits() -> None:
+    x = torch.randn(20, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+    x[0, 0, 0, 0] = 1e3
+    masked, exact = MaskedBatchNorm(nn.BatchNorm2d(1)), nn.BatchNorm2d(1).double()
+    masked.real = torch.ones(20, dtype=torch.bool)
+    torch.testing.assert_close(masked(x).double(), exact(x.double()), rtol=1e-5, atol=1e-5)
+
+
+def test_a_layer_of_few_digits_keeps_statistics_of_its_own_type() -> None:
+    masked = MaskedBatchNorm(nn.BatchNorm1d(2).bfloat16())
+    masked.real = torch.ones(4, dtype=torch.bool)
+    masked(torch.randn(4, 2).bfloat16())
+    assert masked.running_mean.dtype == masked.running_var.dtype == torch.bfloat16
+
+
 def test_images_of_few_digits_have_statistics_of_many() -> None:
     """As torch's own layer sums bf16 in float32; a mean in bf16 would have three digits."""
     draws = torch.Generator().manual_seed(0)

@@ -22,15 +22,14 @@ def normalise(x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, eps: float)
     """Normalises images (C, B, H, W, I) that are real (C, B); returns them, mean and variance (C, I)."""
     x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
     real, sizes, parts = real.contiguous().view(torch.uint8), _sizes(x), _parts_of(x)
-    sums = weight.new_empty(len(x), parts, 2, x.shape[-1], dtype=torch.float32)
+    sums = weight.new_empty(len(x), parts, 3, x.shape[-1], dtype=torch.float32)
     mean, variance = (weight.new_empty(weight.shape, dtype=torch.float32) for _ in range(2))
     y, tile_i = torch.empty_like(x), _tile_i(x)
     blocks = triton.cdiv(x.shape[-1], tile_i)
     launch(_moments, (parts, blocks, len(x)), x, real, sums, *sizes, _SUMMED, tile_i, num_warps=8)
     launch(
         _normalise, (triton.cdiv(sizes[0], _WRITTEN), blocks, len(x)),
-        x, real, sums, weight, bias, y, mean, variance, eps, *sizes, parts, _PARTS, tile(x.shape[1], most=1024),
-        _WRITTEN, tile_i,
+        x, real, sums, weight, bias, y, mean, variance, eps, *sizes, parts, _PARTS, _WRITTEN, tile_i,
     )  # fmt: skip
     return y, mean, variance
 
@@ -75,22 +74,29 @@ def _parts_of(x: Tensor) -> int:
 
 @triton.jit
 def _moments(x, real, sums, rows, batch, pixels, channels, tile_r: tl.constexpr, tile_i: tl.constexpr):
+    """Writes mean and squared deviations of a part, and of how many rows; by a shift to the mean of its first tile."""
     part, parts, client = tl.program_id(0), tl.num_programs(0), tl.program_id(2).to(tl.int64)
     i = tl.program_id(1) * tile_i + tl.arange(0, tile_i)
     x += client * rows * channels
-    first = tl.load(x + i, i < channels, 0.0).to(tl.float32)[None, :]
+    shift, number = tl.zeros((tile_i,), tl.float32), tl.zeros((), tl.float32)
     one, two = tl.zeros((tile_i,), tl.float32), tl.zeros((tile_i,), tl.float32)
     for begin in range(part * tile_r, rows, parts * tile_r):
-        r = begin + tl.arange(0, tile_r)
+        r = begin + tl.arange(0, tile_r).to(tl.int64)
         counts = (r < rows) & (tl.load(real + client * batch + r // pixels, r < rows, 0) != 0)
         inside = counts[:, None] & (i < channels)[None, :]
         now = tl.load(x + r[:, None] * channels + i[None, :], inside, 0.0).to(tl.float32)
-        far = tl.where(inside, now - first, 0.0)
+        more = tl.sum(counts.to(tl.float32), 0)
+        if begin == part * tile_r:
+            shift = tl.sum(now, 0) / tl.maximum(more, 1.0)
+        far = tl.where(inside, now - shift[None, :], 0.0)
         one += tl.sum(far, 0)
         two += tl.sum(far * far, 0)
-    sums += (client * parts + part) * 2 * channels + i
-    tl.store(sums, one, i < channels)
-    tl.store(sums + channels, two, i < channels)
+        number += more
+    offset = one / tl.maximum(number, 1.0)
+    sums += (client * parts + part) * 3 * channels + i
+    tl.store(sums, shift + offset, i < channels)
+    tl.store(sums + channels, tl.maximum(two - offset * one, 0.0), i < channels)
+    tl.store(sums + 2 * channels, tl.zeros((tile_i,), tl.float32) + number, i < channels)
 
 
 @triton.jit
@@ -110,29 +116,22 @@ def _normalise(
     channels,
     parts,
     tile_p: tl.constexpr,
-    tile_b: tl.constexpr,
     tile_r: tl.constexpr,
     tile_i: tl.constexpr,
 ):
     client = tl.program_id(2).to(tl.int64)
-    r, i = tl.program_id(0) * tile_r + tl.arange(0, tile_r), tl.program_id(1) * tile_i + tl.arange(0, tile_i)
-    among = i < channels
-    one, two = _added_up(sums + client * parts * 2 * channels, i, channels, parts, tile_p)
-    count = _count(real + client * batch, batch, pixels, tile_b)
-    first = tl.load(x + client * rows * channels + i, among, 0.0).to(tl.float32)
-    offset = one / count
-    spread = tl.maximum(two / count - offset * offset, 0.0)
-    middle = offset + first
-    at = client * channels + i
+    r = tl.program_id(0) * tile_r + tl.arange(0, tile_r).to(tl.int64)
+    i = tl.program_id(1) * tile_i + tl.arange(0, tile_i)
+    among, at = i < channels, client * channels + i
+    middle, spread = _merged(sums + client * parts * 3 * channels, i, channels, parts, tile_p)
     if tl.program_id(0) == 0:
         tl.store(mean + at, middle, among)
         tl.store(variance + at, spread, among)
     scale = tl.rsqrt(spread + eps)
     w, b = tl.load(weight + at, among, 0.0).to(tl.float32), tl.load(bias + at, among, 0.0).to(tl.float32)
-    inside = (r < rows)[:, None] & among[None, :]
     now = _filled(x + client * rows * channels, real + client * batch, r, i, rows, pixels, channels)
     out = (now - middle[None, :]) * scale[None, :] * w[None, :] + b[None, :]
-    place = (client * rows + r)[:, None] * channels + i[None, :]
+    place, inside = (client * rows + r)[:, None] * channels + i[None, :], (r < rows)[:, None] & among[None, :]
     tl.store(y + place, out.to(y.dtype.element_ty), inside)
 
 
@@ -159,7 +158,7 @@ def _sums_back(
     scale = tl.rsqrt(tl.load(variance + at, i < channels, 0.0) + eps)[None, :]
     one, two = tl.zeros((tile_i,), tl.float32), tl.zeros((tile_i,), tl.float32)
     for begin in range(part * tile_r, rows, parts * tile_r):
-        r = begin + tl.arange(0, tile_r)
+        r = begin + tl.arange(0, tile_r).to(tl.int64)
         inside = (r < rows)[:, None] & (i < channels)[None, :]
         down = tl.load(dy + (client * rows + r)[:, None] * channels + i[None, :], inside, 0.0).to(tl.float32)
         now = _filled(x + client * rows * channels, real + client * batch, r, i, rows, pixels, channels)
@@ -194,7 +193,8 @@ def _back(
     tile_i: tl.constexpr,
 ):
     client = tl.program_id(2).to(tl.int64)
-    r, i = tl.program_id(0) * tile_r + tl.arange(0, tile_r), tl.program_id(1) * tile_i + tl.arange(0, tile_i)
+    r = tl.program_id(0) * tile_r + tl.arange(0, tile_r).to(tl.int64)
+    i = tl.program_id(1) * tile_i + tl.arange(0, tile_i)
     among, at = i < channels, client * channels + i
     one, two = _added_up(sums + client * parts * 2 * channels, i, channels, parts, tile_p)
     count = _count(real + client * batch, batch, pixels, tile_b)
@@ -212,6 +212,19 @@ def _back(
     through = (one[None, :] + (now - middle) * scale * two[None, :]) / count
     found = tl.where(known, (down - through) * scale * w, 0.0)
     tl.store(to_x + place, found.to(to_x.dtype.element_ty), inside)
+
+
+@triton.jit
+def _merged(sums, i, channels, parts, tile_p: tl.constexpr):
+    """Returns mean and variance of a client's channels, from those of all parts (Chan, Golub & LeVeque, 1979)."""
+    p = tl.arange(0, tile_p)
+    at, inside = p[:, None] * 3 * channels + i[None, :], (p < parts)[:, None] & (i < channels)[None, :]
+    each = tl.load(sums + at, inside, 0.0)
+    number = tl.load(sums + 2 * channels + at, inside, 0.0)
+    total = tl.maximum(tl.sum(number, 0), 1.0)
+    middle = tl.sum(number * each, 0) / total
+    apart = tl.where(number > 0, each - middle[None, :], 0.0)
+    return middle, tl.sum(tl.load(sums + channels + at, inside, 0.0) + number * apart * apart, 0) / total
 
 
 @triton.jit
