@@ -24,7 +24,7 @@ def over_clients(operator: Callable[..., Result]) -> Rule:
     def rule(
         info: _Vmap, axes: Sequence[int | None], *args: object
     ) -> tuple[Tensor, int] | tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        each = (_of_tensor(_in_front, value, axis, info.batch_size) for value, axis in zip(args, axes, strict=True))
+        each = _with_clients(info, axes, args)
         result = operator(*(_of_tensor(lambda x: x.flatten(0, 1).contiguous(), value) for value in each))
         return _with_axes(_of_each(lambda x: x.unflatten(0, (info.batch_size, -1)), result))
 
@@ -45,8 +45,7 @@ def for_one(operator: OpOverload) -> Callable[..., Result]:
     def rule(
         info: _Vmap, axes: Sequence[int | None], *args: object
     ) -> tuple[Tensor, int] | tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        each = (_of_tensor(_in_front, value, axis, info.batch_size) for value, axis in zip(args, axes, strict=True))
-        return _with_axes(operator(*(_of_tensor(Tensor.contiguous, value) for value in each)))
+        return _with_axes(operator(*(_of_tensor(Tensor.contiguous, each) for each in _with_clients(info, axes, args))))
 
     name, schema = operator._schema.name, str(operator._schema)
     one = torch.library.custom_op(f"{name}_one", alone, mutates_args=(), schema=schema.removeprefix(name))
@@ -59,6 +58,12 @@ def for_one(operator: OpOverload) -> Callable[..., Result]:
         return result
 
     return call
+
+
+def _with_clients(info: _Vmap, axes: Sequence[int | None], args: Sequence[object]) -> list[object]:
+    """Returns arguments with the new axis in front of every tensor."""
+    pairs = zip(args, axes, strict=True)
+    return [_of_tensor(_in_front, value, axis, info.batch_size) for value, axis in pairs]
 
 
 def _in_front(x: Tensor, axis: int | None, clients: int) -> Tensor:

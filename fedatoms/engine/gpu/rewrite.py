@@ -1,4 +1,4 @@
-"""Reroutes a model's convolutions to batched kernels over clients while it runs.
+"""Reroutes a model's convolutions and BatchNorms to batched kernels over clients while it runs.
 
 vmap turns the convolutions of C clients into one with C groups, for which cuDNN runs one slow kernel after another.
 Inside ``BatchedKernels()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 2)`` become the operators of
@@ -26,7 +26,7 @@ from fedatoms.nn.masked_norm import Normalised, masked_batch_norm
 
 
 class BatchedKernels(TorchFunctionMode):
-    """Reroutes supported ``conv2d`` calls to batched kernels; use one instance per trace, as it holds tensors."""
+    """Reroutes supported calls to batched kernels; use one instance per trace, as it holds tensors."""
 
     def __init__(self) -> None:
         super().__init__()

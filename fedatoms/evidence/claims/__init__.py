@@ -5,7 +5,7 @@ from fedatoms.evidence.claims.base import Claim
 from fedatoms.evidence.results.cells import match
 from fedatoms.evidence.results.finding import Found
 from fedatoms.evidence.results.groups import group
-from fedatoms.evidence.results.pairs import known_spreads, server_spread
+from fedatoms.evidence.results.pairs import known_spreads, server_spread, unpaired_server_spread
 
 __all__ = ["Claim", "claims"]
 
@@ -30,7 +30,7 @@ def claims(found: Found) -> list[Claim]:
         costs.fewer_rounds(ours),  # figure (a)
         measures.variance(found.measures),  # (b)
         runs.sampled(groups, of_server),  # (c)
-        runs.more_clients(groups, of_server),
+        runs.more_clients(groups, unpaired_server_spread(groups)),
         runs.growing(groups, of_server),
         costs.communication(groups, costs.rounds_spread(ours)),  # (d)
         costs.own_models(groups, costs.rounds_spread(ours)),

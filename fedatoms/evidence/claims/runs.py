@@ -38,7 +38,7 @@ def sampled(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
 
 
 def more_clients(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
-    """Judges figure (c) by the gain from the fewest to the most clients in a round."""
+    """Judges figure (c) by the gain from the fewest to the most clients in a round, whose samples differ."""
     found = by_clients(groups_of(CLIENTS, groups, quick_ones=False).values())
     lines = [line for name, each in found.items() for line in _fewest_to_most(name, each, pooled)]
     text = "More clients in a round make the accuracy higher (figure (c), smallest gain from the fewest to the most)."

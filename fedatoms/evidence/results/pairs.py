@@ -41,8 +41,9 @@ def known_spreads(groups: Sequence[Group]) -> Spreads:
     >>> known_spreads([])
     Spreads(shared=None, own=None)
     """
-    shared = [paired(_headlines(mine), _headlines(plain)) for mine, plain in _real_pairs(groups)]
-    return Spreads(pool(shared), pool(_own(match(_real(groups)))))
+    real = _real(groups)
+    shared = [paired(_headlines(mine), _headlines(plain)) for mine, plain in _real_pairs(real)]
+    return Spreads(pool(shared), pool(_own(match(real))))
 
 
 def spreads_by_owner(groups: Sequence[Group]) -> tuple[Spreads, Spreads]:
@@ -93,7 +94,7 @@ def gain_between(mine: Group, plain: Group, pooled: Pooled | None) -> Gain:
 
 
 def server_gain(mine: Group, plain: Group, pooled: Pooled | None) -> Gain:
-    """Returns the same for the server's models."""
+    """Returns how many points the server's model of a group is above that of its twin."""
     return _gain(_of_server(mine), _of_server(plain), pooled)
 
 
@@ -105,13 +106,19 @@ def server_growth(few: Twins, many: Twins, pooled: Pooled | None) -> Gain | None
     most, least = (
         dict(zip(mine.seeds, paired(_of_server(mine), _of_server(plain)), strict=True)) for mine, plain in (many, few)
     )
-    both = None if pooled is None else pooled._replace(deviation=math.sqrt(2) * pooled.deviation)
-    return gain(most, least, both)
+    return gain(most, least, None if pooled is None else _of_two(pooled))
 
 
 def server_spread(groups: Sequence[Group]) -> Pooled | None:
     """Pools the spread of the server's models over all pairs that have several seeds, as ``known_spreads`` does."""
-    return pool(paired(_of_server(mine), _of_server(plain)) for mine, plain in _real_pairs(groups))
+    return pool(paired(_of_server(mine), _of_server(plain)) for mine, plain in _real_pairs(_real(groups)))
+
+
+def unpaired_server_spread(groups: Sequence[Group]) -> Pooled | None:
+    """Pools the spread of the difference of two server's models that have nothing in common but the seed's number."""
+    pairs = _real_pairs(_real(groups))
+    found = pool([*_of_server(each).values()] for both in pairs for each in both)
+    return None if found is None else _of_two(found)
 
 
 def _gain(mine: Mapping[int, float], plain: Mapping[int, float], pooled: Pooled | None) -> Gain:
@@ -129,9 +136,13 @@ def _real(groups: Sequence[Group]) -> list[Group]:
     return [each for each in same if not is_quick(each.experiment) and not each.experiment.holdout]
 
 
-def _real_pairs(groups: Sequence[Group]) -> list[Twins]:
-    real = _real(groups)
+def _real_pairs(real: Sequence[Group]) -> list[Twins]:
     return decomposed_pairs(real, real)
+
+
+def _of_two(pooled: Pooled) -> Pooled:
+    """Returns the spread of a difference of two that are independent."""
+    return pooled._replace(deviation=math.sqrt(2) * pooled.deviation)
 
 
 def _headlines(group: Group) -> dict[int, float]:
