@@ -116,8 +116,8 @@ def server_spread(groups: Sequence[Group]) -> Pooled | None:
 
 def unpaired_server_spread(groups: Sequence[Group]) -> Pooled | None:
     """Pools the spread of the difference of two server's models that have nothing in common but the seed's number."""
-    pairs = _real_pairs(_real(groups))
-    found = pool([*_of_server(each).values()] for both in pairs for each in both)
+    alone = {each.key: each for both in _real_pairs(_real(groups)) for each in both}  # a plain one may have two twins
+    found = pool([*_of_server(each).values()] for each in alone.values())
     return None if found is None else _of_two(found)
 
 
