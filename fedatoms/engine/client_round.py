@@ -336,8 +336,7 @@ def _mean(each: Tensor, batch: Batch) -> Tensor:
 def _clip_scale(gradient: Params, largest: float) -> Tensor | None:
     if not largest:
         return None
-    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradient.values()]))
-    return torch.clamp(largest / (norm + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    return torch.clamp(largest / (trees.norm(gradient) + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_
 
 
 def _by_autograd(loss: Loss, weights: Params) -> Gradient:
