@@ -328,7 +328,13 @@ def test_a_layer_that_stays_is_vectorised_with_filters_of_atoms(monkeypatch: pyt
     assert difference(play(sim, 1).server.params, play(with_compiled_map(sim), 1).server.params) < 1e-10
 
 
-SHAPES = [(2, 2, 8, 9, 4, 16, 3), (3, 1, 6, 6, 16, 20, 2), (1, 2, 9, 8, 7, 64, 5), (2, 1, 5, 5, 32, 130, 1)]
+SHAPES = [
+    (2, 2, 8, 9, 4, 16, 3),
+    (3, 1, 6, 6, 16, 20, 2),
+    (1, 2, 9, 8, 7, 64, 5),
+    (2, 1, 5, 5, 32, 130, 1),
+    (1, 1, 6, 6, 16, 20, 3),  # three long steps of a patch, the last of which is not full
+]
 
 
 @pytest.mark.parametrize(("shape", "kind"), some_now(SHAPES, [torch.float32, torch.float16]), ids=str)
@@ -417,11 +423,15 @@ def test_what_is_not_finite_stays_so_in_float16() -> None:
     ],
     ids=str,
 )
-def test_the_kernels_compose_as_the_operators_do(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("many", [1 << 14, 1])
+def test_the_kernels_compose_as_the_operators_do(
+    shape: tuple[int, ...], many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By Triton's interpreter: filters, atoms and entries that fill no tile, more tiles of filters than parts."""
     pytest.importorskip("triton")
     from fedatoms.engine.gpu import triton_atoms
 
+    monkeypatch.setattr(triton_atoms, "_MANY", many)
     clients, filters, channels, number, kernel = shape
     coefficients = random(clients, channels, filters, number).float().transpose(1, 2)  # as a model may hand it over
     atoms, slopes = random(clients, number, kernel, kernel).float(), random(clients, filters, kernel, kernel, channels)

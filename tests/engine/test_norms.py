@@ -17,6 +17,7 @@ EPS = 1e-5
 SHAPES = [
     (2, 5, 4, 3, 16),
     (1, 40, 6, 6, 70),  # several parts
+    (1, 90, 10, 10, 3),  # three tiles of a part, of which some are all padding
     (3, 3, 7, 5, 20),
     (2, 1, 2, 2, 5),
     (1, 1100, 1, 1, 5),  # more rows than are counted at once
@@ -107,7 +108,7 @@ def test_a_pixel_far_from_all_others_costs_the_kernels_no_digits() -> None:
     pytest.importorskip("triton")
     from fedatoms.engine.gpu import triton_norm
 
-    x, real, weight, bias = some((1, 40, 6, 6, 5), torch.float32)
+    x, real, weight, bias = some((1, 190, 6, 6, 5), torch.float32)  # two tiles of a part are merged
     x = x.nan_to_num() - 10
     x[0, 0, 0, 0] = 1e3
     expected = normalise(x.double(), real, weight.double(), bias.double(), EPS)

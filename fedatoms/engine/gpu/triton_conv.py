@@ -98,10 +98,12 @@ def _convolve_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, in
 def _pool_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, int, int]:
     tile_o = min(tile(out), 64)  # there are four sums of a tile
     programs = len(x) * triton.cdiv(out, tile_o)
-    tile_q = next((q for q in (64, 32) if programs * triton.cdiv(pixels, q) >= PROGRAMS), 16)
-    few, small = x.shape[-1] % 16 != 0, x.element_size() == 2
-    tile_k = 16 if few == small else 32
-    return tile_q, tile_o, tile_k, 4, _stages(x, tile_k * (4 * tile_q + tile_o), 4 if small or not few else 2)
+    thin, small = x.shape[-1] % 16 != 0, x.element_size() == 2
+    least = 32 if small else 16
+    fitting = [q for q in (64, 32) if programs * triton.cdiv(pixels, q) >= PROGRAMS]
+    hurried = small and not thin and not fitting  # too few for the card: longer steps, of which each has fewer
+    tile_q, tile_k = max(fitting, default=least), 64 if hurried else 16 if thin == small else 32
+    return tile_q, tile_o, tile_k, 4, _stages(x, tile_k * (4 * tile_q + tile_o), 4 if small or not thin else 2)
 
 
 def _correlate_tiles(x: Tensor, out: int, pool: bool) -> tuple[int, int, int, int, int]:

@@ -16,17 +16,18 @@ from fedatoms.engine.gpu.tiles import PROGRAMS, tile
 
 _PARTS = 32  # at most: every program of the second kernel reads their sums
 _SUMMED, _WRITTEN = 128, 64  # rows at once
+_SUMMED_BACK, _WRITTEN_BACK = 64, 128  # the same on the way back; all were chosen by ResNet-18's shapes
 
 
 def normalise(x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Normalises images (C, B, H, W, I) that are real (C, B); returns them, mean and variance (C, I)."""
     x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
-    real, sizes, parts = real.contiguous().view(torch.uint8), _sizes(x), _parts_of(x)
+    real, sizes, parts = real.contiguous().view(torch.uint8), _sizes(x), _parts_of(x, _SUMMED)
     sums = weight.new_empty(len(x), parts, 3, x.shape[-1], dtype=torch.float32)
     mean, variance = (weight.new_empty(weight.shape, dtype=torch.float32) for _ in range(2))
     y, tile_i = torch.empty_like(x), _tile_i(x)
     blocks = triton.cdiv(x.shape[-1], tile_i)
-    launch(_moments, (parts, blocks, len(x)), x, real, sums, *sizes, _SUMMED, tile_i, num_warps=8)
+    launch(_moments, (parts, blocks, len(x)), x, real, sums, *sizes, _SUMMED, tile_i)
     launch(
         _normalise, (triton.cdiv(sizes[0], _WRITTEN), blocks, len(x)),
         x, real, sums, weight, bias, y, mean, variance, eps, *sizes, parts, _PARTS, _WRITTEN, tile_i,
@@ -39,19 +40,19 @@ def normalise_back(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the gradients of images, weight and bias, given that of the normalised images."""
     x, weight, dy = x.contiguous(), weight.contiguous(), dy.contiguous()
-    real, sizes, parts = real.contiguous().view(torch.uint8), _sizes(x), _parts_of(x)
+    real, sizes, parts = real.contiguous().view(torch.uint8), _sizes(x), _parts_of(x, _SUMMED_BACK)
     sums = weight.new_empty(len(x), parts, 2, x.shape[-1], dtype=torch.float32)
     to_x, to_weight, to_bias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
     tile_i = _tile_i(x)
     blocks = triton.cdiv(x.shape[-1], tile_i)
     launch(
         _sums_back, (parts, blocks, len(x)),
-        x, real, mean, variance, dy, sums, eps, *sizes, _SUMMED, tile_i, num_warps=8,
+        x, real, mean, variance, dy, sums, eps, *sizes, _SUMMED_BACK, tile_i,
     )  # fmt: skip
     launch(
-        _back, (triton.cdiv(sizes[0], _WRITTEN), blocks, len(x)),
+        _back, (triton.cdiv(sizes[0], _WRITTEN_BACK), blocks, len(x)),
         x, real, sums, weight, mean, variance, dy, to_x, to_weight, to_bias, eps, *sizes, parts, _PARTS,
-        tile(x.shape[1], most=1024), _WRITTEN, tile_i,
+        tile(x.shape[1], most=1024), _WRITTEN_BACK, tile_i,
     )  # fmt: skip
     return to_x, to_weight, to_bias
 
@@ -66,36 +67,35 @@ def _tile_i(x: Tensor) -> int:
     return min(tile(x.shape[-1]), 64)
 
 
-def _parts_of(x: Tensor) -> int:
+def _parts_of(x: Tensor, at_once: int) -> int:
     """Returns into how many parts a client's rows are split, so that there is work for all of a GPU."""
     tiles = len(x) * -(-x.shape[-1] // _tile_i(x))
-    return max(min(-(-2 * PROGRAMS // tiles), -(-_sizes(x)[0] // _SUMMED), _PARTS), 1)
+    return max(min(-(-2 * PROGRAMS // tiles), -(-_sizes(x)[0] // at_once), _PARTS), 1)
 
 
 @triton.jit
 def _moments(x, real, sums, rows, batch, pixels, channels, tile_r: tl.constexpr, tile_i: tl.constexpr):
-    """Writes mean and squared deviations of a part, and of how many rows; by a shift to the mean of its first tile."""
+    """Writes mean and squared deviations of a part, and of how many rows: those of its tiles, merged one by one."""
     part, parts, client = tl.program_id(0), tl.num_programs(0), tl.program_id(2).to(tl.int64)
     i = tl.program_id(1) * tile_i + tl.arange(0, tile_i)
     x += client * rows * channels
-    shift, number = tl.zeros((tile_i,), tl.float32), tl.zeros((), tl.float32)
-    one, two = tl.zeros((tile_i,), tl.float32), tl.zeros((tile_i,), tl.float32)
+    mean, squares, number = tl.zeros((tile_i,), tl.float32), tl.zeros((tile_i,), tl.float32), tl.zeros((), tl.float32)
     for begin in range(part * tile_r, rows, parts * tile_r):
         r = begin + tl.arange(0, tile_r).to(tl.int64)
         counts = (r < rows) & (tl.load(real + client * batch + r // pixels, r < rows, 0) != 0)
         inside = counts[:, None] & (i < channels)[None, :]
         now = tl.load(x + r[:, None] * channels + i[None, :], inside, 0.0).to(tl.float32)
         more = tl.sum(counts.to(tl.float32), 0)
-        if begin == part * tile_r:
-            shift = tl.sum(now, 0) / tl.maximum(more, 1.0)
-        far = tl.where(inside, now - shift[None, :], 0.0)
-        one += tl.sum(far, 0)
-        two += tl.sum(far * far, 0)
+        here = tl.sum(now, 0) / tl.maximum(more, 1.0)
+        far = tl.where(inside, now - here[None, :], 0.0)
+        apart = here - mean
+        share = more / tl.maximum(number + more, 1.0)
+        squares += tl.sum(far * far, 0) + (apart * number) * (apart * share)
+        mean += apart * share
         number += more
-    offset = one / tl.maximum(number, 1.0)
     sums += (client * parts + part) * 3 * channels + i
-    tl.store(sums, shift + offset, i < channels)
-    tl.store(sums + channels, tl.maximum(two - offset * one, 0.0), i < channels)
+    tl.store(sums, mean, i < channels)
+    tl.store(sums + channels, squares, i < channels)
     tl.store(sums + 2 * channels, tl.zeros((tile_i,), tl.float32) + number, i < channels)
 
 
