@@ -163,7 +163,7 @@ def _reached(cost: Reached | None, value: float | None, write: Callable[[float],
         return number(None, none="")
     if cost.never:
         few = f" ({cost.never} of {cost.seeds})" if cost.never < cost.seeds else ""
-        return Cell(f"never{few}", "", "number quiet")
+        return Cell(f"never{few}", "", "number quiet noted")
     if value is None:
         return number(None, none="withheld")
     return Cell(write(value), number_key(value), "number")
