@@ -86,12 +86,22 @@ def restrict(tree: Mapping[str, Tensor], names: Collection[str]) -> Params:
 
 
 def stack(trees: Sequence[Mapping[str, Tensor]]) -> Params:
-    """Stacks trees along a new leading client axis.
+    """Stacks trees along a new leading client axis; a leaf that all of them share stays in memory once.
 
     >>> stack([{"w": torch.tensor(1)}, {"w": torch.tensor(2)}])
     {'w': tensor([1, 2])}
     """
-    return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
+    return {name: _stacked([tree[name] for tree in trees]) for name in trees[0]}
+
+
+def is_shared(leaf: Tensor) -> bool:
+    """Says whether the clients of a stacked leaf have the same memory.
+
+    >>> one = {"w": torch.ones(3)}
+    >>> is_shared(stack([one, one])["w"]), is_shared(stack([one, {"w": torch.ones(3)}])["w"])
+    (True, False)
+    """
+    return len(leaf) > 1 and leaf.stride(0) == 0
 
 
 def lead(tree: Mapping[str, Tensor]) -> Params:
@@ -164,6 +174,12 @@ def misfit(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
         "misshapen": [f"{name} is {this} instead of {that}" for name, (this, that) in both.items() if this != that],
     }
     return "; ".join(f"{what}: {some(names)}" for what, names in lists.items() if names)
+
+
+def _stacked(leaves: Sequence[Tensor]) -> Tensor:
+    first = leaves[0]
+    alike = all(leaf is first for leaf in leaves)
+    return first.expand(len(leaves), *first.shape) if alike else torch.stack(list(leaves))
 
 
 def _kind(leaf: Tensor) -> str:

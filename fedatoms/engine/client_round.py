@@ -97,7 +97,7 @@ def local_round(learner: Learner, broadcast: Server, job: Job) -> Reply:
     step = local_step(learner, _by_autograd)
     counts = job.plan.real.sum(-1).tolist()
     job = job._replace(plan=move(job.plan, learner.data.y.device))
-    carry, losses = begin(learner, job), []
+    carry, losses = begin(learner, job.params), []
     for s, (count, rate) in enumerate(zip(counts, _rates_of_steps(learner, len(counts)), strict=True)):
         expect(learner, job.plan, s, counts)
         key = job.plan.key + s * learner.training.accumulate
@@ -173,10 +173,10 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
     return step
 
 
-def begin(learner: Learner, job: Job) -> Carry:
+def begin(learner: Learner, params: Params) -> Carry:
     """Returns what the first step of one client starts from."""
     init = learner.training.rule.init
-    return Carry(job.params, init(trees.restrict(job.params, learner.trained)) if init else {})
+    return Carry(params, init(trees.restrict(params, learner.trained)) if init else {})
 
 
 def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: Tensor, rate: Rate) -> Reply:

@@ -6,12 +6,15 @@ import pytest
 import torch
 from support.small import clients_of, difference, identical, play, small_net
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
 from fedatoms.data.federations import federation
+from fedatoms.engine import client_round
 from fedatoms.engine.client_round import Job, Learner, Reply
 from fedatoms.engine.execution import cuda_graph
+from fedatoms.engine.execution.block_round import begin_block
 from fedatoms.engine.execution.loop import one_by_one
 from fedatoms.engine.execution.vmap import stack, vectorised
 from fedatoms.engine.gpu.rewrite import BatchedKernels, traced
@@ -62,6 +65,33 @@ def test_a_hundred_clients_hold_a_frozen_backbone_once() -> None:
     each = 2 * sum(leaf.numel() * leaf.element_size() for leaf in own)
     assert many - few == 2 * each
     assert few + 99 * each < 1.3 * (few + 9 * each)
+
+
+def memory_of(tensors: object) -> int:
+    """Counts the bytes of nested tensors, each piece of memory once."""
+    pieces = {leaf.untyped_storage().data_ptr(): leaf.untyped_storage() for leaf in pytree.tree_leaves(tensors)}
+    return sum(piece.nbytes() for piece in pieces.values())
+
+
+def test_clients_that_start_alike_hold_their_start_and_momentum_once() -> None:
+    held = list[tuple[int, int]]()
+
+    def looking(learner: Learner, broadcast: Server, jobs: Iterable[Job]) -> Iterator[Reply]:
+        some = list(jobs)
+        one, all_of_them = client_round.begin(learner, some[0].params), begin_block(learner, stack(some))
+        held.append((memory_of(one), memory_of(all_of_them)))
+        yield from vectorised(3)(learner, broadcast, some)
+
+    sim = Simulation(small_net(atoms=4), clients_of((5, 5, 5)), training=TRAINING)
+    play(prepare(sim)._replace(map_clients=looking), 2)
+    assert len(held) == 2 and all(one == many > 0 for one, many in held)
+
+
+def test_clients_with_parameters_of_their_own_hold_these_apart() -> None:
+    shared, own = torch.zeros(3), [torch.full((2,), float(n)) for n in range(2)]
+    stacked = trees.stack([{"w": shared, "atoms": each} for each in own])
+    assert trees.is_shared(stacked["w"]) and not trees.is_shared(stacked["atoms"])
+    assert stacked["atoms"].tolist() == [[0.0, 0.0], [1.0, 1.0]] and stacked["w"].shape == (2, 3)
 
 
 def test_what_must_fit_into_memory_has_a_frozen_backbone_twice_and_not_for_each_client() -> None:

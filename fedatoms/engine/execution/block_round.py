@@ -66,8 +66,13 @@ def block_step(learner: Learner) -> BlockStep:
 
 
 def begin_block(learner: Learner, jobs: Job) -> Carry:
-    """Returns what the first step of a block of clients starts from."""
-    return Carry(jobs.params, torch.vmap(lambda job: begin(learner, job).state)(jobs))
+    """Returns what the first step of a block of clients starts from; what is alike for all of them is made once."""
+    alike = {name: trees.is_shared(leaf) for name, leaf in jobs.params.items()}
+    params = {name: leaf[0] if alike[name] else leaf for name, leaf in jobs.params.items()}
+    axes = {name: None if alike[name] else 0 for name in params}
+    # keys tell vmap how many clients there are, where they share all parameters
+    state = torch.vmap(lambda params, _: begin(learner, params).state, (axes, 0))(params, jobs.plan.key)
+    return Carry(jobs.params, state)
 
 
 def finish_block(learner: Learner, broadcast: Server, jobs: Job, carry: Carry, losses: Tensor, rate: Tensor) -> Reply:

@@ -88,7 +88,7 @@ def room(learner: Learner, broadcast: Server, job: Job, beside: int = 0) -> int:
     except torch.OutOfMemoryError:
         return 1
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    leaves = pytree.tree_leaves((job, begin(learner, job)))
+    leaves = pytree.tree_leaves((job, begin(learner, job.params)))
     held = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
     return that_fit(max(torch.cuda.mem_get_info(device)[0] + unused - beside, 0), step, held)
 
