@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.results import a_run, page_of, the_claim
 
-from fedatoms.core.gains import State, over_seeds
+from fedatoms.core.gains import State, over_seeds, pool
 from fedatoms.evidence.claims.base import Evidence, count_of, judge, of_parts, of_whole
 from fedatoms.evidence.page.dot_plots import LEGEND, dots
 from fedatoms.evidence.page.verdict_cards import claim_cards
@@ -64,12 +64,14 @@ def test_the_count_on_a_card_has_every_line_once(states: list[State]) -> None:
     assert sum(map(int, re.findall(r"(\d+) (?:of|contradict|is|are)", said))) == len(states)
 
 
-def a_pair(folder: Path, gains: Sequence[float], name: str = "fedavg", column: str = "cifar10-2") -> None:
-    """Writes a pair of Table 1 with a gain for each seed."""
+def a_pair(
+    folder: Path, gains: Sequence[float], name: str = "fedavg", column: str = "cifar10-2", **more: object
+) -> None:
+    """Writes a pair of Table 1 with a gain for each seed; with ``more`` flags it is none of it."""
     for seed, gain in enumerate(gains):
         for kind, accuracy in (("", 70.0 + seed), ("-atoms", 70.0 + seed + gain)):
             preset = f"{name}{kind}-{column}"
-            a_run(folder / f"{preset}-s{seed}", accuracy, preset, seed, rounds=0)
+            a_run(folder / f"{preset}-s{seed}", accuracy, preset, seed, rounds=0, **more)
 
 
 def test_a_gain_below_the_papers_is_no_yes_to_at_least_the_papers(tmp_path: Path) -> None:
@@ -163,3 +165,30 @@ def test_a_picture_of_evidence_names_each_line_and_says_by_its_shape_what_the_li
     ]
     assert ['aria-label="yes: +3.00 ± 1.27 (2 seeds)"' in rows[0], 'aria-label="open: +0.50"' in rows[1]] == [True] * 2
     assert "points; dashed: 0" in drawn and drawn.count('class="bar"') == 3
+
+
+def own_models(folder: Path, plain: Sequence[float], atoms: Sequence[float], preset: str = "-cifar100-20") -> None:
+    """Writes runs whose clients' own models are scored, without a method that personalises them."""
+    for name, accuracies in (("fedavg", plain), ("fedavg-atoms", atoms)):
+        for seed, accuracy in enumerate(accuracies):
+            curves = {"local": [accuracy] * 600}
+            a_run(folder / f"{name}-{seed}", 0.0, f"{name}{preset}", seed, 0, curves, score="local")
+
+
+def test_clients_own_models_and_global_ones_lend_each_other_no_spread(tmp_path: Path) -> None:
+    a_pair(tmp_path / "global", [2.0, 2.1, 1.9])
+    own_models(tmp_path / "one", [50.0], [47.0])
+    alone = known_spreads(group(find([tmp_path]).runs))
+    assert alone.shared is not None and alone.own is None
+    own_models(tmp_path / "several", [50.0, 51.0], [47.0, 54.0], preset="-cifar100-5")
+    spreads = known_spreads(group(find([tmp_path]).runs))
+    assert spreads.shared == alone.shared and spreads.own == pool([[-3.0, 3.0]])
+
+
+def test_a_loss_of_clients_own_models_is_judged_by_their_spread(tmp_path: Path) -> None:
+    """By that of global models, which differ less from seed to seed, one seed of own models would contradict."""
+    a_pair(tmp_path / "global", [2.0, 2.1, 1.9], lr=0.3)
+    own_models(tmp_path / "own", [50.0], [47.0])
+    found = the_claim(tmp_path, "our other runs")
+    assert [line.state for line in found.evidence] == ["supported", "inconclusive"]
+    assert found.verdict == "supported" and found.numbers[1] == pytest.approx(2.0)

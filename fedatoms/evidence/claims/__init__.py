@@ -18,7 +18,8 @@ def claims(found: Found) -> list[Claim]:
     """
     groups = group([run for run in found.runs if run.result.metric.is_accuracy])
     ours, explained = match(groups), [each.explanation for each in found.explanations]
-    (shared, own), of_server = known_spreads(groups), server_spread(groups)
+    spreads, of_server = known_spreads(groups), server_spread(groups)
+    shared, own = spreads
     return [
         tables.whole_gain(ours, shared),
         tables.every_algorithm(ours, shared),
@@ -39,5 +40,5 @@ def claims(found: Found) -> list[Claim]:
         measures.landscape(found.measures),
         measures.bounded(explained),
         measures.latent(explained),
-        runs.elsewhere(groups, ours, shared),
+        runs.elsewhere(groups, ours, spreads),
     ]

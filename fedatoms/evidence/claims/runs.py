@@ -10,6 +10,7 @@ from fedatoms.evidence.results.cells import Ours
 from fedatoms.evidence.results.groups import Group, by_clients, groups_of, is_quick, is_stand_in
 from fedatoms.evidence.results.names import distinct_names
 from fedatoms.evidence.results.pairs import (
+    Spreads,
     Twins,
     apart,
     decomposed_pairs,
@@ -96,7 +97,7 @@ def _added(found: dict[int, Group], few: int, many: int, pooled: Pooled | None) 
     return [server_gain(*both, pooled) for both in twins(found[many], found[few])]
 
 
-def elsewhere(groups: Sequence[Group], ours: Ours, pooled: Pooled | None = None) -> Claim:
+def elsewhere(groups: Sequence[Group], ours: Ours, spreads: Spreads) -> Claim:
     """Judges the decomposition by pairs that differ in nothing else and are not the paper's.
 
     Where the project's runs are there, those of the reader are no part of it.
@@ -109,20 +110,23 @@ def elsewhere(groups: Sequence[Group], ours: Ours, pooled: Pooled | None = None)
     where, names = distinct_names(
         [mine.experiment for mine, _ in found], [one for one in cells.values() if one.personal == "none"]
     )
-    gains = [gain_between(*both, pooled) for both in found]
+    gains = [gain_between(*both, spreads.of(both[0])) for both in found]
     quick = [is_quick(mine.experiment) for mine, _ in found]
     lines = [_other(*each) for each in zip(names, gains, quick, strict=True)]
     text = "The decomposition adds to the accuracy in our other runs (mean gain over pairs that differ in it alone)."
-    rule = "The mean gain is above 0. A line supports it if its pair's gain is, too. Runs that are scored on held-out "
+    rule = "The mean gain is above 0. A line supports it if its pair's gain is, too. Clients' own models have a spread "
+    rule += "of their own, and are no part of the mean unless there is nothing else. Runs that are scored on held-out "
     rule += "images, by which settings are chosen, and those of --quick are left out; on digits "
     rule += f"{QUICK_ROUNDS} rounds or fewer decide nothing. A line "
     rule += f"names only what differs from most of our runs.{f' All on {where}.' if where else ''}"
     if not lines:
         return judge(text, rule, lines, (None, None))
-    real = [gain for gain, short in zip(gains, quick, strict=True) if not short]
+    alike = [mine.of_own_models for mine, _ in found]
+    one_kind = all(alike)
+    real = [each for each, short, own in zip(gains, quick, alike, strict=True) if not short and own is one_kind]
     used = real or gains
     alone = len(used) == 1 and used[0].how == "seeds"  # it has an interval of its own, as in Compare
-    mean = used[0] if alone else mean_gain(used, pooled)
+    mean = used[0] if alone else mean_gain(used, spreads.own if one_kind else spreads.shared)
     whole = beyond(mean) if real else "inconclusive"
     return judge(text, rule, lines, (None, mean.gain), whole=whole, gain=mean)
 

@@ -260,7 +260,7 @@ def _atoms(groups: Sequence[Group]) -> str:
     """Says what atoms add to pairs that differ in nothing else."""
     accuracies = [each for each in groups if each.metric.is_accuracy and not each.experiment.holdout]
     real = [each for each in accuracies if not is_quick(each.experiment)]
-    found = [both for both in decomposed_pairs(real, real) if both[0].experiment.personal == "none"]
+    found = [both for both in decomposed_pairs(real, real) if not both[0].of_own_models]
     if len(found) < 2:
         return ""
     pooled = known_spreads(accuracies).shared

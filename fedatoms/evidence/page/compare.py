@@ -86,7 +86,7 @@ def pairs_table(groups: Sequence[Group]) -> str:
         return ""
     spreads, names = spreads_by_owner(accuracies), _named([mine.experiment for mine, _ in found])
     ours = [all(each.published for each in both) for both in found]  # else a run of the reader's is among them
-    rows = [_pair(name, *both, spreads[our].shared) for name, both, our in zip(names, found, ours, strict=True)]
+    rows = [_pair(name, *both, spreads[our].of(both[0])) for name, both, our in zip(names, found, ours, strict=True)]
     caption = "Pairs that differ in the atoms alone: accuracy in %, as the scores above; gain ± 95 % interval"
     return f"<h3>Plain filters against atoms</h3>{table('pairs', caption, PAIRED, rows, stacked=True)}"
 

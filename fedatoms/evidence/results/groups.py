@@ -45,6 +45,11 @@ class Group:
         return list(self.runs[0].result.scores)
 
     @property
+    def of_own_models(self) -> bool:
+        """Whether its headline is of clients' own models, each on its own client's images."""
+        return self.models[-1] in OWN_SCORED or self.experiment.personal != "none"
+
+    @property
     def metric(self) -> Scale:
         """What its scores are numbers of."""
         return self.runs[0].result.metric
@@ -170,8 +175,8 @@ def by_setting(groups: Sequence[Group]) -> dict[str, list[Group]]:
     """
     found: dict[str, list[Group]] = {}
     for each in groups:
-        whole = ", clients' own models" if each.models[-1] in OWN_SCORED else ""
-        own = whole if each.experiment.personal == "none" else ", personalised"
+        own = ", clients' own models" if each.of_own_models else ""
+        own = own if each.experiment.personal == "none" else ", personalised"
         by = "" if each.metric.is_accuracy else f", {each.metric.axis}"
         found.setdefault(setting(each.experiment) + own + by + stand_in_mark(each.experiment), []).append(each)
     return dict(sorted(found.items(), key=lambda each: (all(one.published for one in each[1]), each[0])))

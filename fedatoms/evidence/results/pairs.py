@@ -32,6 +32,10 @@ class Spreads(NamedTuple):
         """The spread of a table's gains: Tables 2 and 3 have clients' own models."""
         return self.shared if number == 1 else self.own
 
+    def of(self, group: Group) -> Pooled | None:
+        """The spread that a comparison of a group with others borrows."""
+        return self.own if group.of_own_models else self.shared
+
 
 def known_spreads(groups: Sequence[Group]) -> Spreads:
     """Pools the spread over all pairs that have several seeds; quick runs and those on held-out images are left out.
@@ -42,8 +46,11 @@ def known_spreads(groups: Sequence[Group]) -> Spreads:
     Spreads(shared=None, own=None)
     """
     real = _real(groups)
-    shared = [paired(_headlines(mine), _headlines(plain)) for mine, plain in _real_pairs(real)]
-    return Spreads(pool(shared), pool(_own(match(real))))
+    shared, own = (
+        [paired(_headlines(mine), _headlines(plain)) for mine, plain in _real_pairs(real, of_own_models=whose)]
+        for whose in (False, True)
+    )
+    return Spreads(pool(shared), pool([*_own(match(real)), *own]))
 
 
 def spreads_by_owner(groups: Sequence[Group]) -> tuple[Spreads, Spreads]:
@@ -136,8 +143,8 @@ def _real(groups: Sequence[Group]) -> list[Group]:
     return [each for each in same if not is_quick(each.experiment) and not each.experiment.holdout]
 
 
-def _real_pairs(real: Sequence[Group]) -> list[Twins]:
-    return decomposed_pairs(real, real)
+def _real_pairs(real: Sequence[Group], *, of_own_models: bool = False) -> list[Twins]:
+    return [both for both in decomposed_pairs(real, real) if both[0].of_own_models is of_own_models]
 
 
 def _of_two(pooled: Pooled) -> Pooled:

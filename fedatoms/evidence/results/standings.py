@@ -147,8 +147,7 @@ def _standings(setting: str, groups: Sequence[Group], spreads: tuple[Spreads, Sp
     names = distinct_names([each.experiment for each in groups])[1]
     entries = [_entry(name, each) for name, each in zip(names, groups, strict=True)]
     ordered = sorted(entries, key=lambda each: (each.mean, each.name), reverse=metric.higher)
-    personal = groups[0].experiment.personal != "none"
-    known = [(each.own if personal else each.shared) if metric.is_accuracy else None for each in spreads]
+    known = [each.of(groups[0]) if metric.is_accuracy else None for each in spreads]
     sides = [[each for each in ordered if each.group.published == whose] for whose in (False, True)]
     own, published = (one or _spread_of(some) for one, some in zip(known, sides, strict=True))
     return Standings(setting, metric, ordered, min(ordered, key=_as_baseline), own, published)
