@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
 from fedatoms.core.lookup import some
@@ -70,6 +71,10 @@ def norm(tree: Mapping[str, Tensor]) -> Tensor:
     >>> norm({"w": torch.tensor([3.0, 0.0]), "b": torch.tensor(4.0)})
     tensor(5.)
     """
+    leaves = tuple(tree.values())
+    if has_torch_function(leaves):
+        other: Tensor = handle_torch_function(norm, leaves, tree)  # one kernel for all
+        return other
     small = [leaf.flatten() for leaf in tree.values() if leaf.numel() <= _JOINED]
     parts = [leaf for leaf in tree.values() if leaf.numel() > _JOINED] + ([torch.cat(small)] if small else [])
     total: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in parts]))

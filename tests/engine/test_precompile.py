@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedatoms.engine.gpu.precompile import MODULES, NAMESPACE, Outline, calls_of, compiling_elsewhere
+from fedatoms.core import trees
+from fedatoms.engine.gpu.precompile import MODULES, NAMESPACE, Call, Outline, calls_of, compiling_elsewhere
 from fedatoms.engine.gpu.rewrite import BatchedKernels, traced
 from fedatoms.nn.atoms import decompose
 
@@ -87,9 +88,19 @@ def test_without_triton_nothing_is_asked_for(monkeypatch: pytest.MonkeyPatch) ->
         assert jobs == [] and not asked
 
 
+def graph_of_a_norm() -> torch.fx.GraphModule:
+    with BatchedKernels():
+        return traced(torch.vmap(trees.norm), {"w": torch.zeros(2, 130, 70), "b": torch.zeros(2, 3)})
+
+
+def test_a_graph_names_the_tensors_of_a_list() -> None:
+    (call,) = calls_of(graph_of_a_norm())
+    assert call == Call("squares", ((Outline((2, 130, 70), torch.float32), Outline((2, 3), torch.float32)),))
+
+
 def test_kernels_are_compiled_where_there_is_no_gpu(tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    calls = set(calls_of(graph_of_clients()))
+    calls = {*calls_of(graph_of_clients()), *calls_of(graph_of_a_norm())}
     env = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     env.pop("TRITON_INTERPRET", None)
     subprocess.run([sys.executable, "-c", OF_A_CARD], input=pickle.dumps(calls), env=env, check=True)

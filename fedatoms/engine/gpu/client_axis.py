@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 
+Axis = int | None | Sequence[int | None]  # of a tensor, or of each of a list
 Result = Tensor | tuple[Tensor, ...]
 Rule = Callable[..., tuple[Tensor, int] | tuple[tuple[Tensor, ...], tuple[int, ...]]]
 
@@ -22,7 +24,7 @@ def over_clients(operator: Callable[..., Result]) -> Rule:
     """Makes an operator's rule for vmap: the new axis joins the client axis."""
 
     def rule(
-        info: _Vmap, axes: Sequence[int | None], *args: object
+        info: _Vmap, axes: Sequence[Axis], *args: object
     ) -> tuple[Tensor, int] | tuple[tuple[Tensor, ...], tuple[int, ...]]:
         each = _with_clients(info, axes, args)
         result = operator(*(_of_tensor(lambda x: x.flatten(0, 1).contiguous(), value) for value in each))
@@ -31,11 +33,11 @@ def over_clients(operator: Callable[..., Result]) -> Rule:
     return rule
 
 
-def for_one(operator: OpOverload) -> Callable[..., Result]:
+def for_one(operator: OpOverload, *, contiguous: bool = True) -> Callable[..., Result]:
     """Returns an operator for one client, whose tensors have no client axis: for all that vmap has, the operator.
 
     A client axis of one, which vmap's would join, is two views for each argument and each result in a trace; a third
-    of a trace of ResNet-18 was such views.
+    of a trace of ResNet-18 was such views. Tensors are made ``contiguous`` for all operators that care.
     """
 
     def alone(*args: object) -> Result:
@@ -43,9 +45,10 @@ def for_one(operator: OpOverload) -> Callable[..., Result]:
         return _of_each(lambda x: x[0], result)
 
     def rule(
-        info: _Vmap, axes: Sequence[int | None], *args: object
+        info: _Vmap, axes: Sequence[Axis], *args: object
     ) -> tuple[Tensor, int] | tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return _with_axes(operator(*(_of_tensor(Tensor.contiguous, each) for each in _with_clients(info, axes, args))))
+        each = _with_clients(info, axes, args)
+        return _with_axes(operator(*(_of_tensor(Tensor.contiguous, one) for one in each) if contiguous else each))
 
     name, schema = operator._schema.name, str(operator._schema)
     one = torch.library.custom_op(f"{name}_one", alone, mutates_args=(), schema=schema.removeprefix(name))
@@ -53,27 +56,33 @@ def for_one(operator: OpOverload) -> Callable[..., Result]:
     one.register_vmap(rule)
 
     def call(*args: object) -> Result:
-        mapped = any(isinstance(value, Tensor) and is_functorch_wrapped_tensor(value) for value in args)
+        mapped = any(map(is_functorch_wrapped_tensor, filter(torch.is_tensor, pytree.tree_leaves(args))))
         result: Result = one(*args) if mapped else alone(*args)
         return result
 
     return call
 
 
-def _with_clients(info: _Vmap, axes: Sequence[int | None], args: Sequence[object]) -> list[object]:
+def _with_clients(info: _Vmap, axes: Sequence[Axis], args: Sequence[object]) -> list[object]:
     """Returns arguments with the new axis in front of every tensor."""
-    pairs = zip(args, axes, strict=True)
-    return [_of_tensor(_in_front, value, axis, info.batch_size) for value, axis in pairs]
+    return [_in_front(value, axis, info.batch_size) for value, axis in zip(args, axes, strict=True)]
 
 
-def _in_front(x: Tensor, axis: int | None, clients: int) -> Tensor:
+def _in_front(value: object, axis: Axis, clients: int) -> object:
+    if isinstance(value, list) and isinstance(axis, Sequence):
+        return [_in_front(each, its, clients) for each, its in zip(value, axis, strict=True)]
+    if not isinstance(value, Tensor) or isinstance(axis, Sequence):
+        return value
     if axis is None:
-        return x.expand(clients, *x.shape)
-    return x.movedim(axis, 0) if axis else x  # else a trace would have a permutation that changes nothing
+        return value.expand(clients, *value.shape)
+    return value.movedim(axis, 0) if axis else value  # else a trace would have a permutation that changes nothing
 
 
-def _of_tensor(function: Callable[..., Tensor], value: object, *rest: object) -> object:
-    return function(value, *rest) if isinstance(value, Tensor) else value
+def _of_tensor(function: Callable[[Tensor], Tensor], value: object) -> object:
+    """Applies a function to a tensor, or to each of a list; anything else stays."""
+    if isinstance(value, list):
+        return [_of_tensor(function, each) for each in value]
+    return function(value) if isinstance(value, Tensor) else value
 
 
 def _of_each(function: Callable[[Tensor], Tensor], result: Result) -> Result:

@@ -216,8 +216,9 @@ def _to_filters(
 ) -> Tensor:
     scale = scale_of(images, dy)
     sums = _correlate_one(_rows(images, padding), dy.values, which, scale, *weight.shape[2:], stride)
+    sums = sums[..., : weight.shape[1]]  # of real channels only, before they are added: no copy is made of the sum
     total = sums[0] if len(sums) == 1 else sums.sum(0)
-    return channels_first(total[..., : weight.shape[1]].to(weight.dtype))
+    return channels_first(total.to(weight.dtype))
 
 
 def _unstrided(images: Rounded, weight: Tensor, padding: Pair) -> list[int]:

@@ -10,9 +10,11 @@ from typing import NamedTuple, Protocol, cast
 import torch
 import triton
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import MockTensor
 
-Argument = Tensor | float | str | None
+Argument = Tensor | float | str | tuple[Tensor, ...] | tuple[int, ...] | None
 FOLDER = "TRITON_CACHE_DIR"
 
 
@@ -26,12 +28,16 @@ class Kernel(Protocol):
 def launch(kernel: Kernel, grid: tuple[int, ...], x: Tensor, *rest: Argument, **options: int) -> None:
     """Launches a kernel on the device of its first argument; one for tensors without memory is made ready only."""
     if x.is_meta:
-        types = (each.dtype if isinstance(each, Tensor) else each for each in (x, *rest))
-        ready = kernel.warmup(*types, grid=grid, **options)
+        ready = kernel.warmup(*pytree.tree_map_only(Tensor, _by_type, (x, *rest)), grid=grid, **options)
         getattr(ready, "_init_handles", lambda: None)()  # else at its first launch: a C compiler makes what calls it
         return
     with torch.cuda.device_of(x):  # Triton launches on the current device
         kernel[grid](x, *rest, **options)
+
+
+def _by_type(x: Tensor) -> object:
+    """Returns what stands in for a tensor where a kernel is made ready, in a tuple, too."""
+    return MockTensor(x.dtype)
 
 
 def shared_memory(device: torch.device) -> int:

@@ -20,6 +20,7 @@ MODULES = {  # by operator; all others are in triton_conv
     "share": "triton_atoms",
     "normalise": "triton_norm",
     "normalise_back": "triton_norm",
+    "squares": "triton_squares",
 }
 
 
@@ -95,11 +96,13 @@ def _compile(call: Call) -> None:
 
 
 def _outline(argument: object) -> object:
+    if isinstance(argument, list):
+        return tuple(map(_outline, argument))
     value = argument.meta["val"] if isinstance(argument, Node) else argument
     return Outline(tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
 
 
 def _without_memory(argument: object) -> object:
-    return (
-        torch.empty(argument.shape, dtype=argument.dtype, device="meta") if isinstance(argument, Outline) else argument
-    )
+    if isinstance(argument, Outline):
+        return torch.empty(argument.shape, dtype=argument.dtype, device="meta")
+    return [*map(_without_memory, argument)] if isinstance(argument, tuple) else argument

@@ -2,8 +2,9 @@
 
 vmap turns the convolutions of C clients into one with C groups, for which cuDNN runs one slow kernel after another.
 Inside ``BatchedKernels()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 2)`` become the operators of
-``conv_ops``, filters for them that are ``tensordot(coefficients, atoms, 1)`` those of ``atom_ops``, and BatchNorm of
-images those of ``norm_ops``; a convolution that they do not cover stays what it is, and so do its filters.
+``conv_ops``, filters for them that are ``tensordot(coefficients, atoms, 1)`` those of ``atom_ops``, BatchNorm of images
+those of ``norm_ops``, and ``trees.norm`` that of ``square_ops``; a convolution that they do not cover stays what it is,
+and so do its filters.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +20,11 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
+from fedatoms.core import trees
 from fedatoms.engine.gpu.atom_ops import LARGEST, composed
 from fedatoms.engine.gpu.conv_ops import Pair, convolution, pooled
 from fedatoms.engine.gpu.norm_ops import normalised
+from fedatoms.engine.gpu.square_ops import norm_of, read_uncast
 from fedatoms.nn.masked_norm import Normalised, masked_batch_norm
 
 
@@ -47,6 +50,8 @@ class BatchedKernels(TorchFunctionMode):
             return self._convolve(_arguments(*args, **kwargs))
         if function is _masked_batch_norm and _of_images(*args):
             return _normalised(*args)
+        if function is _norm and _summed(*args):
+            return _norm_of(*args)
         made = self._made.get(id(args[0])) if args else None
         if made is not None and made.relu and function in _POOLS and _windows(*args[1:], **kwargs):
             return self._pool(made)
@@ -95,6 +100,7 @@ def traced(
     trace = make_fx(function, dict(decompositions or {}), tracing_mode="fake", _allow_non_fake_inputs=True)
     with _use_lazy_graph_module(True):  # Python code of a graph is written when it is called; a compiled one never is
         graph = trace(*args)
+    read_uncast(graph.graph)
     graph.graph.eliminate_dead_code()  # the calls that an operator replaces
     graph.recompile()
     return graph
@@ -150,6 +156,8 @@ class _Filters(NamedTuple):
 
 _conv2d: Callable[..., Tensor] = torch.conv2d
 _masked_batch_norm: object = masked_batch_norm
+_norm: object = trees.norm
+_norm_of: Callable[..., Tensor] = norm_of
 _normalised: Callable[..., Normalised] = normalised
 _arguments: Callable[..., _Conv2d] = _Conv2d
 
@@ -172,6 +180,14 @@ def _covered(call: _Conv2d) -> tuple[Pair, int] | None:
 def _of_images(x: Tensor, *_: object) -> bool:
     """Says whether the operators cover a BatchNorm of these."""
     return x.dim() == 4 and not (x.is_cuda and x.dtype == torch.float64)
+
+
+def _has_kernel(tree: Mapping[str, Tensor]) -> bool:
+    """Says whether an operator takes the norm of these leaves, which nobody differentiates."""
+    return not any(leaf.requires_grad or (leaf.is_cuda and leaf.dtype != torch.float32) for leaf in tree.values())
+
+
+_summed: Callable[..., bool] = _has_kernel
 
 
 def _shares_filters(call: _Conv2d) -> bool:

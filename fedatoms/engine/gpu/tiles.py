@@ -7,6 +7,7 @@ from torch import Tensor
 PROGRAMS = 264  # twice the multiprocessors of a large GPU: fewer leave it idle
 PATCH = 128  # numbers of a patch whose gradients are summed at once
 PARTS = (32, 512)  # of a client's filters, at least and at most: the gradient of the atoms is summed over each part
+CHUNK = 8192  # numbers of a leaf whose squares are summed at once
 LONG = 64  # filters of a part, where neither is reached
 
 
@@ -35,3 +36,8 @@ def parts_of(x: Tensor, dy: Tensor, patch: int, *, pool: bool) -> int:
 def parts_of_filters(coefficients: Tensor) -> int:
     """Returns into how many parts a client's filters (C, O, I, M) are split, for the gradient of its atoms."""
     return min(max(math.prod(coefficients.shape[1:-1]) // LONG, PARTS[0]), PARTS[1])
+
+
+def chunks_of(leaf: Tensor) -> int:
+    """Returns in how many chunks the squares of one client's leaf (C, ...) are summed."""
+    return -(-leaf[0].numel() // CHUNK)

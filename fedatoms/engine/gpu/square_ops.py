@@ -1,0 +1,73 @@
+"""The norm of all gradients of many clients, by an operator with a client axis of its own: one kernel for all leaves.
+
+The compiler would reduce leaf after leaf, twice each, and copy what it joins: a dozen kernels that leave a GPU idle.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+
+from fedatoms.engine.gpu.client_axis import for_one
+from fedatoms.engine.gpu.tiles import chunks_of
+
+_PERMUTED = torch.ops.aten.permute.default
+_CASTS = (torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default)
+
+
+@torch.library.custom_op("fedatoms::squares", mutates_args=())
+def squares(leaves: Sequence[Tensor]) -> Tensor:
+    """Returns the sums of squares of each client's leaves (C, ...) as partial sums (C, P), in whatever order."""
+    if leaves[0].is_cuda:
+        from fedatoms.engine.gpu import triton_squares
+
+        return triton_squares.squares(leaves)
+    return torch.stack([exact(leaf).reshape(len(leaf), -1).square().sum(1) for leaf in leaves], 1)
+
+
+def norm_of(tree: Mapping[str, Tensor]) -> Tensor:
+    """Returns the norm of one client's leaves together, as ``trees.norm`` does.
+
+    >>> norm_of({"w": torch.tensor([3.0, 0.0]), "b": torch.tensor(4.0)})
+    tensor(5.)
+    """
+    return _squares_one([*tree.values()]).sum().sqrt()
+
+
+def exact(leaf: Tensor) -> Tensor:
+    """Returns a leaf in the type that its squares are summed in: float32 at least."""
+    return leaf.to(torch.promote_types(leaf.dtype, torch.float32))
+
+
+def read_uncast(graph: Graph) -> None:
+    """Lets the operator read leaves as they are before a cast to float32, which it does by itself, without a copy."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.fedatoms.squares.default):
+        with graph.inserting_before(node):
+            node.args = ([_uncast(leaf) for leaf in node.args[0]],)
+
+
+def _uncast(leaf: Node) -> Node:
+    """Returns what was cast to float32 and, since then, perhaps permuted: so are weights' gradients."""
+    if leaf.target not in (*_CASTS, _PERMUTED) or leaf.meta["val"].dtype != torch.float32:
+        return leaf
+    source = cast(Node, leaf.args[0])
+    if leaf.target in _CASTS:
+        return source if source.meta["val"].dtype in (torch.bfloat16, torch.float16) else leaf
+    before = _uncast(source)
+    if before is source:
+        return leaf
+    same = leaf.graph.call_function(_PERMUTED, (before, *leaf.args[1:]))
+    same.meta["val"] = _PERMUTED(before.meta["val"], *leaf.args[1:])
+    return same
+
+
+@squares.register_fake
+def _(leaves: Sequence[Tensor]) -> Tensor:
+    first = leaves[0]
+    parts = sum(map(chunks_of, leaves)) if first.is_cuda else len(leaves)
+    return first.new_empty(len(first), parts, dtype=torch.promote_types(first.dtype, torch.float32))
+
+
+_squares_one = cast(Callable[..., Tensor], for_one(torch.ops.fedatoms.squares.default, contiguous=False))
