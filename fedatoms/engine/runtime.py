@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fedatoms.algorithms.base import Server, nothing
-from fedatoms.core.inputs import Inputs, each
+from fedatoms.core.inputs import Inputs, each, take
 from fedatoms.core.options import Group
 from fedatoms.core.trees import Params
-from fedatoms.data.batches import Planner, planner
+from fedatoms.data.batches import Planner, cast_inputs, planner
 from fedatoms.data.federations import Federation
 from fedatoms.data.samples import are_labels
 from fedatoms.engine.attacks import has_false_labels, with_false_labels
@@ -30,6 +30,7 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.nn.layers import copied
 from fedatoms.nn.parameter_groups import groups
 from fedatoms.nn.pure import Network, network, tensor_names, why_not_vectorised
+from fedatoms.nn.vectorising import MIXES, mixes_rows
 
 Predict = Callable[[Params, Inputs], Tensor]
 
@@ -89,7 +90,7 @@ def prepare(sim: Simulation, like: Runtime | None = None, peers: Peers = ALONE) 
         "head",
     }  # a compiled step reads the data
     peers = like.peers if like else peers
-    map_clients = like.map_clients if like and mapped <= same else _map_of(sim, net, peers.size)
+    map_clients = like.map_clients if like and mapped <= same else _map_of(sim, net, data, peers.size)
     remembered = 2 * AHEAD * len(sim.personal.phases)
     batches = planner(sim.data.parts, sim.data.recipe, sim.training.samples, sim.seed, remembered)
     return Runtime(sim, net, data, layout_of(sim), map_clients, predict, batches, peers)
@@ -213,12 +214,24 @@ def _with_batched_kernels(predict: Predict, params: Params, x: Tensor) -> Predic
     return graph
 
 
-def _map_of(sim: Simulation, net: Network, processes: int) -> MapClients:
+def _map_of(sim: Simulation, net: Network, data: Federation, processes: int) -> MapClients:
     """Returns the requested map, or the faster one on the device: on a CPU a plain loop beats vmap."""
     why_not = check_map(sim)
     if not is_vectorised(sim.map, sim.device):
         return one_by_one
+    if not why_not and _would_train_on_padding(sim, net, data):
+        why_not = MIXES
+        if sim.map == "vectorised":
+            raise NotVectorisable(why_not)
     if why_not:
         return in_blocks(lambda size: refusing(why_not), lambda *first: 1, one_by_one)
     sampled = -(-sample_size(len(sim.data.parts), sim.fraction) // processes)
     return block_map(sim, net, sampled, one_by_one if sim.map == "auto" else None)
+
+
+def _would_train_on_padding(sim: Simulation, net: Network, data: Federation) -> bool:
+    """Says whether batches are padded, and a network would notice."""
+    if not any(len(part) % sim.training.samples for part in data.parts):
+        return False
+    rows = torch.tensor([0, len(data.y) // 2, 0, -1], device=data.y.device)
+    return mixes_rows(net, cast_inputs(take(data.x, rows), data.recipe, net.dtype), sim.objective.read)

@@ -1,18 +1,19 @@
 """Clients of a network trained together, tried on a batch, and why torch refuses that, in words of ours."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 import torch
 from torch import Tensor, nn
 
-from fedatoms.core.inputs import Inputs, each, leaves, output_of, samples_in
+from fedatoms.core.inputs import Inputs, each, leaves, output_of, samples_in, take
 from fedatoms.core.lookup import one_line
 from fedatoms.core.trees import Params, stack
 from fedatoms.nn.pure import Network, network
 
 RANDOM = "called random operation"  # in torch's words, where its vmap meets a draw from the global stream
+MIXES = "what it makes of a sample depends on the other rows of a batch, and some batches would be padded"
 REFUSALS = ("vmap", "functorch")  # one of them is in all of torch's refusals
 
 
@@ -29,6 +30,30 @@ def why_not_together(model: nn.Module, x: Inputs) -> str | None:
     except Exception as error:  # a model may raise anything, and this is about what it does
         return why_refused(error) or f"training two clients at once fails ({one_line(error)})"
     return None
+
+
+@torch.no_grad()
+def mixes_rows(net: Network, x: Inputs, read: Callable[[object], Tensor] = output_of) -> bool:
+    """Says whether what a network makes of the first two samples depends on a padded row: the third one, or the last.
+
+    A round would then train on padding. BatchNorms are known, and leave it out.
+
+    >>> mixes_rows(network(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))), torch.rand(4, 2))
+    False
+    """
+    params, device = {**net.parameters, **net.statistics, **net.constants}, leaves(x)[0].device
+    real, key = torch.tensor([True, True, False], device=device), torch.tensor(0, device=device)
+
+    def seen(padding: int) -> list[Tensor]:
+        returned, buffers = net.train(params, take(x, torch.tensor([0, 1, padding], device=device)), real, key)
+        return [read(returned)[:2], *buffers.values()]
+
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            both = zip(seen(2), seen(samples_in(x) - 1), strict=True)
+        return any(not torch.allclose(one, other, 1e-3, 1e-5, equal_nan=True) for one, other in both)
+    except Exception:  # a model may raise anything: the first round says so
+        return False
 
 
 def why_refused(error: BaseException) -> str | None:

@@ -3,18 +3,21 @@
 import copy
 import dataclasses
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import some_now, some_of
-from support.small import difference, play
+from support.small import clients_of, difference, play
 from torch import Tensor, nn
 
 from fedatoms.algorithms import algorithm
+from fedatoms.core.options import Map
 from fedatoms.data.datasets import Recipe
 from fedatoms.data.federations import Federation, federation
+from fedatoms.engine import runtime
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import prepare
@@ -157,3 +160,51 @@ def test_two_rows_are_normalised_as_exactly_as_torch_does(gap: float) -> None:
     ours = MaskedBatchNorm(nn.BatchNorm2d(1000))
     ours.real = torch.ones(2, dtype=torch.bool)
     assert (ours(x) - exact).norm() <= 1.1 * (plain(x) - exact).norm()
+
+
+class Centred(nn.Module):
+    """Has statistics of a batch that no layer of torch's has."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class Counting(nn.Module):
+    """Remembers what it sees, and changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.copy_(x.detach().mean(0))
+        return x
+
+
+def sim_with(layer: nn.Module, sizes: tuple[int, ...], map: Map) -> Simulation:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), layer, nn.ReLU(), nn.Linear(8, 3)).double()
+    return Simulation(model, clients_of(sizes), training=Training(batch_size=5, lr=0.1), map=map)
+
+
+@pytest.mark.parametrize("layer", [Centred, Counting])
+def test_a_network_that_would_train_on_padding_is_not_vectorised(layer: type[nn.Module]) -> None:
+    with pytest.raises(ValueError, match=r"depends on the other rows of a batch.*Use map=one_by_one"):
+        prepare(sim_with(layer(), (7, 23), "vectorised"))
+    whole = [play(sim_with(layer(), (10, 15), map), 1).server.params for map in ("vectorised", "one_by_one")]
+    assert difference(*whole) < 1e-12  # batches that are never padded
+
+
+@pytest.mark.parametrize("layer", [nn.Identity, lambda: nn.BatchNorm1d(8), lambda: nn.LayerNorm(8), nn.Dropout])
+def test_a_network_that_padding_does_not_change_is_vectorised(layer: Callable[[], nn.Module]) -> None:
+    both = [play(sim_with(layer(), (7, 23), map), 1).server.params for map in ("vectorised", "one_by_one")]
+    assert difference(*both) < 1e-12
+
+
+def test_on_a_gpu_a_network_that_would_train_on_padding_goes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "is_vectorised", lambda map, device: True)  # as on a GPU
+    sim = sim_with(Centred(), (7, 23), "auto")
+    with pytest.warns(UserWarning, match="depends on the other rows of a batch"):
+        found = play(sim, 1)
+    monkeypatch.undo()
+    assert difference(found.server.params, play(sim, 1).server.params) == 0
