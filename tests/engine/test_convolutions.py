@@ -405,11 +405,11 @@ def test_numbers_in_float16_are_as_exact_as_tf32_of_any_size(
 
 def test_what_is_not_finite_stays_so_in_float16() -> None:
     for bad in (torch.inf, torch.nan):
-        values, unit = in_half(torch.tensor([1.0, bad]))
+        values, unit = in_half(torch.tensor([[1.0, bad]]))
         assert unit is not None and not bool((values * unit).isfinite().all())
-    largest = in_half(torch.tensor([1e38])).unit
+    largest = in_half(torch.tensor([[1e38]])).unit
     assert largest is not None and bool((largest * largest).isfinite())
-    assert in_half(torch.zeros(3)).values.tolist() == [0.0, 0.0, 0.0]
+    assert in_half(torch.zeros(1, 3)).values.tolist() == [[0.0, 0.0, 0.0]]
 
 
 @pytest.mark.parametrize(
