@@ -223,6 +223,23 @@ def test_nan_in_the_loss_names_client_round_and_step_and_keeps_the_checkpoint(
     assert f"round {done + 1}, " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("way", [[], ["--map", "vectorised"]])
+def test_a_run_that_diverges_is_named_and_the_table_is_that_of_the_others(
+    way: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *QUICK, *way, "--lr", "1e5,0.1,0.2", "--clip", "0"]) == 1
+    said = capsys.readouterr()
+    failed = re.fullmatch(r"fedatoms: (fedavg-digits-s0-\S+) failed: client \d+, round 1, .*--lr.*\n", said.err)
+    assert failed and f"1 of 3 runs failed, not in the table: lr=100000.0 ({failed[1]})\n" in said.out
+    assert "lr=0.1 " in said.out and "lr=0.2 " in said.out
+
+
+def test_where_all_runs_diverge_there_is_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *QUICK, "--lr", "1e5", "--clip", "0", "--seeds", "0,1"]) == 1
+    said = capsys.readouterr().out
+    assert "comparison" not in said and "2 of 2 runs failed" in said
+
+
 def test_no_space_left_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     import fedatoms.runs.checkpoints
 
