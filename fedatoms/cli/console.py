@@ -23,11 +23,19 @@ LINES = 10  # of a run without a terminal, besides its first round
 PAUSE = 30.0  # seconds after which progress without a terminal prints a line again
 
 
+class Unread(KeyboardInterrupt):
+    """Nobody reads the output any more, such as ``head``: stops a command as Ctrl-C does."""
+
+
 def terminal() -> "Console":
     """Returns the console for results, on stdout."""
     from rich.console import Console
 
-    return Console()
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:  # where rich would end the process, and a run without a checkpoint
+            raise Unread
+
+    return Piped()
 
 
 def line(console: "Console", text: str) -> None:
@@ -51,9 +59,9 @@ def resumable(folder: Path) -> Iterator[None]:
     """On Ctrl-C, or if another process of the run ends, says how to resume the run in a folder."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if checkpoints(folder):
-            raise KeyboardInterrupt(f"Checkpoint saved. Continue with: fedatoms run --resume {folder}") from None
+            stop.args = (f"Checkpoint saved. Continue with: fedatoms run --resume {folder}",)
         raise
     except ConnectionError as lost:
         if processes_here() != "1" and (folder / EXPERIMENT).exists():
@@ -67,8 +75,9 @@ def repeatable() -> Iterator[None]:
     """On Ctrl-C, says that re-running resumes."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("Run the same command again to continue.") from None
+    except KeyboardInterrupt as stop:
+        stop.args = ("Run the same command again to continue.",)
+        raise
 
 
 @contextlib.contextmanager
@@ -201,8 +210,9 @@ def _lines(console: "Console", status: Callable[[], str]) -> Iterator[Callable[[
             line(console, text)
 
     def beat() -> None:
-        while not over.wait(PAUSE):
-            show(status(), False)
+        with contextlib.suppress(Unread):  # the run hears of it as it writes
+            while not over.wait(PAUSE):
+                show(status(), False)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

@@ -826,10 +826,28 @@ def test_flower_says_how_to_install_it(capsys: pytest.CaptureFixture[str], monke
     assert main(["flower"]) == 0 and "docs/federation.md" in capsys.readouterr().out
 
 
-def test_a_reader_that_leaves_early_is_no_mistake() -> None:
-    command = f"{sys.executable} -m fedatoms presets | head -1"
-    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith("preset") and ran.stderr == ""
+def unread(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Types a command whose output nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", "fedatoms", *words]
+        return subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=100)
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize("words", [["presets"], ["presets", "--help"]])
+def test_a_reader_that_leaves_early_is_no_mistake(words: list[str]) -> None:
+    ran = unread(words)
+    assert ran.returncode == 141 and ran.stderr == ""
+
+
+def test_a_run_that_nobody_reads_any_more_stops_with_a_checkpoint() -> None:
+    ran = unread(["run", *QUICK, "--rounds", "100", "--name", "x"])
+    said = "fedatoms: stopped. Checkpoint saved. Continue with: fedatoms run --resume runs/x\n"
+    assert ran.returncode == 141 and ran.stderr == said
+    assert main(["run", "--resume", "runs/x", "--rounds", "12"]) == 0
 
 
 def test_the_words_of_a_supernode_are_flowers(monkeypatch: pytest.MonkeyPatch) -> None:
