@@ -122,6 +122,7 @@ def _parsed(words: Sequence[str]) -> Job:
         job = parse("fedatoms", options, [*path, *ours], command=" ".join(["fedatoms", *path]), about=filled(ABOUT))
     except SystemExit:  # the help is printed
         return lambda: 0
+    importlib.import_module("numpy")  # by torch, which comes later, its import is called from C: that swallows Ctrl-C
     _interrupt_by("SIGTERM")  # a cluster's "time is up" saves a checkpoint too
     _interrupt_by("SIGHUP")  # and a terminal that is closed leaves nothing running, unless by nohup
     return job

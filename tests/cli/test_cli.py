@@ -740,6 +740,27 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)  # as nohup does
 
 
+STOPPED_AT = """
+import runpy, signal, sys
+module = sys.argv.pop(1)
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == module:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+runpy.run_module("fedatoms", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["tyro", "numpy", "numpy._core.multiarray", "torch._C", "torch.nn"])
+def test_ctrl_c_is_heard_while_modules_are_imported(module: str) -> None:
+    command = [sys.executable, "-c", STOPPED_AT, module, "run", *QUICK]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "fedatoms: stopped.\n") and not Path("runs").exists()
+
+
 @pytest.mark.parametrize("number", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 def test_an_interrupt_saves_a_checkpoint_and_says_how_to_go_on(number: str) -> None:
     import signal
