@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from fedatoms.cli.args import axes, before_flags, grid, typed
-from fedatoms.cli.console import line, repeatable, say, suggest, terminal, watching_many
+from fedatoms.cli.console import line, repeatable, say, show_table, suggest, terminal, watching_many
 from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.core.extras import need
 from fedatoms.core.lookup import counted
@@ -127,7 +127,7 @@ def _show(results: list["Result"], title: str, plot: Path | None, console: "Cons
 
     lines = compare(results)
     for table in tables(lines, title):
-        console.print(table)
+        show_table(console, table)
     if verdict:
         for text in filter(None, (judgement(lines), why_more_bytes(lines))):
             console.print(text, highlight=False)

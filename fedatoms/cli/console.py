@@ -1,4 +1,4 @@
-"""What a person sees besides tables: lines, progress in a terminal or a pipe, and hints."""
+"""What a person sees: tables as wide as the terminal is, lines, progress in a terminal or a pipe, and hints."""
 
 import contextlib
 import sys
@@ -14,12 +14,15 @@ from fedatoms.core.run_files import EXPERIMENT, checkpoints
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+    from rich.table import Column, Table
 
     from fedatoms.engine.loop import Progress as RoundDone
     from fedatoms.engine.loop import Watch
     from fedatoms.runs.comparison import Watching
 
 LINES = 10  # of a run without a terminal, besides its first round
+KEPT = 3  # columns of a table, at least: names, and the first numbers
+FOLDED = 6  # characters of a name in a line, at least
 PAUSE = 30.0  # seconds after which progress without a terminal prints a line again
 
 
@@ -36,6 +39,44 @@ def terminal() -> "Console":
             raise Unread
 
     return Piped()
+
+
+def show_table(console: "Console", table: "Table") -> None:
+    """Prints a table. Names are folded, numbers are never cut: a narrow terminal has fewer columns, and it is said.
+
+    >>> from rich.console import Console
+    >>> from rich.table import Table
+    >>> narrow = Table(box=None)
+    >>> for head in ("run", "server", "all", "final", "best"):
+    ...     narrow.add_column(head, no_wrap=head != "run")
+    >>> narrow.add_row("plain", "28.33", "30.12", "28.33", "28.33")
+    >>> show_table(Console(width=32), narrow)
+    run    server  all    final
+    plain  28.33   30.12  28.33
+      too narrow here for best
+    """
+    left_out = list[str]()
+    while _least_width(table) > console.width and (more := [one for one in table.columns[KEPT:] if one.no_wrap]):
+        table.columns.remove(more[-1])
+        left_out.insert(0, " ".join(str(more[-1].header).split()))
+    if left_out:
+        table.caption = "; ".join(
+            filter(None, (str(table.caption or ""), f"too narrow here for {', '.join(left_out)}"))
+        )
+    table.min_width = min(table.min_width or 0, console.width)  # else a long title cuts the rest
+    console.print(table, width=max(console.width, _least_width(table)), crop=False)
+
+
+def _least_width(table: "Table") -> int:
+    """Returns how wide a table is at least: with names folded, and all else whole."""
+    return sum(_least(column) + 2 for column in table.columns) + 1  # a gap after each, and the edge
+
+
+def _least(column: "Column") -> int:
+    if not column.no_wrap:
+        return column.min_width or FOLDED
+    texts = [str(text) for text in (column.header, *column.cells)]
+    return max(len(part) for text in texts for part in text.split("\n"))
 
 
 def line(console: "Console", text: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import FlagCreatePairsOff, arg
 
-from fedatoms.cli.console import line, suggest, terminal
+from fedatoms.cli.console import line, show_table, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.options import check_range
 
@@ -117,7 +117,7 @@ def _show(found: "Summary", name: str, weights: str, *, as_json: bool) -> int:
 
     console = terminal()
     if any(layer.atoms for layer in found.layers):
-        console.print(inspected(found))
+        show_table(console, inspected(found))
     for each in inspected_lines(found):
         line(console, each)
     given = f" --weights {quote(weights)}" if weights else ""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
@@ -17,11 +18,13 @@ from typing import Annotated
 import numpy as np
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.cli import COMMANDS, FLOWER, Command, console, main
 from fedatoms.cli.args import GROUPS, WHOLE, axes, docs_of, grid
 from fedatoms.cli.parsing import as_typed, message_of, parse
+from fedatoms.cli.result_tables import tables
 from fedatoms.core.options import CHOICES, MODELS_SCORED
 from fedatoms.data.datasets import DATASETS, Images
 from fedatoms.experiment.fields import Experiment
@@ -29,6 +32,7 @@ from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.nn.models import MODELS
 from fedatoms.personal import METHODS
+from fedatoms.runs.comparison import compare, run_missing
 from fedatoms.runs.results import read_result
 
 QUICK = [
@@ -609,6 +613,24 @@ def test_the_caption_of_a_table_says_what_its_numbers_are(
 ) -> None:
     assert main(["compare", *QUICK, *words]) == 0
     assert caption in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("columns", [60, 40])
+def test_a_narrow_terminal_cuts_no_number(columns: int) -> None:
+    grid = [Experiment(clients=10, rounds=2, epochs=1, seed=seed, lr=lr) for lr in (0.1, 0.2) for seed in (0, 1)]
+    lines = compare(run_missing(grid, lambda label, rounds: nullcontext(lambda progress: None)))
+    for each in zip(tables(lines, "comparison"), tables(lines, "comparison"), strict=True):
+        wide, narrow = (shown(table, width) for table, width in zip(each, (200, columns), strict=True))
+        numbers = [set(re.findall(r"\d+\.\d+", text)) for text in (narrow, wide)]
+        assert numbers[0] and numbers[0] <= numbers[1] and "…" not in narrow
+        assert all(len(line) <= columns for line in narrow.splitlines())
+        assert "lr=0.1" in narrow and "lr=0.2" in narrow and (columns == 60 or "too narrow" in narrow)
+
+
+def shown(table: Table, width: int) -> str:
+    pipe = Console(file=io.StringIO(), width=width)
+    console.show_table(pipe, table)
+    return "\n".join(lines_of(pipe))
 
 
 def test_one_is_singular(capsys: pytest.CaptureFixture[str]) -> None:
