@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedatoms.runs.comparison import Watching
 
 LINES = 10  # of a run without a terminal, besides its first round
+NO_FOLD = 10_000  # columns of a pipe or a file
 KEPT = 3  # columns of a table, at least: names, and the first numbers
 FOLDED = 6  # characters of a name in a line, at least
 PAUSE = 30.0  # seconds after which progress without a terminal prints a line again
@@ -31,14 +32,17 @@ class Unread(KeyboardInterrupt):
 
 
 def terminal() -> "Console":
-    """Returns the console for results, on stdout."""
+    """Returns the console for results, on stdout; without a terminal it is as wide as they are."""
     from rich.console import Console
 
     class Piped(Console):
         def on_broken_pipe(self) -> None:  # where rich would end the process, and a run without a checkpoint
             raise Unread
 
-    return Piped()
+    console = Piped()
+    if not console.is_terminal:
+        console.width = NO_FOLD
+    return console
 
 
 def show_table(console: "Console", table: "Table") -> None:
