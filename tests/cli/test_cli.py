@@ -164,7 +164,8 @@ def test_a_model_without_convolutions_cannot_be_decomposed(capsys: pytest.Captur
     words = ["run", "--model", "two_networks:mlp", *QUICK]
     sys.dont_write_bytecode, old = True, sys.dont_write_bytecode
     try:
-        assert "no convolution" in mistake([*words, "--parametrisation", "atoms"], capsys)
+        said = mistake([*words, "--parametrisation", "atoms"], capsys)
+        assert "no convolution" in said and "Use --where . for 1x1 convolutions too" in said
         assert "no layer to factorise" in mistake([*words, "--parametrisation", "fedpara"], capsys)
         assert main(words) == 0
     finally:
@@ -295,6 +296,12 @@ def test_memory_that_runs_out_costs_one_line_that_says_what_to_lower(
     monkeypatch.setattr("fedatoms.runs.execute.run", fail)
     line = mistake(["run"], capsys)
     assert said in line and "block, clients or atoms, or close other programs." in line
+
+
+@pytest.mark.parametrize(("typed", "named"), [("-o", "-o"), ("--out", "--out")])
+def test_a_path_that_cannot_be_written_is_advised_on_by_the_flag_that_was_typed(typed: str, named: str) -> None:
+    said = message_of(OSError(2, "No such file or directory", "/proc/x.csv"), ["report", "runs", typed, "/proc/x.html"])
+    assert said.startswith(f"/proc/x.csv: No such file or directory. Choose another {named} or --data-dir")
 
 
 def test_another_runtime_error_is_no_mistake_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
