@@ -1,6 +1,18 @@
-"""``python -m fedatoms`` is the command line."""
+"""``python -m fedatoms`` is the command line, and so is the script ``fedatoms``."""
 
-from fedatoms.cli import main
+import sys
+
+
+def main() -> int:
+    """Runs a command; Ctrl-C while its modules are imported costs one line, as it does later."""
+    try:
+        from fedatoms.cli import main
+
+        return main()
+    except KeyboardInterrupt:
+        print("fedatoms: stopped.", file=sys.stderr)
+        return 130
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple, Union, cast
 
 from tyro.conf import Suppress, subcommand
 
-from fedatoms.cli.console import say
+from fedatoms.cli.console import Unread, say
 from fedatoms.cli.parsing import CAUGHT, Job, Options, as_typed, filled, message_of, parse
 from fedatoms.cli.processes import check_alone, is_silent, wait_for_the_first
 from fedatoms.core.lookup import find
@@ -77,13 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where: _warn(as_typed(str(message), words))
             return _parsed(words)()
-    except KeyboardInterrupt as stop:
-        if not is_silent():
-            print(*("fedatoms: stopped.", *stop.args), file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # whoever read the output, such as `head`, has seen enough
+    except (Unread, BrokenPipeError) as unread:  # whoever read the output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return _stopped(unread, 141) if isinstance(unread, Unread) and unread.args else 141
+    except KeyboardInterrupt as stop:
+        return _stopped(stop, 130)
     except (*CAUGHT, RuntimeError) as error:
         if os.environ.get("FEDATOMS_DEBUG") or not (isinstance(error, CAUGHT) or is_out_of_memory(error)):
             raise
@@ -92,6 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             print(f"fedatoms: {message_of(error, words)}", file=sys.stderr)
         return 2
+
+
+def _stopped(stop: KeyboardInterrupt, status: int) -> int:
+    """Says that a command was stopped and how to go on, and returns the exit status."""
+    if not is_silent():
+        print(*("fedatoms: stopped.", *stop.args), file=sys.stderr)
+    return status
 
 
 def _warn(text: str) -> None:
@@ -117,6 +122,7 @@ def _parsed(words: Sequence[str]) -> Job:
         job = parse("fedatoms", options, [*path, *ours], command=" ".join(["fedatoms", *path]), about=filled(ABOUT))
     except SystemExit:  # the help is printed
         return lambda: 0
+    importlib.import_module("numpy")  # by torch, which comes later, its import is called from C: that swallows Ctrl-C
     _interrupt_by("SIGTERM")  # a cluster's "time is up" saves a checkpoint too
     _interrupt_by("SIGHUP")  # and a terminal that is closed leaves nothing running, unless by nohup
     return job

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from fedatoms.cli.args import axes, before_flags, grid, typed
-from fedatoms.cli.console import line, repeatable, say, suggest, terminal, watching_many
+from fedatoms.cli.console import line, repeatable, say, show_table, suggest, terminal, watching_many
 from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.core.extras import need
+from fedatoms.core.lookup import counted
 from fedatoms.core.options import TOGETHER, check_range
 from fedatoms.core.outputs import check_output
 from fedatoms.core.run_files import CLIENTS
@@ -19,6 +20,9 @@ from fedatoms.experiment.presets import preset
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from fedatoms.runs.comparison import Failure
+    from fedatoms.runs.results import Result
 
 FORMATS = (".png", ".pdf", ".svg")
 STARTS = arg(metavar="[PRESET ...]", help="Presets, each at every point of the grid.", help_behavior_hint="")
@@ -64,9 +68,10 @@ def options(words: Sequence[str]) -> Options:
             check_range("together", together)
             places = _devices(devices, words)
             experiments = [replace(one, device=(places or [one.device])[0]) for one in grid(starts, given, words)]
-            compared(experiments, "comparison", Path(plot) if plot else None, devices=places, together=together)
+            drawn = Path(plot) if plot else None
+            status = compared(experiments, "comparison", drawn, devices=places, together=together)
             suggest(terminal(), (f"fedatoms report {experiments[0].out}", "curves and tables of all its runs"))
-            return 0
+            return status
 
         return job
 
@@ -81,21 +86,48 @@ def compared(
     verdict: bool = False,
     devices: Sequence[str] = (),
     together: int = TOGETHER,
-) -> None:
-    """Runs what is missing of a comparison and shows its table, and if asked for its plot and a sentence."""
-    from fedatoms.cli.result_tables import judgement, tables, why_more_bytes
-    from fedatoms.runs.comparison import compare, run_missing
-    from fedatoms.runs.plots import score_plot
+) -> int:
+    """Runs what is missing of a comparison and shows its table, and if asked for its plot and a sentence.
 
+    A run that fails is named, and the others go on. Returns the exit status.
+    """
     console = terminal()
     _check(experiments, plot)
-    if len(devices) > 1:
-        _side_by_side(experiments, devices, console)
+    results, failed = _run(experiments, devices, together, console)
+    if results:
+        _show(results, title, plot, console, verdict=verdict and not failed)
+    return _failed(experiments, failed, console) if failed else 0
+
+
+def _run(
+    experiments: list[Experiment], devices: Sequence[str], together: int, console: "Console"
+) -> tuple[list["Result"], list["Failure"]]:
+    """Runs what is missing, on one device or on several; returns the results, and what failed."""
+    from fedatoms.experiment.identities import run_name
+    from fedatoms.runs.comparison import run_missing
+    from fedatoms.runs.side_by_side import run_on
+
+    failed = list["Failure"]()
+
+    def tell(failure: "Failure") -> None:
+        failed.append(failure)
+        say(f"{run_name(failure.experiment)} failed: {as_typed(failure.why)}")
+
     with repeatable(), watching_many(console) as shown:
-        results = run_missing(experiments, shown, together)
+        if len(devices) > 1:
+            run_on(devices, experiments, shown, tell)
+        over = [failure.experiment for failure in failed]
+        return run_missing([one for one in experiments if one not in over], shown, together, tell), failed
+
+
+def _show(results: list["Result"], title: str, plot: Path | None, console: "Console", *, verdict: bool) -> None:
+    from fedatoms.cli.result_tables import judgement, tables, why_more_bytes
+    from fedatoms.runs.comparison import compare
+    from fedatoms.runs.plots import score_plot
+
     lines = compare(results)
     for table in tables(lines, title):
-        console.print(table)
+        show_table(console, table)
     if verdict:
         for text in filter(None, (judgement(lines), why_more_bytes(lines))):
             console.print(text, highlight=False)
@@ -104,11 +136,20 @@ def compared(
         line(console, f"plot: {plot}")
 
 
-def _side_by_side(experiments: list[Experiment], devices: Sequence[str], console: "Console") -> None:
-    from fedatoms.runs.side_by_side import run_on
+def _failed(experiments: list[Experiment], failed: list["Failure"], console: "Console") -> int:
+    """Says below the table what is not in it; what would not fail again is worth another try."""
+    from fedatoms.experiment.identities import run_name
+    from fedatoms.runs.comparison import labels
 
-    with repeatable(), watching_many(console) as shown:
-        run_on(devices, experiments, shown, lambda text: say(as_typed(text)))
+    runs = counted(len(experiments), "run")
+    if again := sum(not failure.diverged for failure in failed):
+        raise ValueError(f"{again} of {runs} failed. Type the same again to continue.")
+    lost = [failure.experiment for failure in failed]
+    names = [
+        f"{label} ({run_name(one)})" for label, one in zip(labels(experiments), experiments, strict=True) if one in lost
+    ]
+    line(console, f"{len(failed)} of {runs} failed, not in the table: {', '.join(names)}")
+    return 1
 
 
 def _devices(text: str, words: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a person sees besides tables: lines, progress in a terminal or a pipe, and hints."""
+"""What a person sees: tables as wide as the terminal is, lines, progress in a terminal or a pipe, and hints."""
 
 import contextlib
 import sys
@@ -14,20 +14,73 @@ from fedatoms.core.run_files import EXPERIMENT, checkpoints
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+    from rich.table import Column, Table
 
     from fedatoms.engine.loop import Progress as RoundDone
     from fedatoms.engine.loop import Watch
     from fedatoms.runs.comparison import Watching
 
 LINES = 10  # of a run without a terminal, besides its first round
+NO_FOLD = 10_000  # columns of a pipe or a file
+KEPT = 3  # columns of a table, at least: names, and the first numbers
+FOLDED = 6  # characters of a name in a line, at least
 PAUSE = 30.0  # seconds after which progress without a terminal prints a line again
 
 
+class Unread(KeyboardInterrupt):
+    """Nobody reads the output any more, such as ``head``: stops a command as Ctrl-C does."""
+
+
 def terminal() -> "Console":
-    """Returns the console for results, on stdout."""
+    """Returns the console for results, on stdout; without a terminal it is as wide as they are."""
     from rich.console import Console
 
-    return Console()
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:  # where rich would end the process, and a run without a checkpoint
+            raise Unread
+
+    console = Piped()
+    if not console.is_terminal:
+        console.width = NO_FOLD
+    return console
+
+
+def show_table(console: "Console", table: "Table") -> None:
+    """Prints a table. Names are folded, numbers are never cut: a narrow terminal has fewer columns, and it is said.
+
+    >>> from rich.console import Console
+    >>> from rich.table import Table
+    >>> narrow = Table(box=None)
+    >>> for head in ("run", "server", "all", "final", "best"):
+    ...     narrow.add_column(head, no_wrap=head != "run")
+    >>> narrow.add_row("plain", "28.33", "30.12", "28.33", "28.33")
+    >>> show_table(Console(width=32), narrow)
+    run    server  all    final
+    plain  28.33   30.12  28.33
+      too narrow here for best
+    """
+    left_out = list[str]()
+    while _least_width(table) > console.width and (more := [one for one in table.columns[KEPT:] if one.no_wrap]):
+        table.columns.remove(more[-1])
+        left_out.insert(0, " ".join(str(more[-1].header).split()))
+    if left_out:
+        table.caption = "; ".join(
+            filter(None, (str(table.caption or ""), f"too narrow here for {', '.join(left_out)}"))
+        )
+    table.min_width = min(table.min_width or 0, console.width)  # else a long title cuts the rest
+    console.print(table, width=max(console.width, _least_width(table)), crop=False)
+
+
+def _least_width(table: "Table") -> int:
+    """Returns how wide a table is at least: with names folded, and all else whole."""
+    return sum(_least(column) + 2 for column in table.columns) + 1  # a gap after each, and the edge
+
+
+def _least(column: "Column") -> int:
+    if not column.no_wrap:
+        return column.min_width or FOLDED
+    texts = [str(text) for text in (column.header, *column.cells)]
+    return max(len(part) for text in texts for part in text.split("\n"))
 
 
 def line(console: "Console", text: str) -> None:
@@ -51,9 +104,9 @@ def resumable(folder: Path) -> Iterator[None]:
     """On Ctrl-C, or if another process of the run ends, says how to resume the run in a folder."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if checkpoints(folder):
-            raise KeyboardInterrupt(f"Checkpoint saved. Continue with: fedatoms run --resume {folder}") from None
+            stop.args = (f"Checkpoint saved. Continue with: fedatoms run --resume {folder}",)
         raise
     except ConnectionError as lost:
         if processes_here() != "1" and (folder / EXPERIMENT).exists():
@@ -67,8 +120,9 @@ def repeatable() -> Iterator[None]:
     """On Ctrl-C, says that re-running resumes."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("Run the same command again to continue.") from None
+    except KeyboardInterrupt as stop:
+        stop.args = ("Run the same command again to continue.",)
+        raise
 
 
 @contextlib.contextmanager
@@ -201,8 +255,9 @@ def _lines(console: "Console", status: Callable[[], str]) -> Iterator[Callable[[
             line(console, text)
 
     def beat() -> None:
-        while not over.wait(PAUSE):
-            show(status(), False)
+        with contextlib.suppress(Unread):  # the run hears of it as it writes
+            while not over.wait(PAUSE):
+                show(status(), False)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

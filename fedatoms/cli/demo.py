@@ -38,11 +38,11 @@ def _demo(experiments: list[Experiment]) -> int:
     )
     draws, console = has("matplotlib"), terminal()
     plot = Path(first.out) / "demo.png" if draws else None
-    compared(experiments, f"{first.algorithm} with and without atoms", plot, verdict=True)
+    status = compared(experiments, f"{first.algorithm} with and without atoms", plot, verdict=True)
     suggest(
         console,
         *([] if draws else [(how_to_add("plot"), "and the same command again: a plot too")]),
         (f"fedatoms report {first.out}", "curves and tables of these runs on one page"),
         ("fedatoms run fedavg-atoms", "one experiment; `fedatoms presets` lists more"),
     )
-    return 0
+    return status

@@ -7,7 +7,7 @@ from typing import Annotated
 from tyro.conf import FlagCreatePairsOff, arg
 
 from fedatoms.cli.args import flags, updated
-from fedatoms.cli.console import line, say, suggest, terminal, working
+from fedatoms.cli.console import line, say, show_table, suggest, terminal, working
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.evidence.explain.bounds import ASSUMED, Bounds, fast_and_slow, rate, with_and_without
 from fedatoms.evidence.explain.settings import Explain
@@ -61,8 +61,8 @@ def _explain(run: Path, settings: Explain) -> int:
         done = explain(run, settings, tell=tell, say=say)
     found, out = findings(done), out_of(run, settings)
     write(done, out, found)
-    console.print(rounds_table(done))
-    console.print(layers_table(done))
+    show_table(console, rounds_table(done))
+    show_table(console, layers_table(done))
     for sentence in found:
         console.print(sentence, highlight=False, markup=False)
     line(console, f"file: {out}")
@@ -75,9 +75,9 @@ def _bounds(asked: Bounds) -> int:
 
     console = terminal()
     title = f"Theorem 5.5: {asked.sampled} of {asked.clients} clients in a round, {asked.epochs} local steps"
-    console.print(bounds_table(title, asked, "latent\nclients", with_and_without(asked)))
+    show_table(console, bounds_table(title, asked, "latent\nclients", with_and_without(asked)))
     title = f"Theorem F.1: all {asked.clients} clients, no latent ones, {asked.epochs} local steps"
-    console.print(bounds_table(title, asked, "beta", fast_and_slow(asked)))
+    show_table(console, bounds_table(title, asked, "beta", fast_and_slow(asked)))
     sent = f"beta {asked.beta} sends {rate(asked):.3f} of {asked.fast + asked.slow:,} parameters in a round."
     assumed = "Assumed, so the bounds weigh terms against each other and predict no run:"
     for sentence in (sent, assumed, *(f"- {each}" for each in ASSUMED)):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import FlagCreatePairsOff, arg
 
-from fedatoms.cli.console import counting, line, suggest, terminal
+from fedatoms.cli.console import counting, line, show_table, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.extras import need
 from fedatoms.core.lookup import counted
@@ -134,7 +134,7 @@ def _demo(nodes: int, rounds: int, *, tls: bool) -> int:
         print(f"fedatoms: {error}", file=sys.stderr)
         return 2
     for table in tables(lines, f"{counted(nodes, 'node')}, {counted(rounds, 'round')}"):
-        console.print(table)
+        show_table(console, table)
     suggest(console, ("fedatoms flower new DIR", "an app to fill in with your network and data"))
     return 0
 

@@ -5,14 +5,16 @@ import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from shlex import quote
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import FlagCreatePairsOff, arg
 
-from fedatoms.cli.console import line, suggest, terminal
+from fedatoms.cli.console import line, show_table, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.cli.tune import command_of
 from fedatoms.core.options import check_range
+from fedatoms.experiment.fields import Experiment
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,6 +29,13 @@ WEIGHTS = arg(metavar="FILE", help="Its weights: .safetensors, .pth or .pt.", he
 WHERE = arg(help="Regular expression: only layers whose name it matches.", help_behavior_hint="")
 HEAD = arg(help="Name of the layer that is the head; empty takes the last linear layer.", help_behavior_hint="")
 TRIED = 2**18  # numbers of an image that is run through the network: 3x224x224 is
+DATA = {  # the shapes and classes of built-in data: digits first, which need no files
+    "digits": ((1, 8, 8), 10),
+    "cifar10": ((3, 32, 32), 10),
+    "cifar100": ((3, 32, 32), 100),
+    "tiny-imagenet": ((3, 64, 64), 200),
+    "fashion-mnist": ((1, 28, 28), 10),
+}
 SHAPES = (3, 32, 32), (3, 64, 64), (1, 8, 8), (3, 8, 8)  # of built-in data, and what digits-cnn has here
 JSON = arg(name="json", help="Print one JSON object.", help_behavior_hint="")
 
@@ -47,28 +56,28 @@ def options(words: Sequence[str]) -> Options:
         as_json: Annotated[FlagCreatePairsOff[bool], JSON] = False,
     ) -> Job:
         """Says what atoms would do to a network: its layers, parameters, bytes, and what stays plain and why."""
-        return lambda: _show(
-            _summary(model, atoms, weights, image, classes, where, head), model, weights, as_json=as_json
-        )
+        chosen = Experiment(model=model, parametrisation="atoms", atoms=atoms, weights=weights, where=where, head=head)
+        return lambda: _show(_summary(chosen, image, classes), chosen, image, as_json=as_json)
 
     return inspect
 
 
-def _summary(model: str, atoms: int, weights: str, image: str, classes: int, where: str, head: str) -> "Summary":
+def _summary(chosen: Experiment, image: str, classes: int) -> "Summary":
     from fedatoms.experiment.parse import pattern_of
     from fedatoms.nn.models import build
     from fedatoms.nn.summaries import summary
     from fedatoms.nn.weights import load_weights
 
-    check_range("atoms", atoms)
-    shape, pattern = _shape(image), pattern_of(where, "where")
-    net = build(model, classes=classes, channels=shape[0] if shape else 3)
+    check_range("atoms", chosen.atoms)
+    shape, pattern = _shape(image), pattern_of(chosen.where, "where")
+    net = build(chosen.model, classes=classes, channels=shape[0] if shape else 3)
     if shape:
         _check_input(net, shape, classes)
-    if weights:
-        net = load_weights(net, weights, head=head or None)
-    chosen = (lambda name, module: bool(pattern.search(name))) if where else None
-    return summary(net, atoms, where=chosen, head=head or None, inputs=_inputs(net, (shape,) if shape else SHAPES))
+    head = chosen.head or None
+    if chosen.weights:
+        net = load_weights(net, chosen.weights, head=head)
+    where = (lambda name, module: bool(pattern.search(name))) if chosen.where else None
+    return summary(net, chosen.atoms, where=where, head=head, inputs=_inputs(net, (shape,) if shape else SHAPES))
 
 
 def _inputs(net: "nn.Module", shapes: Sequence[tuple[int, ...]]) -> "Tensor | None":
@@ -109,17 +118,30 @@ def _check_input(net: "nn.Module", shape: tuple[int, ...], classes: int) -> None
     check_input(net, shape, classes, output_of, device="meta" if math.prod(shape) > TRIED else "")
 
 
-def _show(found: "Summary", name: str, weights: str, *, as_json: bool) -> int:
+def _trainable(chosen: Experiment, image: str) -> Experiment | None:
+    """Returns the experiment on the first data set whose images the network takes, of that shape if one was given."""
+    from fedatoms.experiment.build import network_of
+
+    for dataset, (shape, classes) in DATA.items():
+        if _shape(image) in ((), shape):
+            with suppress(Exception):  # as above
+                network_of(chosen, classes, shape)
+                return replace(chosen, dataset=dataset)
+    return None
+
+
+def _show(found: "Summary", chosen: Experiment, image: str, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({**found._asdict(), "layers": [layer._asdict() for layer in found.layers]}))
         return 0
     from fedatoms.cli.result_tables import inspected, inspected_lines
 
     console = terminal()
-    if any(layer.atoms for layer in found.layers):
-        console.print(inspected(found))
+    decomposed = any(layer.atoms for layer in found.layers)
+    if decomposed:
+        show_table(console, inspected(found))
     for each in inspected_lines(found):
         line(console, each)
-    given = f" --weights {quote(weights)}" if weights else ""
-    suggest(console, (f"fedatoms run --model {name}{given} --parametrisation atoms --atoms {found.atoms}", "trains it"))
+    if decomposed and (trained := _trainable(chosen, image)) is not None:
+        suggest(console, (command_of("", Experiment(), trained), "trains it"))
     return 0

@@ -37,6 +37,7 @@ LOWER = {  # what takes memory in commands that train nothing
     "inspect": "Use fewer `classes`, a smaller `image` or a smaller network",
     **dict.fromkeys(("export", "report", "runs", "presets", "flower"), "Use a smaller run"),
 }
+OWN = {"export": {"to"}}  # what the library names of a command, besides fields of an experiment and what is typed
 REWORDED = {  # tyro's messages, and ours
     r"Unrecognized options: (-[^\s,]+).*": r"unknown option \1",
     r"Unrecognized options: ([^\s,]+).*": r"'\1' is one word too many",
@@ -102,7 +103,8 @@ def message_of(error: Exception, words: Sequence[str]) -> str:
         lower = LOWER.get("".join(words[:1]), "Lower batch_size, block, clients or atoms")
         return as_typed(f"out of memory{said}. {lower}, or close other programs.", words)
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}. Choose another --out or --data-dir, or repair that path."
+        out = "-o" if "-o" in words else "--out"
+        return f"{error.filename}: {error.strerror}. Choose another {out} or --data-dir, or repair that path."
     return as_typed(one_line(error), words)
 
 
@@ -120,17 +122,21 @@ def as_typed(message: str, words: Sequence[str] = ()) -> str:
     """Says an error of the library in flags: those of an experiment, and those that were typed.
 
     An argument is known by its value (``lr=-1``), by backquotes, or by a name that is no English word; a method is
-    typed by its name. What stands inside another call is code, and stays, as do lists of valid words and of fields.
+    typed by its name. What stands inside another call is code, and stays, as do lists of valid words and of fields; a
+    function is said as the flag that the library names for it.
 
     >>> as_typed("lr=-1 is not positive. Lower `clip`, see batch_size, or use fit(images, lr=0.1).")
     '--lr -1 is not positive. Lower `--clip`, see --batch-size, or use fit(images, lr=0.1).'
     >>> as_typed("fork=-1 is less than 0", ["--fork", "-1"]), as_typed("--lr -1 is not positive")
     ('--fork -1 is less than 0', '--lr -1 is not positive')
+    >>> as_typed("Use where=lambda name, module: True (on the command line --where .) for all.")
+    'Use --where . for all.'
     """
     from fedatoms.experiment.fields import Experiment  # not at the top: a help has nothing to say it of
 
     fields = {field.name for field in dataclasses.fields(Experiment)}
     typed = {word[2:].split("=")[0].replace("-", "_") for word in words if word.startswith("--")}
+    typed |= OWN.get("".join(words[:1]), set())
     names = "|".join(sorted(filter(str.isidentifier, fields | typed), key=len, reverse=True))
     plain = "|".join(name for name in names.split("|") if "_" in name or name == "lr")
     argument = re.compile(
@@ -139,7 +145,7 @@ def as_typed(message: str, words: Sequence[str] = ()) -> str:
         rf"(?:'(?P<text>[^'\s]+)'|fedatoms\.\w+\.(?P<made>\w+)\(\))?"
         rf"|`(?P<quoted>{names})`|(?<![\w./'-])(?P<plain>{plain})(?![\w=(/'-]|\.\w)"
     )
-    return argument.sub(_as_flag, message)
+    return argument.sub(_as_flag, re.sub(r"\w+=lambda [^()]+\(on the command line (.+?)\)", r"\1", message))
 
 
 def tidied(text: str) -> str:

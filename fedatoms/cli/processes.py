@@ -36,8 +36,9 @@ def processes_here() -> str:
 
 
 def wait_for_the_first() -> None:
-    """Lets process 0 say why all of them end, before torchrun stops it."""
-    time.sleep(PAUSE)
+    """Lets process 0 say why all of them end, before torchrun stops it; torchrun may stop this one meanwhile."""
+    with contextlib.suppress(KeyboardInterrupt):
+        time.sleep(PAUSE)
 
 
 @contextlib.contextmanager

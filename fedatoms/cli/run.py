@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from fedatoms.cli.args import GROUPS, before_flags, flags, typed, updated, value_of
-from fedatoms.cli.console import line, resumable, say, suggest, terminal, watching
+from fedatoms.cli.console import line, resumable, say, show_table, suggest, terminal, watching
 from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.cli.processes import joined
 from fedatoms.core.lookup import counted
@@ -114,7 +114,7 @@ def _show(result: "Result", home: Path) -> int:
 
     console, rounds = terminal(), result.experiment.rounds
     for table in tables(compare([result]), f"{home.name}: {counted(rounds, 'round')}"):
-        console.print(table)
+        show_table(console, table)
     if private := privacy_line(result):
         line(console, private)
     line(console, f"files: {home}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import FlagCreatePairsOff, arg
 
-from fedatoms.cli.console import line, suggest, terminal
+from fedatoms.cli.console import line, show_table, suggest, terminal
 from fedatoms.cli.parsing import Job, Options, as_typed
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _show(states: Sequence["RunState"], folders: Sequence[Path]) -> None:
     from fedatoms.cli.run_table import states_table
 
     console = terminal()
-    console.print(states_table(states))
+    show_table(console, states_table(states))
     for state in states:
         if state.why:
             line(console, f"{state.folder}: {state.state}: {as_typed(state.why)}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import UseAppendAction, arg
 
 from fedatoms.cli.args import GROUPS, before_flags, flags, typed, updated
-from fedatoms.cli.console import line, repeatable, suggest, terminal, watching_many
+from fedatoms.cli.console import line, repeatable, show_table, suggest, terminal, watching_many
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.cli.run import START, starting_point
 from fedatoms.experiment.fields import Experiment, Implied
@@ -112,7 +112,7 @@ def _show(study: "Study", first: str, start: Experiment) -> int:
     from fedatoms.tuning.loop import best_of
 
     console = terminal()
-    console.print(study_table(study))
+    show_table(console, study_table(study))
     line(console, f"file: {study.folder / STUDY}")
     if study.best is None:
         line(console, "no trial finished: nothing is best. Search other values.")

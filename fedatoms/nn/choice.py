@@ -66,8 +66,8 @@ def why_none(model: nn.Module, choice: Choice, where: Where | None) -> str:
         )
     return (
         f"{type(model).__name__} has no convolution to replace: by default those are nn.Conv1d, nn.Conv2d, nn.Conv3d "
-        f"and transposed ones with a kernel side above 1. Use where=lambda name, module: True for 1x1 convolutions "
-        f"too, or train the plain model"
+        f"and transposed ones with a kernel side above 1. Use where=lambda name, module: True (on the command line "
+        f"--where .) for 1x1 convolutions too, or train the plain model"
     )
 
 

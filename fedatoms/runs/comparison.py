@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from fedatoms.core import ledger
 from fedatoms.core.gains import Gain, Pooled, gain, paired, pool
+from fedatoms.core.lookup import one_line
 from fedatoms.core.run_files import EXPERIMENT, RESULT
 from fedatoms.core.scales import Scale
 from fedatoms.engine.loop import Watch
@@ -62,24 +63,48 @@ class Line(NamedTuple):
         return self.results[0].metric
 
 
-def run_missing(experiments: Sequence[Experiment], watching: Watching, together: int = 1) -> list[Result]:
+class Failure(NamedTuple):
+    """A run that has no result, and why; ``diverged`` if its numbers are not finite: the same comes of it each time."""
+
+    experiment: Experiment
+    why: str
+    diverged: bool
+
+
+def give_up(failure: Failure) -> None:
+    """Ends a comparison, of which a run has diverged."""
+    raise FloatingPointError(f"{run_name(failure.experiment)}: {failure.why}")
+
+
+def run_missing(
+    experiments: Sequence[Experiment],
+    watching: Watching,
+    together: int = 1,
+    failed: Callable[[Failure], None] = give_up,
+) -> list[Result]:
     """Returns the results of experiments; runs or resumes those that have none yet, up to ``together`` at a time.
 
-    A run that fails ends the comparison, once those that train together with it are over.
+    ``failed`` is told of a run that diverges; if it returns, the others go on. Any other error of a run ends the
+    comparison, once those that train together with it are over.
     """
     check_runs(experiments)
     names = {identity(one): f"[{i}/{len(experiments)}] {run_name(one)}" for i, one in enumerate(experiments, 1)}
 
-    def work(experiment: Experiment, engine: Engine | None = None) -> Result:
-        with watching(names[identity(experiment)], experiment.rounds) as watch:
-            return finish(experiment, watch, engine=engine)
+    def work(experiment: Experiment, engine: Engine | None = None) -> Result | Failure:
+        try:
+            with watching(names[identity(experiment)], experiment.rounds) as watch:
+                return finish(experiment, watch, engine=engine)
+        except FloatingPointError as error:
+            return Failure(experiment, one_line(error), diverged=True)
 
-    found = {identity(one): existing(one) for one in experiments}
+    found: dict[str, Result | Failure | None] = {identity(one): existing(one) for one in experiments}
     while left := [one for one in experiments if found[identity(one)] is None]:
         group = block_mates(left, together)
-        for one, result in zip(group, in_one_block([partial(work, one) for one in group]), strict=True):
-            found[identity(one)] = result
-    return [result for result in found.values() if result is not None]
+        for one, ending in zip(group, in_one_block([partial(work, one) for one in group]), strict=True):
+            found[identity(one)] = ending
+            if isinstance(ending, Failure):
+                failed(ending)
+    return [ending for ending in found.values() if isinstance(ending, Result)]
 
 
 def check_runs(experiments: Sequence[Experiment]) -> None:

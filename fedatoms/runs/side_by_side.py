@@ -1,20 +1,19 @@
 """The missing runs of a comparison on several devices: one process for each, and the same results as in turn."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import NamedTuple
 
 from fedatoms.algorithms.base import Server
-from fedatoms.core.lookup import counted
+from fedatoms.core.lookup import one_line
 from fedatoms.engine.client_states import Clients, Held
 from fedatoms.engine.loop import Progress, Watch
 from fedatoms.engine.state import State
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import run_name
-from fedatoms.runs.comparison import Watching, check_runs, existing, finish
+from fedatoms.runs.comparison import Failure, Watching, check_runs, existing, finish
 from fedatoms.runs.devices import Tell, spread
-from fedatoms.runs.execute import Say
 
 
 class _Job(NamedTuple):
@@ -22,20 +21,22 @@ class _Job(NamedTuple):
     experiment: Experiment
 
 
-def run_on(devices: Sequence[str], experiments: Sequence[Experiment], watching: Watching, say: Say) -> None:
-    """Runs or resumes the experiments that have no result yet; those that fail are said, and the others go on."""
+def run_on(
+    devices: Sequence[str],
+    experiments: Sequence[Experiment],
+    watching: Watching,
+    failed: Callable[[Failure], None],
+) -> None:
+    """Runs or resumes the experiments that have no result yet; those that fail are told, and the others go on."""
     check_runs(experiments)
     numbered = [_Job(f"[{i}/{len(experiments)}] {run_name(one)}", one) for i, one in enumerate(experiments, 1)]
     left = [job for job in numbered if existing(job.experiment) is None]
-    jobs, failed, shown = iter(left), 0, _Shown(watching)
+    jobs, shown = iter(left), _Shown(watching)
     with shown.open, closing(spread(_work, devices, lambda: next(jobs, None), shown.hear)) as over:
-        for job, _, failure in over:
+        for job, why, failure in over:
             shown.close(job)
-            if failure and existing(job.experiment) is None:  # else another process finished it
-                failed += 1
-                say(f"{run_name(job.experiment)} failed: {failure}")
-    if failed:
-        raise ValueError(f"{failed} of {counted(len(left), 'run')} failed. Type the same again to continue.")
+            if (why or failure) and existing(job.experiment) is None:  # else another process finished it
+                failed(Failure(job.experiment, str(why or failure), diverged=bool(why)))
 
 
 class _Shown:
@@ -57,10 +58,14 @@ class _Shown:
             self._going.pop(job.label)[0].close()
 
 
-def _work(job: _Job, device: str, tell: Tell) -> None:
-    """Finishes a run on a device, in a process of its own."""
+def _work(job: _Job, device: str, tell: Tell) -> str:
+    """Finishes a run on a device, in a process of its own; returns why it diverged, if it did."""
     tell(None)  # it begins
-    finish(replace(job.experiment, device=device), lambda progress: tell(_outline(progress)))
+    try:
+        finish(replace(job.experiment, device=device), lambda progress: tell(_outline(progress)))
+    except FloatingPointError as error:
+        return one_line(error)
+    return ""
 
 
 def _outline(progress: Progress) -> Progress:

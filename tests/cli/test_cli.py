@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
@@ -17,11 +18,13 @@ from typing import Annotated
 import numpy as np
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.cli import COMMANDS, FLOWER, Command, console, main
 from fedatoms.cli.args import GROUPS, WHOLE, axes, docs_of, grid
 from fedatoms.cli.parsing import as_typed, message_of, parse
+from fedatoms.cli.result_tables import tables
 from fedatoms.core.options import CHOICES, MODELS_SCORED
 from fedatoms.data.datasets import DATASETS, Images
 from fedatoms.experiment.fields import Experiment
@@ -29,6 +32,7 @@ from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.nn.models import MODELS
 from fedatoms.personal import METHODS
+from fedatoms.runs.comparison import compare, run_missing
 from fedatoms.runs.results import read_result
 
 QUICK = [
@@ -160,7 +164,8 @@ def test_a_model_without_convolutions_cannot_be_decomposed(capsys: pytest.Captur
     words = ["run", "--model", "two_networks:mlp", *QUICK]
     sys.dont_write_bytecode, old = True, sys.dont_write_bytecode
     try:
-        assert "no convolution" in mistake([*words, "--parametrisation", "atoms"], capsys)
+        said = mistake([*words, "--parametrisation", "atoms"], capsys)
+        assert "no convolution" in said and "Use --where . for 1x1 convolutions too" in said
         assert "no layer to factorise" in mistake([*words, "--parametrisation", "fedpara"], capsys)
         assert main(words) == 0
     finally:
@@ -223,6 +228,23 @@ def test_nan_in_the_loss_names_client_round_and_step_and_keeps_the_checkpoint(
     assert f"round {done + 1}, " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("way", [[], ["--map", "vectorised"]])
+def test_a_run_that_diverges_is_named_and_the_table_is_that_of_the_others(
+    way: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *QUICK, *way, "--lr", "1e5,0.1,0.2", "--clip", "0"]) == 1
+    said = capsys.readouterr()
+    failed = re.fullmatch(r"fedatoms: (fedavg-digits-s0-\S+) failed: client \d+, round 1, .*--lr.*\n", said.err)
+    assert failed and f"1 of 3 runs failed, not in the table: lr=100000.0 ({failed[1]})\n" in said.out
+    assert "lr=0.1 " in said.out and "lr=0.2 " in said.out
+
+
+def test_where_all_runs_diverge_there_is_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *QUICK, "--lr", "1e5", "--clip", "0", "--seeds", "0,1"]) == 1
+    said = capsys.readouterr().out
+    assert "comparison" not in said and "2 of 2 runs failed" in said
+
+
 def test_no_space_left_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     import fedatoms.runs.checkpoints
 
@@ -274,6 +296,12 @@ def test_memory_that_runs_out_costs_one_line_that_says_what_to_lower(
     monkeypatch.setattr("fedatoms.runs.execute.run", fail)
     line = mistake(["run"], capsys)
     assert said in line and "block, clients or atoms, or close other programs." in line
+
+
+@pytest.mark.parametrize(("typed", "named"), [("-o", "-o"), ("--out", "--out")])
+def test_a_path_that_cannot_be_written_is_advised_on_by_the_flag_that_was_typed(typed: str, named: str) -> None:
+    said = message_of(OSError(2, "No such file or directory", "/proc/x.csv"), ["report", "runs", typed, "/proc/x.html"])
+    assert said.startswith(f"/proc/x.csv: No such file or directory. Choose another {named} or --data-dir")
 
 
 def test_another_runtime_error_is_no_mistake_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -594,6 +622,24 @@ def test_the_caption_of_a_table_says_what_its_numbers_are(
     assert caption in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize("columns", [60, 40])
+def test_a_narrow_terminal_cuts_no_number(columns: int) -> None:
+    grid = [Experiment(clients=10, rounds=2, epochs=1, seed=seed, lr=lr) for lr in (0.1, 0.2) for seed in (0, 1)]
+    lines = compare(run_missing(grid, lambda label, rounds: nullcontext(lambda progress: None)))
+    for each in zip(tables(lines, "comparison"), tables(lines, "comparison"), strict=True):
+        wide, narrow = (shown(table, width) for table, width in zip(each, (200, columns), strict=True))
+        numbers = [set(re.findall(r"\d+\.\d+", text)) for text in (narrow, wide)]
+        assert numbers[0] and numbers[0] <= numbers[1] and "…" not in narrow
+        assert all(len(line) <= columns for line in narrow.splitlines())
+        assert "lr=0.1" in narrow and "lr=0.2" in narrow and (columns == 60 or "too narrow" in narrow)
+
+
+def shown(table: Table, width: int) -> str:
+    pipe = Console(file=io.StringIO(), width=width)
+    console.show_table(pipe, table)
+    return "\n".join(lines_of(pipe))
+
+
 def test_one_is_singular(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *QUICK, "--rounds", "1", "--personal", "fedper", "--last-epochs", "1", "--name", "x"]) == 0
     assert main(["run", "--resume", "runs/x"]) == 0
@@ -723,6 +769,27 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)  # as nohup does
 
 
+STOPPED_AT = """
+import runpy, signal, sys
+module = sys.argv.pop(1)
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == module:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+runpy.run_module("fedatoms", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["tyro", "numpy", "numpy._core.multiarray", "torch._C", "torch.nn"])
+def test_ctrl_c_is_heard_while_modules_are_imported(module: str) -> None:
+    command = [sys.executable, "-c", STOPPED_AT, module, "run", *QUICK]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "fedatoms: stopped.\n") and not Path("runs").exists()
+
+
 @pytest.mark.parametrize("number", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 def test_an_interrupt_saves_a_checkpoint_and_says_how_to_go_on(number: str) -> None:
     import signal
@@ -809,10 +876,28 @@ def test_flower_says_how_to_install_it(capsys: pytest.CaptureFixture[str], monke
     assert main(["flower"]) == 0 and "docs/federation.md" in capsys.readouterr().out
 
 
-def test_a_reader_that_leaves_early_is_no_mistake() -> None:
-    command = f"{sys.executable} -m fedatoms presets | head -1"
-    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith("preset") and ran.stderr == ""
+def unread(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Types a command whose output nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", "fedatoms", *words]
+        return subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=100)
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize("words", [["presets"], ["presets", "--help"]])
+def test_a_reader_that_leaves_early_is_no_mistake(words: list[str]) -> None:
+    ran = unread(words)
+    assert ran.returncode == 141 and ran.stderr == ""
+
+
+def test_a_run_that_nobody_reads_any_more_stops_with_a_checkpoint() -> None:
+    ran = unread(["run", *QUICK, "--rounds", "100", "--name", "x"])
+    said = "fedatoms: stopped. Checkpoint saved. Continue with: fedatoms run --resume runs/x\n"
+    assert ran.returncode == 141 and ran.stderr == said
+    assert main(["run", "--resume", "runs/x", "--rounds", "12"]) == 0
 
 
 def test_the_words_of_a_supernode_are_flowers(monkeypatch: pytest.MonkeyPatch) -> None:

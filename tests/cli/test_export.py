@@ -1,5 +1,6 @@
 """fedatoms export: a run's network, or a client's, as a file that other tools read."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,16 @@ def test_onnx_is_the_default(folder: Path, tmp_path: Path, monkeypatch: pytest.M
     x = adapt.inputs_of(folder, load("digits").test_x[:5])
     (found,) = runtime.InferenceSession("a/b.onnx").run(None, {"input": x.numpy()})
     torch.testing.assert_close(torch.from_numpy(found), load_model(folder).eval()(x), rtol=0, atol=1e-5)
+
+
+def test_without_onnx_a_flag_says_what_else_there_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "onnx" else find(name))
+    assert main(["export", str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fedatoms: --to onnx needs onnx") and "use --to torch-export" in error
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shlex
 import time
 from pathlib import Path
 
@@ -104,11 +105,34 @@ def test_the_error_is_of_the_weights_of_the_file(capsys: pytest.CaptureFixture[s
     assert all(layer["error"] < 1e-5 for layer in kept["layers"])
 
 
-def test_what_is_suggested_begins_with_the_same_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "my net.pth"
-    torch.save(fedatoms.nn.build("digits-cnn", classes=10, channels=3).state_dict(), file)
-    out = "".join(said(capsys, "digits-cnn", "--weights", str(file)).split())
-    assert f"fedatoms run --model digits-cnn --weights '{file}' --parametrisation".replace(" ", "") in out
+@pytest.mark.parametrize(
+    ("words", "suggested"),
+    [
+        ("lenet", "fedatoms run --dataset cifar10 --model lenet --parametrisation atoms"),
+        ("digits-cnn --atoms 6 --where conv2", "fedatoms run --parametrisation atoms --atoms 6 --where conv2"),
+        ("resnet18-small --image 3x48x48", ""),
+        ("flat_inspected:build", ""),  # it has no convolution
+    ],
+)
+def test_what_is_suggested_can_be_typed(
+    words: str, suggested: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flat_inspected.py").write_text(
+        "from torch import nn\ndef build(classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    assert said(capsys, *words.split()).partition("next:  ")[2] == (f"{suggested}  # trains it\n" if suggested else "")
+
+
+def test_what_is_suggested_begins_with_the_same_weights(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(fedatoms.nn.build("digits-cnn", classes=10, channels=1).state_dict(), "my net.pth")
+    out = said(capsys, "digits-cnn", "--image", "1x8x8", "--weights", "my net.pth")
+    words = shlex.split(out.partition("next:  fedatoms ")[2], comments=True)
+    assert words[words.index("--weights") + 1] == "my net.pth"
+    assert main([*words, "--rounds", "1", "--epochs", "1"]) == 0
 
 
 @pytest.mark.parametrize(

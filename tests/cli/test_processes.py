@@ -140,3 +140,15 @@ def test_misuse_costs_one_line_of_process_0(
         assert out == "" and (answer in said if rank == 0 else said == "")
         assert said.count("\n") == 1 - rank
     assert not Path("runs").exists()
+
+
+def test_a_silent_process_that_torchrun_stops_stays_silent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(seconds: float) -> None:
+        raise KeyboardInterrupt  # as the handler of SIGTERM does
+
+    several(monkeypatch, rank=1)
+    monkeypatch.setattr("fedatoms.cli.processes.time.sleep", stopped)
+    assert main("run --lrr 1".split()) == 2
+    assert capsys.readouterr() == ("", "")

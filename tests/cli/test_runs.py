@@ -31,6 +31,15 @@ def begun(folder: Path, *, failed: bool = False) -> Path:
     return folder
 
 
+def test_a_pipe_folds_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = begun(tmp_path / ("long" * 30))
+    assert main(["runs", str(tmp_path)]) == 0
+    assert f"  {folder} " in capsys.readouterr().out
+
+
 def test_the_run_that_needs_it_most_is_suggested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def suggested(*folders: Path) -> str:
         main(["runs", *map(str, folders)])

@@ -123,6 +123,13 @@ def test_commands_run_as_printed(page: Path) -> None:
             assert shutil.which(words[0]) or words[0] == "pre-commit", command
 
 
+def test_two_pages_that_a_reader_follows_in_one_folder_write_two_files() -> None:
+    files = [
+        name for page in PAGES for block in blocks(page, "python") for name in re.findall(r"\A# (\w+\.py):", block)
+    ]
+    assert len(files) > 2 and len(files) == len(set(files)), files
+
+
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
 def test_every_card_has_the_same_headings(card: Path) -> None:
     assert re.findall(r"^## (.*)$", card.read_text(), flags=re.M) == HEADINGS

@@ -141,12 +141,30 @@ def test_a_run_whose_process_is_killed_is_said_and_the_same_command_finishes_wha
     (here / "armed").touch()
     words = [*SHORT, "--model", "own:mortal,own:calm", "--devices", "cpu,cpu"]
     assert main(words) == 2
-    lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == 3 and all("its process on cpu was ended by SIGKILL" in line for line in lines[:2])
+    said = capfd.readouterr()
+    lines = said.err.splitlines()
+    assert (
+        "comparison" in said.out
+        and len(lines) == 3
+        and all("its process on cpu was ended by SIGKILL" in line for line in lines[:2])
+    )
     assert lines[2] == "fedatoms: 2 of 4 runs failed. Type the same again to continue."
     assert len(models(here / "runs")) == 2
     (here / "armed").unlink()
     assert main(words) == 0 and len(models(here / "runs")) == 4
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_on_a_device_is_named_below_the_table_of_the_others(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*SHORT, "--lr", "1e5,0.1", "--clip", "0", "--devices", "cpu,cpu", "--threads", "1"]) == 1
+    said = capfd.readouterr()
+    assert [line.partition(" failed: client ")[0][:27] for line in sorted(said.err.splitlines())] == [
+        f"fedatoms: fedavg-digits-s{seed}-" for seed in (0, 1)
+    ]
+    assert "comparison" in said.out and "2 of 4 runs failed, not in the table: lr=100000.0 (" in said.out
+    assert "again" not in said.out + said.err
 
 
 @pytest.mark.slow
