@@ -1,0 +1,56 @@
+"""What a network may do in its forward pass, and hold: it is refused in one line, or only its outputs change."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from support.small import clients_of
+from torch import Tensor, nn
+
+from fedatoms.data.federations import Federation, federation
+from fedatoms.engine.loop import begin
+from fedatoms.engine.runtime import prepare
+from fedatoms.engine.spec import Simulation
+
+
+def tokens() -> Federation:
+    """Makes two clients with sentences of five words."""
+    draws = torch.Generator().manual_seed(0)
+    x, y = torch.randint(20, (24, 5), generator=draws), torch.randint(3, (24,), generator=draws)
+    return federation([(x[:8], y[:8]), (x[8:16], y[8:16])], test=(x[16:], y[16:]))
+
+
+class Bag(nn.Module):
+    """A mean of words' vectors, none of them longer than ``max_norm``."""
+
+    def __init__(self, max_norm: float | None) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(20, 4, max_norm=max_norm), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.words(x).mean(1))
+
+
+class Constrained(nn.Linear):
+    """A layer that shortens its rows before it uses them, as networks for EEG do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.weight.data = torch.renorm(self.weight.data, 2, 0, 0.1)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "name"),
+    [
+        (lambda: Bag(1.0), tokens, "words.weight"),
+        (lambda: Bag(1e6), tokens, "words.weight"),  # longer than any yet
+        (lambda: nn.Sequential(nn.Flatten(), Constrained(36, 3)).double(), clients_of, "1.weight"),
+    ],
+)
+def test_a_forward_pass_that_changes_its_parameters_is_refused_and_the_parameter_named(
+    model: Callable[[], nn.Module], data: Callable[[], Federation], name: str
+) -> None:
+    """They would be the server's: scores would change the model, and one client what the next one starts from."""
+    with pytest.raises(ValueError, match=f"changes the parameter '{name}'.*Leave max_norm out"):
+        begin(prepare(Simulation(model(), data())))
+    begin(prepare(Simulation(Bag(None), tokens())))
