@@ -1,6 +1,7 @@
 """A model as pure functions of its parameters: dropout gets its randomness, and BatchNorm its padding, as inputs."""
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeGuard
@@ -59,8 +60,7 @@ def network(model: nn.Module) -> Network:
     rest = tensors.keys() - trained - averaged
     training = with_addressed_dropout(copy.deepcopy(model)).train()
     masked, scoring = with_masked_norm(copy.deepcopy(training)), copy.deepcopy(model).eval()
-    tied = len(list(model.named_parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
-    inputs = _inputs(model, training, masked)
+    tied, inputs = len(_tensors(model)) < len(_tensors(model, remove_duplicate=False)), _inputs(model, training, masked)
 
     def train(params: Params, x: Inputs, real: Tensor | None, key: Tensor) -> tuple[object, Params]:
         state, mutable = inputs(params, real, key)
@@ -159,8 +159,12 @@ def why_not_vectorised(model: nn.Module) -> str | None:
     >>> why_not_vectorised(nn.Sequential(nn.AlphaDropout(0.5)))
     "layer '0' (AlphaDropout) draws its own randomness"
     """
+    norms = (layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._NormBase))
+    holders = Counter(id(buffer) for layer in norms for buffer in layer.buffers(recurse=False))
     for name, module in model.named_modules():
         kind = type(module).__name__
+        if any(holders[id(buffer)] > 1 for buffer in module.buffers(recurse=False)):
+            return f"layer '{name}' ({kind}) shares its statistics with another"
         if isinstance(module, nn.modules.dropout._DropoutNd) and type(module) not in PLAIN_DROPOUTS:
             return f"layer '{name}' ({kind}) draws its own randomness"
         if _drops_unaddressed(module):
@@ -215,5 +219,6 @@ def _rows(seen: list[Tensor], layer: str) -> Tensor:
     return seen[0].flatten(1)
 
 
-def _tensors(model: nn.Module) -> Params:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+def _tensors(model: nn.Module, *, remove_duplicate: bool = True) -> Params:
+    both = (model.named_parameters, model.named_buffers)
+    return {name: leaf for named in both for name, leaf in named(remove_duplicate=remove_duplicate)}

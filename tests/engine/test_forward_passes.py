@@ -8,7 +8,7 @@ from support.small import clients_of
 from torch import Tensor, nn
 
 from fedatoms.data.federations import Federation, federation
-from fedatoms.engine.loop import begin
+from fedatoms.engine.loop import begin, train
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 
@@ -54,3 +54,28 @@ def test_a_forward_pass_that_changes_its_parameters_is_refused_and_the_parameter
     with pytest.raises(ValueError, match=f"changes the parameter '{name}'.*Leave max_norm out"):
         begin(prepare(Simulation(model(), data())))
     begin(prepare(Simulation(Bag(None), tokens())))
+
+
+class Twin(nn.Module):
+    """Two branches whose norms have their statistics together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.out = nn.Linear(36, 6), nn.Linear(36, 6), nn.Linear(6, 3)
+        self.norm, self.same = nn.BatchNorm1d(6), nn.BatchNorm1d(6)
+        self.double()  # which parts buffers
+        self.same.running_mean, self.same.running_var = self.norm.running_mean, self.norm.running_var
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.out(self.norm(self.one(x)) + self.same(self.other(x)))
+
+
+def test_a_buffer_of_two_layers_is_one_buffer() -> None:
+    torch.manual_seed(0)
+    data = clients_of((8, 8))
+    done = train(Simulation(Twin(), data), 3)
+    loss = nn.functional.cross_entropy(done.model.eval()(data.test_x), data.test_y)
+    assert done.scores["server"].loss == pytest.approx(loss.item(), rel=1e-12)
+    with pytest.raises(ValueError, match=r"layer 'norm' \(BatchNorm1d\) shares its statistics with another"):
+        prepare(Simulation(Twin(), data, map="vectorised"))
