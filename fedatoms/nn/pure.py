@@ -21,7 +21,7 @@ class Network(NamedTuple):
     """A model split into its tensors and the functions that run it on any tensors."""
 
     parameters: Params  # trainable ones
-    statistics: Params  # floating-point buffers of the state dict
+    statistics: Params  # floating-point buffers of the state dict, if they are finite
     constants: Params  # the rest: frozen parameters, counters, buffers outside the state dict; never averaged
     train: Callable[[Params, Inputs, Tensor | None, Tensor], tuple[object, Params]]
     predict: Callable[[Params, Inputs], object]
@@ -98,7 +98,8 @@ def tensor_names(model: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
             f"{type(model).__name__} has nothing to train: no parameter requires a gradient. Unfreeze some."
         )
     saved = model.state_dict().keys()
-    return trainable, frozenset(n for n, leaf in model.named_buffers() if leaf.is_floating_point() and n in saved)
+    buffers = ((name, leaf) for name, leaf in model.named_buffers() if leaf.is_floating_point() and name in saved)
+    return trainable, frozenset(name for name, leaf in buffers if leaf.isfinite().all())  # a mask of -inf has no mean
 
 
 def with_params(model: nn.Module, params: Params, names: Collection[str] | None = None) -> nn.Module:

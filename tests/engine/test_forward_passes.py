@@ -1,14 +1,17 @@
 """What a network may do in its forward pass, and hold: it is refused in one line, or only its outputs change."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from support.small import clients_of
 from torch import Tensor, nn
 
+from fedatoms.aggregation import krum, median
 from fedatoms.data.federations import Federation, federation
-from fedatoms.engine.loop import begin, train
+from fedatoms.engine.attacks import Attack
+from fedatoms.engine.loop import Trained, begin, train
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 
@@ -79,3 +82,40 @@ def test_a_buffer_of_two_layers_is_one_buffer() -> None:
     assert done.scores["server"].loss == pytest.approx(loss.item(), rel=1e-12)
     with pytest.raises(ValueError, match=r"layer 'norm' \(BatchNorm1d\) shares its statistics with another"):
         prepare(Simulation(Twin(), data, map="vectorised"))
+
+
+class Causal(nn.Module):
+    """Attention of pixels to earlier ones, by a mask that is -inf elsewhere."""
+
+    def __init__(self, *, persistent: bool) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.register_buffer("mask", torch.full((6, 6), -torch.inf).triu(1), persistent=persistent)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x.flatten(1, 2))
+        return self.out(((h @ h.mT + self.mask).softmax(-1) @ h).mean(1))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"attack": Attack("sign-flip", 0.2, strength=1.0)},
+        {"attack": Attack("label-flip", 0.2)},
+        {"aggregation": krum()},
+        {"aggregation": median()},
+        {"score": ("server", "selected", "all")},
+    ],
+    ids=["plain", "sign-flip", "label-flip", "krum", "median", "all"],
+)
+def test_a_buffer_that_is_not_finite_is_a_constant_whether_it_is_saved_or_not(changes: dict[str, Any]) -> None:
+    found = list[Trained]()
+    for persistent in (False, True):
+        torch.manual_seed(0)
+        model = Causal(persistent=persistent).double()
+        found.append(train(Simulation(model, clients_of((5,) * 5), **changes), 2))
+    for one, other in zip(*(done.history for done in found), strict=True):
+        assert one[0]._replace(seconds=0) == other[0]._replace(seconds=0) and one[0].clients == 5
+        assert one[1] == other[1]
+    assert "mask" in found[1].model.state_dict()
