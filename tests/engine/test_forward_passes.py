@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 import torch
-from support.small import clients_of
+from support.small import clients_of, identical, small_net
 from torch import Tensor, nn
 
 from fedatoms.aggregation import krum, median
+from fedatoms.algorithms import moon
 from fedatoms.data.federations import Federation, federation
 from fedatoms.engine.attacks import Attack
 from fedatoms.engine.loop import Trained, begin, train
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.personal import fedpac
 
 
 def tokens() -> Federation:
@@ -119,3 +121,27 @@ def test_a_buffer_that_is_not_finite_is_a_constant_whether_it_is_saved_or_not(ch
         assert one[0]._replace(seconds=0) == other[0]._replace(seconds=0) and one[0].clients == 5
         assert one[1] == other[1]
     assert "mask" in found[1].model.state_dict()
+
+
+class Shift(nn.Module):
+    """Takes the mean of all images away, in their own memory or not."""
+
+    def __init__(self, *, inplace: bool) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sub_(0.5) if self.inplace else x - 0.5
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"algorithm": moon()}, {"personal": fedpac()}], ids=["fedavg", "moon", "fedpac"]
+)
+def test_a_forward_pass_may_change_its_inputs(changes: dict[str, Any]) -> None:
+    found = list[Trained]()
+    for inplace in (False, True):
+        data = clients_of((5, 25))
+        model = nn.Sequential(Shift(inplace=inplace), small_net())
+        found.append(train(Simulation(model, data, **changes), 3))
+        assert torch.equal(data.x, clients_of((5, 25)).x) and torch.equal(data.test_x, clients_of((5, 25)).test_x)
+    assert identical(*(done.state.server.params for done in found))
