@@ -166,7 +166,7 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
         if rule.update is None:
             moves, state = gradient, carry.state
         else:
-            moves, state = checked_moves(rule.update(gradient, carry.state, weights), weights, carry.state)
+            moves, state = checked_moves(rule.update, gradient, carry.state, weights)
         new = {name: _down(weight, moves[name], rates[name]) for name, weight in weights.items()}
         return Carry({**params, **buffers, **new}, state), loss
 
