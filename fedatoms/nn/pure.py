@@ -102,6 +102,25 @@ def tensor_names(model: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
     return trainable, frozenset(name for name, leaf in buffers if leaf.isfinite().all())  # a mask of -inf has no mean
 
 
+def require_real(model: nn.Module) -> None:
+    """Refuses a trainable parameter that is complex.
+
+    >>> model = nn.Linear(2, 2, dtype=torch.complex64)
+    >>> require_real(model)
+    Traceback (most recent call last):
+    ...
+    ValueError: 'weight' of the model is complex, and models are averaged as real numbers. Keep its parts in a real
+    parameter, and use torch.view_as_complex of that.
+    >>> require_real(model.requires_grad_(False))
+    """
+    for name, leaf in model.named_parameters():
+        if leaf.requires_grad and leaf.dtype.is_complex:
+            raise ValueError(
+                f"'{name}' of the model is complex, and models are averaged as real numbers. Keep its parts in a real "
+                f"parameter, and use torch.view_as_complex of that."
+            )
+
+
 def with_params(model: nn.Module, params: Params, names: Collection[str] | None = None) -> nn.Module:
     """Returns a copy of a model with other tensors: exactly all of them, or exactly those in ``names``.
 

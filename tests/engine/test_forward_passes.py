@@ -145,3 +145,12 @@ def test_a_forward_pass_may_change_its_inputs(changes: dict[str, Any]) -> None:
         found.append(train(Simulation(model, data, **changes), 3))
         assert torch.equal(data.x, clients_of((5, 25)).x) and torch.equal(data.test_x, clients_of((5, 25)).test_x)
     assert identical(*(done.state.server.params for done in found))
+
+
+def test_a_complex_parameter_is_refused_unless_it_is_frozen() -> None:
+    model = small_net()
+    model.phase = nn.Parameter(torch.ones(2, dtype=torch.complex128))
+    with pytest.raises(ValueError, match=r"'phase' of the model is complex.*torch\.view_as_complex"):
+        Simulation(model, clients_of())
+    model.phase.requires_grad_(False)
+    train(Simulation(model, clients_of()), 1)
