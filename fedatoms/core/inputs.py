@@ -42,6 +42,15 @@ def each(function: Callable[..., Tensor], *many: Inputs) -> Inputs:
     return like(many[0], [function(*row) for row in rows])
 
 
+def copy_of(x: Inputs) -> Inputs:
+    """Copies a batch, so that a forward pass that changes it changes no other's.
+
+    >>> copy_of({"ids": torch.tensor([3])})
+    {'ids': tensor([3])}
+    """
+    return each(torch.clone, x)
+
+
 def like(x: Inputs, tensors: Sequence[Tensor]) -> Inputs:
     """Returns other tensors in the form of a batch."""
     if isinstance(x, Tensor):

@@ -60,7 +60,7 @@ def squared(tree: Mapping[str, Tensor]) -> Tensor:
     >>> squared({"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(2.0)})
     tensor(9.)
     """
-    return torch.stack([leaf.square().sum() for leaf in tree.values()]).sum()
+    return _row([leaf.square().sum() for leaf in tree.values()]).sum()
 
 
 def norm(tree: Mapping[str, Tensor]) -> Tensor:
@@ -77,7 +77,7 @@ def norm(tree: Mapping[str, Tensor]) -> Tensor:
         return other
     small = [leaf.flatten() for leaf in tree.values() if leaf.numel() <= _JOINED]
     parts = [leaf for leaf in tree.values() if leaf.numel() > _JOINED] + ([torch.cat(small)] if small else [])
-    total: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in parts]))
+    total: Tensor = torch.linalg.vector_norm(_row([torch.linalg.vector_norm(part) for part in parts]))
     return total
 
 
@@ -179,6 +179,10 @@ def misfit(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
         "misshapen": [f"{name} is {this} instead of {that}" for name, (this, that) in both.items() if this != that],
     }
     return "; ".join(f"{what}: {some(names)}" for what, names in lists.items() if names)
+
+
+def _row(numbers: list[Tensor]) -> Tensor:
+    return torch.stack(numbers) if numbers else torch.zeros(0)
 
 
 def _stacked(leaves: Sequence[Tensor]) -> Tensor:

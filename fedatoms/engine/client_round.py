@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedatoms.algorithms.base import Algorithm, See, Seen, Server, Work, check_terms, check_upload
 from fedatoms.core import trees
-from fedatoms.core.inputs import Inputs
+from fedatoms.core.inputs import Inputs, copy_of
 from fedatoms.core.options import RANGES, Precision
 from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move, received
@@ -166,7 +166,7 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
         if rule.update is None:
             moves, state = gradient, carry.state
         else:
-            moves, state = checked_moves(rule.update(gradient, carry.state, weights), weights, carry.state)
+            moves, state = checked_moves(rule.update, gradient, carry.state, weights)
         new = {name: _down(weight, moves[name], rates[name]) for name, weight in weights.items()}
         return Carry({**params, **buffers, **new}, state), loss
 
@@ -288,7 +288,7 @@ def _loss(learner: Learner, params: Params, broadcast: Server, memory: Memory, b
         if learner.head is None:
             returned, buffers = net.train(params, batch.x, batch.real, batch.key)
         else:
-            returned, buffers, z = net.study(learner.head, params, batch.x, batch.real, batch.key)
+            returned, buffers, z = net.study(learner.head, params, copy_of(batch.x), batch.real, batch.key)
     outputs = _output(learner, returned).to(net.dtype)
     loss = _objective_loss(learner.objective, outputs, batch)
     if align is not None:
@@ -320,7 +320,7 @@ def _seeing(learner: Learner, params: Params, batch: Batch) -> See:
     def see(others: Params) -> Seen:
         assert learner.head is not None, "known where there is a penalty"
         with torch.no_grad(), torch.autocast(batch.y.device.type, torch.bfloat16, enabled=learner.precision == "bf16"):
-            returned, _, z = net.study(learner.head, {**still, **others}, batch.x, batch.real, batch.key)
+            returned, _, z = net.study(learner.head, {**still, **others}, copy_of(batch.x), batch.real, batch.key)
         return Seen(_output(learner, returned).to(net.dtype), z.to(net.dtype))
 
     return see

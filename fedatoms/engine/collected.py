@@ -14,7 +14,7 @@ from fedatoms.engine.server import Total
 from fedatoms.engine.uploads import shown_to_all
 
 _LAST = "last models"  # names their sum among the trees of uploads
-_Plain = tuple[list[int], Tensor, Tensor]
+_Plain = tuple[list[int], Tensor, Tensor, Tensor | None]
 
 
 class Collected(NamedTuple):
@@ -45,7 +45,7 @@ def joined(peers: Peers, got: Collected, device: str) -> Collected:
 
 
 def _plain(traces: list[Traces]) -> list[_Plain]:
-    return [(each.clients, each.values, each.steps) for each in traces]
+    return [(each.clients, each.values, each.steps, each.numbers) for each in traces]
 
 
 def _traces(of_all: Iterable[list[_Plain]]) -> list[Traces]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedatoms.core import ledger, trees
-from fedatoms.core.inputs import Inputs, samples_in, take
+from fedatoms.core.inputs import Inputs, copy_of, samples_in, take
 from fedatoms.core.ledger import Bytes
 from fedatoms.core.options import Group
 from fedatoms.core.trees import Memory, Params
@@ -25,7 +25,8 @@ _GROUP: Group = "head"  # under which the bytes of feature statistics are counte
 
 def common_of(runtime: Runtime, params: Params) -> Params:
     """Returns what the server remembers before the first round."""
-    return _method(runtime).start(runtime.data.classes, _features(runtime, params, take(runtime.data.test_x, slice(1))))
+    one = copy_of(take(runtime.data.test_x, slice(1)))
+    return _method(runtime).start(runtime.data.classes, _features(runtime, params, one))
 
 
 def before_training(runtime: Runtime, state: State, clients: list[int]) -> dict[int, Params]:

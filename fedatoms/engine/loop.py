@@ -27,7 +27,7 @@ from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation, check_simulation
 from fedatoms.engine.state import Launched, Record, State
 from fedatoms.nn.models import fitting
-from fedatoms.nn.pure import with_params
+from fedatoms.nn.pure import Network, with_params
 from fedatoms.objectives.checks import check_outputs, check_range_of, known_targets
 
 
@@ -163,7 +163,7 @@ def _check_outputs(runtime: Runtime, params: Params) -> None:
             continue
         rows = torch.tensor([0, len(y) > 1], device=y.device)  # two: torch's BatchNorm trains on no single one
         images, targets = cast_inputs(take(x, rows), data.recipe, net.dtype), cast_targets(y[rows], net.dtype)
-        with _fitting(images), torch.random.fork_rng(_gpus(y)):
+        with _untouched(net, params), _fitting(images), torch.random.fork_rng(_gpus(y)):
             returned = net.train(params, images, None, torch.tensor(0, device=y.device))[0] if trains else None
             returned = returned if trains else net.predict(params, images)
         aim = runtime.sim.objective
@@ -171,6 +171,20 @@ def _check_outputs(runtime: Runtime, params: Params) -> None:
         check_range_of(possible, known_targets(data) if trains else y, "y" if trains else "test_y")
         if data.lazy is not None:
             data.lazy.wrong = possible.stray  # of what is read later
+
+
+@contextmanager
+def _untouched(net: Network, params: Params) -> Iterator[None]:
+    """Refuses a forward pass within that changes the parameters that it is given, which are the server's."""
+    before = {name: (params[name]._version, params[name].clone()) for name in (*net.parameters, *sorted(net.frozen))}
+    yield
+    for name, (version, old) in before.items():
+        # what is written through .data has no new version, and what needs no change yet has no new value
+        if params[name]._version != version or not torch.allclose(params[name], old, rtol=0, atol=0, equal_nan=True):
+            raise ValueError(
+                f"the model's forward pass changes the parameter '{name}', so that a score would change the model. "
+                f"Leave max_norm out, or bound weights outside of forward."
+            )
 
 
 @contextmanager

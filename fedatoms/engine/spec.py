@@ -41,7 +41,7 @@ from fedatoms.engine.server import keeps_uploads, sample_size
 from fedatoms.engine.training import Training
 from fedatoms.nn.layers import require_unwrapped
 from fedatoms.nn.parameter_groups import heads
-from fedatoms.nn.pure import tensor_names
+from fedatoms.nn.pure import require_real, tensor_names
 from fedatoms.objectives import TABLE as OBJECTIVES
 from fedatoms.objectives import classification
 from fedatoms.objectives.base import Objective
@@ -92,6 +92,7 @@ class Simulation:
             raise ValueError(f"device={self.device!r} is not a text. Use for example device='cpu'.")
         check_numbers(self)
         require_unwrapped(self.model)
+        require_real(self.model)
         check_rows(self.data)
         check_objective(self.objective)
         check_targets(self.objective, self.data)

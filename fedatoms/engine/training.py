@@ -1,5 +1,7 @@
 """How a client trains: its epochs and batches, its optimiser, and its learning rate with all that scales it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
@@ -11,7 +13,7 @@ from fedatoms.core.lookup import some
 from fedatoms.core.options import CONTROLS, Controls, check_numbers, one_of
 from fedatoms.core.trees import Memory, Params
 from fedatoms.optimisers import sgd
-from fedatoms.optimisers.base import Optimiser, check_optimiser
+from fedatoms.optimisers.base import Optimiser, Update, check_optimiser
 from fedatoms.optimisers.schedules import OfStep, Schedule, always_one, check_schedule
 
 _sgd = cache(sgd)
@@ -26,15 +28,17 @@ class Told(NamedTuple):
     atoms_lr: Tensor
 
 
-def checked_moves(made: object, weights: Params, state: Memory) -> tuple[Params, Memory]:
-    """Returns the moves and the state that an optimiser's update has made, if they are such.
+def checked_moves(update: Update, gradient: Params, state: Memory, weights: Params) -> tuple[Params, Memory]:
+    """Returns the moves and the state that an optimiser's update makes, if they are such.
 
-    >>> checked_moves({"w": 0}, {"w": 0}, {})
+    >>> checked_moves(lambda gradient, state, weights: gradient, {"w": 0}, {}, {"w": 0})
     Traceback (most recent call last):
     ...
     ValueError: the optimiser's update returns dict, not (moves, state), each with the names that it was given. Let it
     return moves, state, for example gradient, state.
     """
+    with _naming_writes():
+        made: object = update(gradient, state, weights)
     if isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, dict) for part in made):
         moves, after = made
         if moves.keys() == weights.keys() and after.keys() == state.keys():
@@ -44,6 +48,20 @@ def checked_moves(made: object, weights: Params, state: Memory) -> tuple[Params,
         f"the optimiser's update returns {got}, not (moves, state), each with the names that it was given. Let it "
         f"return moves, state, for example gradient, state."
     )
+
+
+@contextmanager
+def _naming_writes() -> Iterator[None]:
+    """Says that an optimiser's update changes what it is given, if torch refuses that where clients share it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "element of the written-to tensor" not in str(error):
+            raise
+        raise ValueError(
+            "the optimiser's update changes its state in place, which clients of a block share at first. Let it return "
+            "a new state, for example 0.9 * v + g instead of v.mul_(0.9).add_(g), or use map=one_by_one."
+        ) from error
 
 
 def _names(part: object) -> str:

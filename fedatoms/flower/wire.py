@@ -107,7 +107,7 @@ def unpack(record: ArrayRecord) -> Memory:
     memory: Memory = {}
     for key, array in record.items():
         kind, _, name = key.partition("/")
-        memory.setdefault(kind or MODEL, {})[name] = torch.from_numpy(array.numpy().copy())
+        memory.setdefault(kind or MODEL, {})[name] = torch.tensor(array.numpy())
     return memory
 
 

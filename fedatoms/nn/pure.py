@@ -1,6 +1,7 @@
 """A model as pure functions of its parameters: dropout gets its randomness, and BatchNorm its padding, as inputs."""
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeGuard
@@ -20,7 +21,7 @@ class Network(NamedTuple):
     """A model split into its tensors and the functions that run it on any tensors."""
 
     parameters: Params  # trainable ones
-    statistics: Params  # floating-point buffers of the state dict
+    statistics: Params  # floating-point buffers of the state dict, if they are finite
     constants: Params  # the rest: frozen parameters, counters, buffers outside the state dict; never averaged
     train: Callable[[Params, Inputs, Tensor | None, Tensor], tuple[object, Params]]
     predict: Callable[[Params, Inputs], object]
@@ -59,8 +60,7 @@ def network(model: nn.Module) -> Network:
     rest = tensors.keys() - trained - averaged
     training = with_addressed_dropout(copy.deepcopy(model)).train()
     masked, scoring = with_masked_norm(copy.deepcopy(training)), copy.deepcopy(model).eval()
-    tied = len(list(model.named_parameters())) < len(list(model.named_parameters(remove_duplicate=False)))
-    inputs = _inputs(model, training, masked)
+    tied, inputs = len(_tensors(model)) < len(_tensors(model, remove_duplicate=False)), _inputs(model, training, masked)
 
     def train(params: Params, x: Inputs, real: Tensor | None, key: Tensor) -> tuple[object, Params]:
         state, mutable = inputs(params, real, key)
@@ -98,7 +98,27 @@ def tensor_names(model: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
             f"{type(model).__name__} has nothing to train: no parameter requires a gradient. Unfreeze some."
         )
     saved = model.state_dict().keys()
-    return trainable, frozenset(n for n, leaf in model.named_buffers() if leaf.is_floating_point() and n in saved)
+    buffers = ((name, leaf) for name, leaf in model.named_buffers() if leaf.is_floating_point() and name in saved)
+    return trainable, frozenset(name for name, leaf in buffers if leaf.isfinite().all())  # a mask of -inf has no mean
+
+
+def require_real(model: nn.Module) -> None:
+    """Refuses a trainable parameter that is complex.
+
+    >>> model = nn.Linear(2, 2, dtype=torch.complex64)
+    >>> require_real(model)
+    Traceback (most recent call last):
+    ...
+    ValueError: 'weight' of the model is complex, and models are averaged as real numbers. Keep its parts in a real
+    parameter, and use torch.view_as_complex of that.
+    >>> require_real(model.requires_grad_(False))
+    """
+    for name, leaf in model.named_parameters():
+        if leaf.requires_grad and leaf.dtype.is_complex:
+            raise ValueError(
+                f"'{name}' of the model is complex, and models are averaged as real numbers. Keep its parts in a real "
+                f"parameter, and use torch.view_as_complex of that."
+            )
 
 
 def with_params(model: nn.Module, params: Params, names: Collection[str] | None = None) -> nn.Module:
@@ -159,8 +179,12 @@ def why_not_vectorised(model: nn.Module) -> str | None:
     >>> why_not_vectorised(nn.Sequential(nn.AlphaDropout(0.5)))
     "layer '0' (AlphaDropout) draws its own randomness"
     """
+    norms = (layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._NormBase))
+    holders = Counter(id(buffer) for layer in norms for buffer in layer.buffers(recurse=False))
     for name, module in model.named_modules():
         kind = type(module).__name__
+        if any(holders[id(buffer)] > 1 for buffer in module.buffers(recurse=False)):
+            return f"layer '{name}' ({kind}) shares its statistics with another"
         if isinstance(module, nn.modules.dropout._DropoutNd) and type(module) not in PLAIN_DROPOUTS:
             return f"layer '{name}' ({kind}) draws its own randomness"
         if _drops_unaddressed(module):
@@ -215,5 +239,6 @@ def _rows(seen: list[Tensor], layer: str) -> Tensor:
     return seen[0].flatten(1)
 
 
-def _tensors(model: nn.Module) -> Params:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+def _tensors(model: nn.Module, *, remove_duplicate: bool = True) -> Params:
+    both = (model.named_parameters, model.named_buffers)
+    return {name: leaf for named in both for name, leaf in named(remove_duplicate=remove_duplicate)}

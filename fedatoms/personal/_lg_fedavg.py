@@ -13,9 +13,11 @@ def lg_fedavg() -> Personal:
     """
 
     def representation(model: nn.Module, labels: Labels) -> frozenset[str]:
-        linear = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+        linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
         if len(linear) < 2:
             raise ValueError(f"lg-fedavg shares two linear layers, the model has {len(linear)}. Use another method.")
-        return frozenset(name for name in labels if not name.startswith(tuple(f"{layer}." for layer in linear[-2:])))
+        shared = {leaf for layer in linear[-2:] for leaf in layer.state_dict(keep_vars=True).values()}
+        held = model.state_dict(keep_vars=True)
+        return frozenset(name for name in labels if held[name] not in shared)  # a tied one has another layer's name
 
     return Personal(representation)

@@ -26,3 +26,7 @@ def test_a_norm_of_many_small_leaves_is_few_sums() -> None:
     tree = {f"layer {n}": torch.zeros(n + 1) for n in range(30)}
     graph = make_fx(trees.norm)(tree).graph
     assert len(graph.find_nodes(op="call_function", target=torch.ops.aten.linalg_vector_norm.default)) == 2
+
+
+def test_an_empty_tree_has_no_length() -> None:
+    assert trees.norm({}) == trees.squared({}) == 0

@@ -60,6 +60,13 @@ def names_of(sim: Simulation, *fixed: str) -> set[str]:
     return {name for name, group in layout_of(sim).labels.items() if group in fixed}
 
 
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_round_in_which_nothing_travels_is_a_round_of_every_algorithm(name: str) -> None:
+    exchange = Exchange(fast_slow({"head"}, SLOW | {"atoms"}, 2), slow_local="keep")
+    before, after = (play(hold_fixed(free(name, exchange=exchange, fraction=1.0), ["head"]), t) for t in (1, 2))
+    assert identical(before.server.params, after.server.params)
+
+
 @pytest.mark.parametrize(
     ("name", "fixed", "map"),
     some_now(

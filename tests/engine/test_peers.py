@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from support import ROOT
 from support.peers import ROUNDS, RUNS, STOP, Seen, everything, port
-from support.small import difference, identical
+from support.small import clients_of, difference, identical, small_net
 
+from fedatoms.algorithms.base import Algorithm, Server, Work
+from fedatoms.core.trees import NUMBERS, Memory, Params
 from fedatoms.engine.gloo import connected, device_here, place_of
+from fedatoms.engine.loop import begin
 from fedatoms.engine.peers import ALONE, Peers, even_share, owned
+from fedatoms.engine.round import advance
+from fedatoms.engine.runtime import prepare
+from fedatoms.engine.spec import Simulation
 from fedatoms.runs.results import read_result
 from fedatoms.runs.rounds import read_rounds
 
@@ -148,3 +154,14 @@ def test_alone_nothing_is_sent_and_the_device_is_as_given() -> None:
     with connected(place_of({})) as (peers, ended):
         assert peers == ALONE and ended() is None
     assert device_here("cpu", 1) == "cpu"
+
+
+def test_a_number_that_is_not_finite_is_refused_on_several_processes_as_on_one() -> None:
+    def report(params: Params, server: Server, memory: Memory, work: Work) -> tuple[Memory, Memory]:
+        return {"params": params, NUMBERS: {"ratio": torch.log(work.steps.double() - 1)}}, memory
+
+    sim = Simulation(small_net(), clients_of((5, 5)), Algorithm(report=report))  # clients of a single step
+    for peers in (ALONE, Peers(size=2, add=lambda here: 2 * here, show=lambda here: [here, here])):
+        runtime = prepare(sim, peers=peers)
+        with pytest.raises(FloatingPointError, match="client 0, round 1: a number of its upload is not finite"):
+            advance(runtime, begin(runtime))

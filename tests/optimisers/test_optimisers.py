@@ -127,6 +127,15 @@ def test_an_update_that_returns_no_moves_and_state_is_refused(map: Map, update: 
         play(Simulation(small_net(), clients_of((4, 7)), training=training, map=map), 1)
 
 
+def test_an_update_that_changes_its_state_in_place_is_refused_where_clients_share_it() -> None:
+    init = optimisers.sgd(0.9).init
+    rule = Optimiser(init, lambda g, state, w: (g, {k: {n: v.add_(1) for n, v in t.items()} for k, t in state.items()}))
+    sim = Simulation(small_net(), clients_of((5, 5)), training=Training(optimiser=rule), map="vectorised")
+    with pytest.raises(ValueError, match=r"the optimiser's update changes its state in place.*map=one_by_one\.$"):
+        play(sim, 1)
+    play(replace(sim, map="one_by_one"), 1)
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_only_algorithms_that_measure_moves_refuse_an_optimiser_without_displacement(name: str) -> None:
     """Those that do say so themselves, all among them that turn a move into a gradient."""

@@ -146,6 +146,13 @@ def test_the_methods_are_what_their_papers_say() -> None:
             assert (leaf in own and not torch.equal(own[leaf], first)) == (where in ("own", "both")), (name, leaf)
 
 
+def test_lg_fedavg_shares_a_layer_that_is_tied_to_an_earlier_one() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 36), nn.ReLU(), nn.Linear(36, 36), nn.ReLU(), nn.Linear(36, 36))
+    model[5].weight = model[1].weight
+    layout = layout_of(Simulation(model.double(), clients_of(), personal=personal("lg-fedavg")))
+    assert layout.own == layout.private == {"1.bias"}
+
+
 def by_hand(sim: Simulation, model: nn.Module, client: int, place: int, pull: float = 0.0) -> nn.Module:
     """One client's own phase as a plain loop, on all parameters that need a gradient."""
     start = {name: leaf.detach().clone() for name, leaf in model.named_parameters()}

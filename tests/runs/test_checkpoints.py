@@ -110,6 +110,19 @@ def test_only_what_the_last_two_checkpoints_need_is_there_though_nothing_is_list
         loaded = load_checkpoint(tmp_path, runtime, trajectory="law")
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_read_from_a_checkpoint_begins_in_memory_where_torch_lets_tensors_begin(
+    place: Place, tmp_path: Path
+) -> None:
+    """Its kernels round by that: a resumed run, and one with states on disk, would have other last digits."""
+    runtime, first = many_clients(place, tmp_path, count=5)
+    Checkpoints(tmp_path, "law").save(first, 0.0)
+    state = load_checkpoint(tmp_path, runtime, trajectory="law").state
+    trees = [state.server.params, *state.server.memory.values()]
+    trees += [state.clients.read(client).memory["control"] for client in range(5)]
+    assert {leaf.data_ptr() % 64 for tree in trees for leaf in tree.values()} == {0}
+
+
 def stored(folder: Path) -> set[str]:
     return {path.name for path in (folder / "clients").iterdir()}
 

@@ -1,0 +1,156 @@
+"""What a network may do in its forward pass, and hold: it is refused in one line, or only its outputs change."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.small import clients_of, identical, small_net
+from torch import Tensor, nn
+
+from fedatoms.aggregation import krum, median
+from fedatoms.algorithms import moon
+from fedatoms.data.federations import Federation, federation
+from fedatoms.engine.attacks import Attack
+from fedatoms.engine.loop import Trained, begin, train
+from fedatoms.engine.runtime import prepare
+from fedatoms.engine.spec import Simulation
+from fedatoms.personal import fedpac
+
+
+def tokens() -> Federation:
+    """Makes two clients with sentences of five words."""
+    draws = torch.Generator().manual_seed(0)
+    x, y = torch.randint(20, (24, 5), generator=draws), torch.randint(3, (24,), generator=draws)
+    return federation([(x[:8], y[:8]), (x[8:16], y[8:16])], test=(x[16:], y[16:]))
+
+
+class Bag(nn.Module):
+    """A mean of words' vectors, none of them longer than ``max_norm``."""
+
+    def __init__(self, max_norm: float | None) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(20, 4, max_norm=max_norm), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.words(x).mean(1))
+
+
+class Constrained(nn.Linear):
+    """A layer that shortens its rows before it uses them, as networks for EEG do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.weight.data = torch.renorm(self.weight.data, 2, 0, 0.1)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "name"),
+    [
+        (lambda: Bag(1.0), tokens, "words.weight"),
+        (lambda: Bag(1e6), tokens, "words.weight"),  # longer than any yet
+        (lambda: nn.Sequential(nn.Flatten(), Constrained(36, 3)).double(), clients_of, "1.weight"),
+    ],
+)
+def test_a_forward_pass_that_changes_its_parameters_is_refused_and_the_parameter_named(
+    model: Callable[[], nn.Module], data: Callable[[], Federation], name: str
+) -> None:
+    """They would be the server's: scores would change the model, and one client what the next one starts from."""
+    with pytest.raises(ValueError, match=f"changes the parameter '{name}'.*Leave max_norm out"):
+        begin(prepare(Simulation(model(), data())))
+    begin(prepare(Simulation(Bag(None), tokens())))
+
+
+class Twin(nn.Module):
+    """Two branches whose norms have their statistics together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.out = nn.Linear(36, 6), nn.Linear(36, 6), nn.Linear(6, 3)
+        self.norm, self.same = nn.BatchNorm1d(6), nn.BatchNorm1d(6)
+        self.double()  # which parts buffers
+        self.same.running_mean, self.same.running_var = self.norm.running_mean, self.norm.running_var
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.out(self.norm(self.one(x)) + self.same(self.other(x)))
+
+
+def test_a_buffer_of_two_layers_is_one_buffer() -> None:
+    torch.manual_seed(0)
+    data = clients_of((8, 8))
+    done = train(Simulation(Twin(), data), 3)
+    loss = nn.functional.cross_entropy(done.model.eval()(data.test_x), data.test_y)
+    assert done.scores["server"].loss == pytest.approx(loss.item(), rel=1e-12)
+    with pytest.raises(ValueError, match=r"layer 'norm' \(BatchNorm1d\) shares its statistics with another"):
+        prepare(Simulation(Twin(), data, map="vectorised"))
+
+
+class Causal(nn.Module):
+    """Attention of pixels to earlier ones, by a mask that is -inf elsewhere."""
+
+    def __init__(self, *, persistent: bool) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.register_buffer("mask", torch.full((6, 6), -torch.inf).triu(1), persistent=persistent)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x.flatten(1, 2))
+        return self.out(((h @ h.mT + self.mask).softmax(-1) @ h).mean(1))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"attack": Attack("sign-flip", 0.2, strength=1.0)},
+        {"attack": Attack("label-flip", 0.2)},
+        {"aggregation": krum()},
+        {"aggregation": median()},
+        {"score": ("server", "selected", "all")},
+    ],
+    ids=["plain", "sign-flip", "label-flip", "krum", "median", "all"],
+)
+def test_a_buffer_that_is_not_finite_is_a_constant_whether_it_is_saved_or_not(changes: dict[str, Any]) -> None:
+    found = list[Trained]()
+    for persistent in (False, True):
+        torch.manual_seed(0)
+        model = Causal(persistent=persistent).double()
+        found.append(train(Simulation(model, clients_of((5,) * 5), **changes), 2))
+    for one, other in zip(*(done.history for done in found), strict=True):
+        assert one[0]._replace(seconds=0) == other[0]._replace(seconds=0) and one[0].clients == 5
+        assert one[1] == other[1]
+    assert "mask" in found[1].model.state_dict()
+
+
+class Shift(nn.Module):
+    """Takes the mean of all images away, in their own memory or not."""
+
+    def __init__(self, *, inplace: bool) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sub_(0.5) if self.inplace else x - 0.5
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"algorithm": moon()}, {"personal": fedpac()}], ids=["fedavg", "moon", "fedpac"]
+)
+def test_a_forward_pass_may_change_its_inputs(changes: dict[str, Any]) -> None:
+    found = list[Trained]()
+    for inplace in (False, True):
+        data = clients_of((5, 25))
+        model = nn.Sequential(Shift(inplace=inplace), small_net())
+        found.append(train(Simulation(model, data, **changes), 3))
+        assert torch.equal(data.x, clients_of((5, 25)).x) and torch.equal(data.test_x, clients_of((5, 25)).test_x)
+    assert identical(*(done.state.server.params for done in found))
+
+
+def test_a_complex_parameter_is_refused_unless_it_is_frozen() -> None:
+    model = small_net()
+    model.phase = nn.Parameter(torch.ones(2, dtype=torch.complex128))
+    with pytest.raises(ValueError, match=r"'phase' of the model is complex.*torch\.view_as_complex"):
+        Simulation(model, clients_of())
+    model.phase.requires_grad_(False)
+    train(Simulation(model, clients_of()), 1)
