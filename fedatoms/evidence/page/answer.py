@@ -172,15 +172,16 @@ def _scored(best: Entry, base: Entry, found: Versus, place: Standings) -> str:
 
 
 def _how_sure(one: Gain, state: State) -> str:
-    """Says what the interval says of a gain; of a single seed never more than that it is likely."""
+    """Says what the interval says of a gain; without a spread of its own never more than that it is likely."""
+    alone = "one seed" if one.seeds == 1 else "a difference that is equal on all seeds"
     if state == "contradicted":
         return "the whole 95 % interval is against it"
     if state == "supported":
-        likely = "likely real: one seed, and the spread of pairs with several seeds, by which 0 is not in the interval"
-        return likely if one.seeds == 1 else "it is real, as the whole 95 % interval is on its side"
+        likely = f"likely real: {alone}, and the spread of pairs with several seeds, by which 0 is not in the interval"
+        return likely if one.how == "pooled" else "it is real, as the whole 95 % interval is on its side"
     if one.low is None:
-        return "it may be luck, as one seed has no interval"
-    few = f"; {TWO_SEEDS}" if one.seeds == 2 else ""
+        return f"it may be luck, as {alone} has no interval"
+    few = f"; {TWO_SEEDS}" if one.seeds == 2 and one.how == "seeds" else ""
     return f"it may be luck, as 0 is in the 95 % interval{few}"
 
 
