@@ -11,7 +11,8 @@ NEAR = 1e-6  # of the largest weight: what keeps a step finite where the centre 
 def geometric_median(steps: int = STEPS) -> Rule:
     """Takes the point whose weighted sum of distances to all uploads is least.
 
-    It begins at the median of each number, and each step averages the uploads by their weights over distances.
+    It begins at the median of each number, and each step averages the uploads by their weights over distances. Where
+    equal uploads have half of the weight, it is theirs.
 
     >>> geometric_median().fewest
     3
@@ -22,7 +23,10 @@ def geometric_median(steps: int = STEPS) -> Rule:
         centre = [values.median(0).values for values, _ in points.read()]
         for _ in range(int(steps)):
             far = lengths(points, centre)
-            closeness = points.weights / far.clamp(min=NEAR * float(far.median()) or 1.0)
+            if float(points.weights[far == 0].sum()) >= 0.5:  # all others together cannot pull it away
+                break
+            scale = far.median() or far[far > 0].min()  # not the largest distance, which is a liar's choice
+            closeness = points.weights / far.clamp(min=NEAR * float(scale))
             centre = mixed(points, closeness / closeness.sum())
         return centre
 

@@ -167,7 +167,7 @@ def judgement(lines: Sequence[Line]) -> str:
 def _won(gain: Gain, *, below: bool) -> str:
     """Says who wins if the whole interval says so; ``below`` where a lower score is the better one."""
     if gain.low is None:
-        return "one seed: no spread to judge by"
+        return f"{'one seed' if gain.seeds == 1 else 'equal on all seeds'}: no spread to judge by"
     words = {"supported": "wins", "contradicted": "loses", "inconclusive": "within the 95 % interval"}
     return words[beyond(gain, below=below)]
 

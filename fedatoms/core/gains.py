@@ -9,6 +9,7 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 LEVEL = 0.95
+ROUNDING = 1e-9  # of the largest number: a spread below it is none
 How = Literal["seeds", "pooled", "mean", "none"]  # where an interval comes from
 State = Literal["supported", "inconclusive", "contradicted"]
 
@@ -23,8 +24,9 @@ class Pooled(NamedTuple):
 class Gain(NamedTuple):
     """A mean difference, the ends of its interval if there is one, over how many seeds, and by which spread.
 
-    ``how`` is ``seeds`` (that of its own seeds), ``pooled`` (one seed, the spread of other cells), ``mean`` (a mean of
-    ``seeds`` gains, with the pooled spread) or ``none`` (no spread is known, and so no interval).
+    ``how`` is ``seeds`` (that of its own seeds), ``pooled`` (one seed, or seeds that agree, with the spread of other
+    cells), ``mean`` (a mean of ``seeds`` gains, with the pooled spread) or ``none`` (no spread is known, and so no
+    interval).
     """
 
     gain: float
@@ -37,14 +39,19 @@ class Gain(NamedTuple):
 def gain(mine: Mapping[int, float], base: Mapping[int, float], pooled: Pooled | None = None) -> Gain | None:
     """Returns how much one side has more than another, paired by the seeds that both have; None if they share none.
 
+    Differences that are equal are the chance of a coarse score and no spread: they borrow one, as a single seed does.
+
     >>> one = gain({0: 42.0, 1: 43.0, 2: 44.0, 7: 99.0}, {0: 40.0, 1: 40.5, 2: 41.0})
     >>> written(one), round(one.low, 2), one.how
     ('+2.50 ± 1.24 (3 seeds)', 1.26, 'seeds')
-    >>> gain({0: 42.0}, {1: 40.0}) is None
-    True
+    >>> written(gain({0: 42.0, 1: 43.0}, {0: 40.0, 1: 41.0})), gain({0: 42.0}, {1: 40.0}) is None
+    ('+2.00 (2 seeds)', True)
     """
     differences = paired(mine, base)
-    return over_seeds(differences, pooled) if differences else None
+    if not differences:
+        return None
+    apart = max(differences) - min(differences) > ROUNDING * max(map(abs, differences))
+    return over_seeds(differences) if apart else _borrowing(differences, pooled)
 
 
 def paired(mine: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
@@ -67,12 +74,18 @@ def over_seeds(values: Sequence[float], pooled: Pooled | None = None) -> Gain:
     Gain(gain=1.0, low=None, high=None, seeds=1, how='none')
     """
     count, middle = len(values), statistics.fmean(values)
-    if count > 1:
-        half = student(count - 1) * statistics.stdev(values) / math.sqrt(count)
-        return Gain(middle, middle - half, middle + half, count, "seeds")
-    if pooled is None:
+    if count == 1:
+        return _borrowing(values, pooled)
+    half = student(count - 1) * statistics.stdev(values) / math.sqrt(count)
+    return Gain(middle, middle - half, middle + half, count, "seeds")
+
+
+def _borrowing(values: Sequence[float], pooled: Pooled | None) -> Gain:
+    """Returns the mean of a number over seeds with the interval that the spread of other cells gives it, if any."""
+    count, middle = len(values), statistics.fmean(values)
+    if pooled is None or pooled.deviation <= ROUNDING * abs(middle):
         return Gain(middle, None, None, count, "none")
-    half = student(pooled.degrees) * pooled.deviation
+    half = student(pooled.degrees) * pooled.deviation / math.sqrt(count)
     return Gain(middle, middle - half, middle + half, count, "pooled")
 
 

@@ -34,6 +34,7 @@ def choose(model: nn.Module, where: Where | None = None) -> Choice:
     reasons = {name: why_plain(present[name]) for name in wanted}
     replaced = [name for name, reason in reasons.items() if not reason]
     require_own_weights(model, replaced)
+    _require_whole_ties(model, replaced)
     unable = {name: reason for name, reason in reasons.items() if reason}
     return Choice(replaced, unable, [name for name in present if name not in reasons])
 
@@ -69,6 +70,17 @@ def why_none(model: nn.Module, choice: Choice, where: Where | None) -> str:
         f"and transposed ones with a kernel side above 1. Use where=lambda name, module: True (on the command line "
         f"--where .) for 1x1 convolutions too, or train the plain model"
     )
+
+
+def _require_whole_ties(model: nn.Module, replaced: list[str]) -> None:
+    """Refuses a layer that shares its weight with one that stays plain: each would have its own from then on."""
+    chosen = {model.get_submodule(name).weight: name for name in replaced}
+    for other, module in model.named_modules():
+        for weight in (leaf for leaf in module.parameters(recurse=False) if leaf in chosen and other not in replaced):
+            raise ValueError(
+                f"layer '{chosen[weight]}' shares its weight with layer '{other}', which would stay plain and be "
+                f"untied from it. Choose both or neither with where=..."
+            )
 
 
 _WAY_OUT = "Give their class an adapter (fedatoms.nn.ADAPTERS[MyConv] = run), or leave them out with where=..."

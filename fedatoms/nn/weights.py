@@ -46,9 +46,10 @@ def load_weights(
     if wrong := _misfit(found, held, optional, fresh):
         raise ValueError(f"weights={path} do not fit {type(model).__name__} ({wrong}). Use the file of this network.")
     with torch.no_grad():
-        for name in found.keys() - fresh.keys():
+        for name in (name for name in found if name not in fresh):
             held[name].copy_(found[name])
     _require_finite(held, model, path)
+    _require_tied(new, {name: leaf for name, leaf in found.items() if name not in fresh}, path)
     if fresh:
         classes = " and ".join(sorted({f"{ours} instead of {theirs}" for theirs, ours in fresh.values()}))
         warnings.warn(f"the head ({', '.join(fresh)}) starts afresh, for {classes} classes in {path}", stacklevel=2)
@@ -111,6 +112,20 @@ def _tied(model: nn.Module, found: Collection[str]) -> set[str]:
     names = dict(model.named_parameters(remove_duplicate=False))
     given = {leaf for name, leaf in names.items() if name in found}
     return {name for name, leaf in names.items() if leaf in given}
+
+
+def _require_tied(model: nn.Module, found: Params, path: Path) -> None:
+    """Refuses different tensors for one parameter with two names: it can be but one of them."""
+    first: dict[Tensor, str] = {}
+    for name, leaf in model.named_parameters(remove_duplicate=False):
+        if name not in found:
+            continue
+        other = first.setdefault(leaf, name)
+        if not torch.equal(found[name].to(leaf), found[other].to(leaf)):
+            raise ValueError(
+                f"weights={path}: '{other}' and '{name}' differ, but are one parameter of {type(model).__name__}. Use "
+                f"a network that does not tie them, or leave one of them out of the file."
+            )
 
 
 def _require_finite(held: Params, model: nn.Module, path: Path) -> None:

@@ -45,19 +45,25 @@ def absolute(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def moments(outputs: Tensor, y: Tensor) -> Tensor:
-    """Returns squared error, target and squared target of each sample, in float64: their means make R squared."""
+    """Returns squared error, each target and the squared target of each sample, in float64: means make R squared.
+
+    >>> moments(torch.zeros(1, 2), torch.tensor([[1, 3]]))
+    tensor([[5., 1., 3., 5.]], dtype=torch.float64)
+    """
     outputs, y = outputs.double(), y.double()
-    return torch.stack([squared(outputs, y), over_rest(y), over_rest(y**2)], 1)
+    return torch.cat([squared(outputs, y)[:, None], y.reshape(len(y), -1), over_rest(y**2)[:, None]], 1)
 
 
 def explained(means: Tensor) -> Tensor:
     """Returns R squared, 1 - mean squared error / variance; targets that are all equal leave nothing to explain.
 
+    Several targets vary around a mean of their own each: 1 - Σ (y - output)² / Σ (y - mean of its column)².
+
     >>> explained(torch.tensor([0.25, 0.0, 1.0])), explained(torch.tensor([0.25, 1.0, 1.0]))
     (tensor(0.7500), tensor(0.))
     """
-    error, mean, square = means.unbind(-1)
-    variance = square - mean**2
+    error, square = means[..., 0], means[..., -1]
+    variance = square - means[..., 1:-1].square().mean(-1)
     return torch.where(variance > 0, 1 - error / variance, torch.zeros_like(error))
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from fedatoms.aggregation import RULES, Points, Rule, aggregation
@@ -157,6 +159,26 @@ def test_the_geometric_median_is_where_the_sum_of_distances_is_least() -> None:
     for name in SHAPES:
         for step in (1e-3, -1e-3):
             assert cost({**found, name: found[name] + step}) > cost(found)
+
+
+@given(st.integers(1, 20), st.data())
+def test_the_geometric_median_of_uploads_more_than_half_of_which_are_equal_is_that_upload(
+    others: int, data: st.DataObject
+) -> None:
+    """However near or far the others are, and however many of them."""
+    same, size = (
+        data.draw(st.integers(others + 1, others + 20)),
+        data.draw(st.sampled_from([1e-3, 0.2, 1.0, 1e6, 1e30])),
+    )
+    some, one = uploads(others), uploads(1)[0]
+    away = [{kind: {n: one[kind][n] + size * leaf for n, leaf in each[kind].items()} for kind in each} for each in some]
+    assert far(of("geometric-median", [one] * same + away, [1.0] * (same + others)), one) < 1e-12
+
+
+def test_the_geometric_median_leaves_equal_uploads_of_little_weight() -> None:
+    one, other = uploads(2)
+    found = of("geometric-median", [one] * 3 + [other] * 2, [1.0, 1.0, 1.0, 6.0, 6.0])
+    assert far(found, other) < 1e-4
 
 
 def test_each_kind_of_an_upload_is_combined_by_itself() -> None:

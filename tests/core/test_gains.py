@@ -27,7 +27,7 @@ def test_the_interval_contains_the_mean_difference(
     one = gain({seed: a for seed, (a, _) in sides.items()}, {seed: b for seed, (_, b) in sides.items()}, pooled)
     assert one is not None and one.seeds == len(sides)
     assert one.gain == pytest.approx(statistics.fmean(a - b for a, b in sides.values()))
-    assert (one.low is None) == (one.high is None) == (len(sides) == 1 and pooled is None)
+    assert (one.low is None) == (one.high is None) == (one.how == "none")
     assert one.low is None or one.high is None or one.low <= one.gain <= one.high
 
 
@@ -99,6 +99,17 @@ def test_one_seed_has_the_pooled_spread_and_says_so() -> None:
     assert written(one).endswith("(1 seed, pooled)")
     two = gain({0: 5.0, 1: 5.5}, {0: 4.0, 1: 4.0}, pooled)
     assert two is not None and two.how == "seeds"  # its own spread is known
+
+
+def test_seeds_that_agree_have_no_spread_of_their_own() -> None:
+    """Twice 11 of 360 test images apart, by chance: differences of such scores are equal but for rounding."""
+    mine, base = ({seed: 100 * right / 360 for seed, right in enumerate(side)} for side in ((342, 335), (331, 324)))
+    alone, borrowed = gain(mine, base), gain(mine, base, Pooled(0.5, 16))
+    assert alone is not None and alone.how == "none" and beyond(alone) == "inconclusive" and short(alone) == "+3.06"
+    assert borrowed is not None and written(borrowed) == "+3.06 ± 0.75 (2 seeds, pooled)"
+    assert half(borrowed) == pytest.approx(student(16) * 0.5 / math.sqrt(2))
+    both = gain(mine, base, pool([[11.0, 11.0]]))
+    assert both is not None and both.how == "none"  # the others agree, too
 
 
 def test_without_any_spread_there_is_no_interval_and_nothing_is_decided() -> None:

@@ -94,16 +94,26 @@ def test_buffers_are_read_and_old_files_may_lack_counters(tmp_path: Path) -> Non
     assert torch.equal(load_weights(make(), saved(state, tmp_path))[1].running_var, trained[1].running_var)
 
 
-def test_tied_weights_may_be_named_once(tmp_path: Path) -> None:
-    def make() -> nn.Module:
-        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-        model[1].weight = model[0].weight
-        return model
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    return model
 
-    trained = make()
+
+def test_tied_weights_may_be_named_once(tmp_path: Path) -> None:
+    trained = tied()
     state = {name: leaf for name, leaf in trained.state_dict().items() if name != "1.weight"}
-    loaded = load_weights(make(), saved(state, tmp_path))
+    loaded = load_weights(tied(), saved(state, tmp_path))
     assert same(loaded, trained) and loaded[0].weight is loaded[1].weight
+
+
+def test_two_tensors_for_one_tied_weight_are_refused_by_both_names(tmp_path: Path) -> None:
+    state = tied().state_dict()
+    twice = {**state, "1.weight": state["1.weight"].clone().double()}
+    assert same(load_weights(tied(), saved(twice, tmp_path)), load_weights(tied(), saved(state, tmp_path)))
+    file = saved({**state, "1.weight": state["1.weight"] + 1}, tmp_path)
+    with pytest.raises(ValueError, match=r"'0.weight' and '1.weight' differ, but are one parameter of Sequential. Use"):
+        load_weights(tied(), file)
 
 
 def test_a_head_for_other_classes_starts_afresh_and_one_line_says_so(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_one_seed_is_judged_by_the_spread_of_the_other_pairs_and_says_so(tmp_pat
 
 def test_a_few_rounds_on_digits_never_support_a_claim(tmp_path: Path) -> None:
     for rounds, seed in product((2, 10, 20), range(3)):
-        for preset, accuracy in (("fedavg", 50.0), ("fedavg-atoms", 60.0)):
+        for preset, accuracy in (("fedavg", 50.0), ("fedavg-atoms", 60.0 + 0.1 * seed)):
             a_run(tmp_path / f"{rounds}" / f"{preset}-{seed}", accuracy, preset, seed, rounds)
     assert [the_claim(tmp_path / f"{rounds}", "our other runs").verdict for rounds in (2, 10, 20)] == [
         "inconclusive",

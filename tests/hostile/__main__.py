@@ -55,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
     minutes = (time.monotonic() - began) / 60
     show(found, 60 * minutes)
     if asked.results:
-        write(Path(asked.results), found, _about(asked.seed), all_parts())
+        write(Path(asked.results), found, _about(asked), all_parts())
         if asked.page:
             to_page(Path(asked.results), Path(asked.page), all_parts())
     return 1 if failures(found) or not found else 0
@@ -134,12 +134,12 @@ def _found(number: int) -> Found:
     return Found(job.kind, job.case.name, job.real, word, why, time.monotonic() - began, "\n".join(shell.log))
 
 
-def _about(seed: int) -> dict[str, object]:
+def _about(asked: argparse.Namespace) -> dict[str, object]:
     from fedatoms.runs.provenance import provenance_of
 
     source = provenance_of("cpu")
-    where = {"version": source["fedatoms"], "commit": source["commit"], "cores": os.cpu_count()}
-    return {**where, "seed": seed, "date": datetime.now(UTC).date().isoformat()}
+    where = {"version": source["fedatoms"], "commit": source["commit"], "cores": asked.workers}
+    return {**where, "seed": asked.seed, "date": datetime.now(UTC).date().isoformat()}
 
 
 _JOBS: Sequence[Job] = ()  # what the processes find when they are forked

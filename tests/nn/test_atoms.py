@@ -325,6 +325,17 @@ def test_tied_weights_stay_tied() -> None:
     assert plain[0].weight is plain[1].weight and plain[1].stride == (2, 2)
 
 
+@pytest.mark.parametrize("chosen", ["0", "1"])
+def test_one_of_two_layers_that_share_a_weight_is_refused_by_both_names(chosen: str) -> None:
+    model = nn.Sequential(nn.Conv2d(2, 2, 3), nn.Conv2d(2, 2, 3))
+    model[1].weight = model[0].weight
+    other = {"0": "1", "1": "0"}[chosen]
+    with pytest.raises(ValueError, match=rf"layer '{chosen}' shares its weight with layer '{other}'.*both or neither"):
+        decompose(model, where=lambda name, module: name == chosen)
+    alone = nn.Sequential(model, model[0], nn.Conv2d(2, 2, 3))
+    assert not isinstance(decompose(alone, where=lambda name, module: name == "2")[1], AtomConv)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_mode_and_dtype_are_kept(training: bool) -> None:
     model = net().half().train(training)

@@ -122,6 +122,20 @@ def test_metrics_are_those_of_the_textbook() -> None:
     assert f1.value == pytest.approx(100 * 2 * 2 / (2 * 2 + 1 + 1)) and f1.others["labels"] == pytest.approx(400 / 6)
 
 
+def test_r2_of_several_targets_measures_each_from_its_own_mean() -> None:
+    r2, draws = regression().metrics[2], torch.Generator().manual_seed(0)
+    y = torch.randn(100, 2, dtype=torch.float64, generator=draws) + torch.tensor([0.0, 100.0])
+    guess = y + torch.randn(100, 2, dtype=torch.float64, generator=draws)
+
+    def found(outputs: Tensor, y: Tensor) -> float:
+        return float(r2.each(r2.of(outputs, y).mean(0)[None])[0])
+
+    assert found(y.mean(0).expand_as(y), y) == pytest.approx(0, abs=1e-9)  # the means explain nothing
+    expected = 1 - float((y - guess).square().sum() / (y - y.mean(0)).square().sum())
+    assert found(guess, y) == pytest.approx(expected, abs=1e-9)
+    assert found(guess[:, :1], y[:, 0]) == found(guess[:, :1], y[:, :1])
+
+
 def test_the_worst_tenth_is_by_the_metrics_direction() -> None:
     errors, counts = torch.tensor([1.0, 4.0]), torch.tensor([1.0, 1.0])
     moments = torch.tensor([[1.0, 0.0, 1.0], [4.0, 0.0, 1.0]])

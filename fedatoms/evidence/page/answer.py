@@ -27,6 +27,7 @@ MODELS = {
     "personal": "clients' own models",
     "after the last pass": "clients' own models after the last pass",
 }
+SO_FEW = f"on digits {QUICK_ROUNDS} rounds or fewer decide nothing"
 
 
 def sentences(found: Found, groups: Sequence[Group], places: Sequence[Standings], claims: str = "") -> str:
@@ -155,7 +156,10 @@ def _gained(place: Standings, base: Entry, found: Versus) -> str:
     state = beyond(found.gain, below=not place.metric.higher)
     luck = "; as the best of many it is also the luckiest" if len(place.entries) > 5 else ""
     value = f"{short(found.gain, form_of(place))} {points(place)} ({counted(found.gain.seeds, 'shared seed')})"
-    both = f"{_scored(place.entries[0], base, found, place)}; {_how_sure(found.gain, state)}{luck}"
+    sure = _how_sure(found.gain, state)
+    if state == "supported" and _too_short(place.entries[0], base):
+        sure = f"0 is not in the 95 % interval, but {SO_FEW}"
+    both = f"{_scored(place.entries[0], base, found, place)}; {sure}{luck}"
     said = f"**Gain over {base.name}{whose}: {value}**{both}.{_of_atoms(place)}"
     return said if state == "supported" else f"{said}{_clear(place)}"
 
@@ -172,16 +176,22 @@ def _scored(best: Entry, base: Entry, found: Versus, place: Standings) -> str:
 
 
 def _how_sure(one: Gain, state: State) -> str:
-    """Says what the interval says of a gain; of a single seed never more than that it is likely."""
+    """Says what the interval says of a gain; without a spread of its own never more than that it is likely."""
+    alone = "one seed" if one.seeds == 1 else "a difference that is equal on all seeds"
     if state == "contradicted":
         return "the whole 95 % interval is against it"
     if state == "supported":
-        likely = "likely real: one seed, and the spread of pairs with several seeds, by which 0 is not in the interval"
-        return likely if one.seeds == 1 else "it is real, as the whole 95 % interval is on its side"
+        likely = f"likely real: {alone}, and the spread of pairs with several seeds, by which 0 is not in the interval"
+        return likely if one.how == "pooled" else "it is real, as the whole 95 % interval is on its side"
     if one.low is None:
-        return "it may be luck, as one seed has no interval"
-    few = f"; {TWO_SEEDS}" if one.seeds == 2 else ""
+        return f"it may be luck, as {alone} has no interval"
+    few = f"; {TWO_SEEDS}" if one.seeds == 2 and one.how == "seeds" else ""
     return f"it may be luck, as 0 is in the 95 % interval{few}"
+
+
+def _too_short(one: Entry, other: Entry) -> bool:
+    """Says whether one of two experiments has so few rounds that their difference says nothing of longer runs."""
+    return is_quick(one.group.experiment) or is_quick(other.group.experiment)
 
 
 def _of_atoms(place: Standings) -> str:
@@ -206,7 +216,9 @@ def _clear(place: Standings) -> str:
     below = not place.metric.higher
     for each in place.entries[1:]:
         found = versus(each, place.base, place).gain
-        if found and each is not place.base and beyond(found, below=below) == "supported":
+        if _too_short(each, place.base) or each is place.base:
+            continue
+        if found and beyond(found, below=below) == "supported":
             return f" The best with a clear gain is **{each.name}**: {_written(found, place)}."
     return ""
 
@@ -283,7 +295,11 @@ def _open(places: Sequence[Standings]) -> str:
     pairs = [(each, place.base) for place in places for each in place.entries if each is not place.base]
     where = [place for place in places for each in place.entries if each is not place.base]
     gains = [versus(*both, place).gain for both, place in zip(pairs, where, strict=True)]
-    left = [both for both, one in zip(pairs, gains, strict=True) if one is None or beyond(one) == "inconclusive"]
+    left = [
+        both
+        for both, one in zip(pairs, gains, strict=True)
+        if one is None or beyond(one) == "inconclusive" or _too_short(*both)
+    ]
     alone = sum(one is not None and one.seeds == 1 for one in gains)
     if not left:
         return ""
@@ -295,12 +311,11 @@ def _open(places: Sequence[Standings]) -> str:
 def _would_decide(left: Sequence[tuple[Entry, Entry]]) -> str:
     """Says what may decide comparisons that are open: more seeds, or more rounds where so few decide nothing."""
     both = [[each.group.experiment for each in (base, mine)] for mine, base in left]
-    long = [n for n, pair in enumerate(both) if not any(map(is_quick, pair))]
+    long = [n for n, (mine, base) in enumerate(left) if not _too_short(mine, base)]
     if not long:
         seeds = sorted({0, 1, 2, *left[0][0].group.seeds, *left[0][1].group.seeds})
         more = [replace(one, rounds=max(Experiment.rounds, 2 * QUICK_ROUNDS)) for one in both[0]]
-        few = f"On digits {QUICK_ROUNDS} rounds or fewer decide nothing"
-        return f" {few}: more rounds may, as with {_typed(more, seeds)}."
+        return f" {SO_FEW[0].upper()}{SO_FEW[1:]}: more rounds may, as with {_typed(more, seeds)}."
     most = max(len(each.group.seeds) for each in left[long[0]])
     return f" More seeds may decide, as with {_typed(both[long[0]], range(max(3, 2 * most)))}."
 

@@ -20,7 +20,7 @@ class Cell(NamedTuple):
 
 
 POOLED = "pooled: one seed has no spread of its own, so its interval is made of that of the pairs with several seeds"
-
+EQUAL = "pooled, several seeds: a difference that is equal on all of them is chance, and has that interval, too"
 TWO_SEEDS = "two seeds know little of their spread (Student's t with one degree of freedom): a third narrows it"
 
 
@@ -49,9 +49,7 @@ def table(
     body = "\n".join(
         f"<tr{mark}>{''.join(_td(cell) for cell in row)}</tr>" for row, mark in zip(rows, named, strict=True)
     )
-    pooled = any(", pooled)" in cell.text for row in rows for cell in row)
-    two = pooled and any("(2 seeds)" in cell.text for row in rows for cell in row)
-    label = escape(". ".join([caption, *([POOLED] if pooled else []), *([TWO_SEEDS] if two else [])]))
+    label = escape(". ".join([caption, *_notes([cell.text for row in rows for cell in row])]))
     kind = "box stacked" if stacked else "box"
     return (
         f'<div class="{kind}" id="{escape(name)}" role="group" aria-label="{label}" tabindex="0"><table>'
@@ -166,6 +164,13 @@ def gain_cell(value: Gain | None, form: str = "+.2f", *, coloured: bool = False,
     colours = {"supported": "good", "contradicted": "bad", "inconclusive": ""}
     cell = number(value.gain, form, colours[beyond(value, below=below)] if coloured else "")
     return cell._replace(text=written(value, form).replace("-", "\u2212"), kind=f"{cell.kind} bracketed")
+
+
+def _notes(texts: Sequence[str]) -> list[str]:
+    """Returns what the gains of a table need to be understood."""
+    pooled, equal, two = (any(mark in each for each in texts) for mark in (", pooled)", "seeds, pooled)", "(2 seeds)"))
+    notes = {POOLED: pooled, EQUAL: equal, TWO_SEEDS: pooled and two}
+    return [note for note, needed in notes.items() if needed]
 
 
 def _unbroken(word: str) -> str:
