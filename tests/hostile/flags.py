@@ -194,7 +194,7 @@ def _judge(source: Path, words: list[str], long: frozenset[str], folder: Path, s
     ran = shell.run(words, folder, WORKING if working else SECONDS, signal.SIGINT)
     if ran.late and working and ran.status == 130:
         return verdict(ran._replace(late=False, status=0), MEMORY)  # it was at work, and stopped
-    return verdict(ran, MEMORY, statuses=(0, 1) if words[0] in ("reproduce", "tune") else (0,))
+    return verdict(ran, MEMORY, statuses=(0, 1) if words[0] in ("compare", "demo", "reproduce", "tune") else (0,))
 
 
 def _refused(source: Path, words: list[str], folder: Path, shell: Shell) -> Verdict:
