@@ -274,10 +274,11 @@ def is_whole(value: object) -> bool:
 
 
 def check_numbers(settings: "DataclassInstance", command: str = "") -> None:
-    """Refuses the first number among the fields of some settings that the table does not allow; None is no number."""
+    """Refuses the first number among the fields of some settings that the table does not allow, or that is missing."""
+    kinds = {field.name: field.type for field in dataclasses.fields(settings)}
     for name in numbers_of(type(settings)):
         value = getattr(settings, name)
-        if value is not None:
+        if value is not None or kinds[name] in (int, float):
             check_range(name, value, command=command)
 
 

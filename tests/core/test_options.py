@@ -165,6 +165,14 @@ def test_python_refuses_the_same_numbers_as_the_command_line(make: Callable[[], 
         make()
 
 
+@pytest.mark.parametrize("kind", [Training, Simulation])
+def test_a_number_is_not_left_out_by_none(kind: type) -> None:
+    parts = (small_net(), clients_of()) if kind is Simulation else ()
+    for name in numbers_of(kind):
+        with pytest.raises(ValueError, match=rf"^{name}=None is not a (whole )?number\. Use "):
+            kind(*parts, **{name: None})
+
+
 def test_the_tables_of_functions_have_the_members_of_their_sets() -> None:
     assert tuple(STARTS) == INITS
     assert {tuple(source.recipes) for source in DATASETS.values()} == {CHOICES["augment"]}
