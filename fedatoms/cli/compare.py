@@ -15,8 +15,10 @@ from fedatoms.core.lookup import counted
 from fedatoms.core.options import TOGETHER, check_range
 from fedatoms.core.outputs import check_output
 from fedatoms.core.run_files import CLIENTS
+from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import preset
+from fedatoms.experiment.relevance import idle
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,6 +70,10 @@ def options(words: Sequence[str]) -> Options:
             check_range("together", together)
             places = _devices(devices, words)
             experiments = [replace(one, device=(places or [one.device])[0]) for one in grid(starts, given, words)]
+            for one in experiments:
+                check(one)
+            if notice := idle(experiments, starts):
+                say(as_typed(notice))
             drawn = Path(plot) if plot else None
             status = compared(experiments, "comparison", drawn, devices=places, together=together)
             suggest(terminal(), (f"fedatoms report {experiments[0].out}", "curves and tables of all its runs"))

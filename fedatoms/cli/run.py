@@ -12,10 +12,12 @@ from fedatoms.cli.console import line, resumable, say, show_table, suggest, term
 from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.cli.processes import joined
 from fedatoms.core.lookup import counted
+from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load, load_run
 from fedatoms.experiment.identities import run_name
 from fedatoms.experiment.presets import preset
+from fedatoms.experiment.relevance import idle
 from fedatoms.experiment.weights import changed
 
 if TYPE_CHECKING:
@@ -50,7 +52,10 @@ def options(words: Sequence[str]) -> Options:
                 raise ValueError(f"'{start}' comes after flags. Name a preset or file first: fedatoms run {start} ...")
             if start and resume:
                 raise ValueError(f"--resume continues a run as it is. Leave '{start}' out.")
-            return _resume(Path(resume), default, experiment) if resume else _run(experiment)
+            if resume:
+                return _resume(Path(resume), default, experiment)
+            check(experiment)
+            return _run(experiment, idle([experiment], [default]))
 
         return job
 
@@ -70,7 +75,7 @@ def starting_point(name: str) -> Experiment:
     return preset(name) if name else Experiment()
 
 
-def _run(experiment: Experiment) -> int:
+def _run(experiment: Experiment, notice: str) -> int:
     from fedatoms.runs.comparison import existing
     from fedatoms.runs.execute import Engine, run
     from fedatoms.runs.together import assist, check_alike, dismiss, here
@@ -81,6 +86,8 @@ def _run(experiment: Experiment) -> int:
         if peers.rank:
             assist(peers, experiment, home)
             return 0
+        if notice:
+            say(as_typed(notice))
         if (result := existing(experiment)) is not None:
             dismiss(peers)
             say(f"{home} holds this run already: nothing is run again.")

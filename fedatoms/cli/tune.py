@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import UseAppendAction, arg
 
 from fedatoms.cli.args import GROUPS, before_flags, flags, typed, updated
-from fedatoms.cli.console import line, repeatable, show_table, suggest, terminal, watching_many
-from fedatoms.cli.parsing import Job, Options
+from fedatoms.cli.console import line, repeatable, say, show_table, suggest, terminal, watching_many
+from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.cli.run import START, starting_point
 from fedatoms.experiment.fields import Experiment, Implied
+from fedatoms.experiment.relevance import idle
 from fedatoms.experiment.weights import changed
 from fedatoms.tuning.settings import Tune
 
@@ -57,7 +58,10 @@ def options(words: Sequence[str]) -> Options:
                 raise ValueError(f"'{begin}' comes after flags. Name a preset or file first: fedatoms tune {begin} ...")
             if typed("--seed", words) and typed("--seeds", words):
                 raise ValueError("--seeds names all seeds. Leave --seed out.")
-            return _tune(first, start, _plan(over, experiment, updated(Tune(), asked)), words)
+            plan = _plan(over, experiment, updated(Tune(), asked))
+            if notice := idle([experiment, *_alone(plan)], [default]):
+                say(as_typed(notice))
+            return _tune(first, start, plan, words)
 
         return job
 
@@ -92,6 +96,12 @@ def _plan(over: Sequence[str], experiment: Experiment, asked: Tune) -> "Plan":
 
     check(experiment)
     return Plan(experiment, axes_of(over, experiment), asked)
+
+
+def _alone(plan: "Plan") -> list[Experiment]:
+    """Returns the experiments that differ from that of a plan in one of the values to search."""
+    found = ({axis.field: value} for axis in plan.axes for value in axis.ends)
+    return [replace(plan.experiment, **each) for each in found]  # type: ignore[arg-type]
 
 
 def _tune(first: str, start: Experiment, plan: "Plan", words: Sequence[str]) -> int:

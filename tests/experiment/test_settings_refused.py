@@ -1,16 +1,19 @@
-"""Settings of attacks and privacy that mean nothing cost one line, which names the flag and what to type."""
+"""Settings that mean nothing cost one line, which names the flag and what to type."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fedatoms.cli import main
 from fedatoms.cli.compare import _check
 from fedatoms.cli.parsing import as_typed
 from fedatoms.core import extras
 from fedatoms.experiment.build import simulation
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.presets import PRESETS
+from fedatoms.experiment.relevance import BESIDE, idle
 from fedatoms.runs.execute import run
 
 ATTACKS = {
@@ -53,3 +56,49 @@ def test_what_is_wrong_is_told_before_what_is_not_installed(
     right = {"sampling": "poisson"} if "dp_epsilon" in fields else {"clients": 20}
     with pytest.raises(ValueError, match="Type: pip install"):
         make(Experiment(out=str(tmp_path), **{**fields, **right}))  # type: ignore[arg-type]
+
+
+SMALL = "--clients 5 --batch-size 50 --fraction 0.4 --epochs 1 --device cpu --rounds 1".split()
+TWICE = {
+    "compare --dirichlet 0.1,1.0": "--dirichlet 0.1 changes nothing with --partition shards. Leave it out, or use "
+    "--partition dirichlet.",
+    "compare fedavg --atoms 6,9": "--atoms 6 changes nothing with --parametrisation plain. Leave it out, or use",
+    "compare --fast head --slow-local discard,freeze": "--slow-local freeze changes nothing with --beta 1.",
+    "tune fedavg --over dirichlet=0.1,1.0": "--dirichlet 0.1 changes nothing with --partition shards. Leave it out",
+    "tune fedavg-atoms --over gamma=0.1..0.5": "--gamma 0.1 changes nothing with --parametrisation atoms. Leave it out",
+}
+
+
+@pytest.mark.parametrize("words", TWICE)
+def test_values_that_would_make_the_same_run_twice_are_refused(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*words.split(), *SMALL]) == 2
+    assert capsys.readouterr().err.startswith(f"fedatoms: {TWICE[words]}") and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", ["run --atoms 5", "compare --atoms 5 --seeds 0", "tune --atoms 5 --over lr=0.1"])
+def test_a_value_that_changes_nothing_is_told_and_the_run_goes_on(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*words.split(), *SMALL]) == 0
+    assert "fedatoms: --atoms 5 changes nothing with --parametrisation plain. " in capsys.readouterr().err
+
+
+def test_a_value_that_matters_in_one_of_the_runs_is_no_mistake() -> None:
+    both = [Experiment(atoms=n, parametrisation=kind) for n in (4, 6) for kind in ("plain", "atoms")]
+    assert not idle(both, [Experiment()])
+    assert not idle([Experiment(parametrisation="atoms", atoms=6)], [Experiment()])
+    assert not idle([Experiment(beta="1/5", fast="head", slow_local="freeze")], [Experiment()])
+    assert not idle([Experiment(weights="net.pth")], [Experiment()])  # its start is implied, not given
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_a_starting_point_has_is_never_told(name: str) -> None:
+    assert not idle([PRESETS[name]], [PRESETS[name]]) and not idle([PRESETS[name]], [Experiment()])
+
+
+def test_every_field_that_may_change_nothing_is_a_field() -> None:
+    assert all(hasattr(Experiment(), name) for each in BESIDE for name in (*each.fields, each.decides))
