@@ -76,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where: _warn(as_typed(str(message), words))
-            return _parsed(words)()
+            status = _parsed(words)()
+            sys.stdout.flush()  # here: at Python's end a closed pipe is a message
+            return status
     except (Unread, BrokenPipeError) as unread:  # whoever read the output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _stopped(unread, 141) if isinstance(unread, Unread) and unread.args else 141

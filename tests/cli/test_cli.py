@@ -882,12 +882,13 @@ def unread(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     os.close(reader)
     try:
         command = [sys.executable, "-m", "fedatoms", *words]
-        return subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=100)
+        about = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        return subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=100, env=about)
     finally:
         os.close(writer)
 
 
-@pytest.mark.parametrize("words", [["presets"], ["presets", "--help"]])
+@pytest.mark.parametrize("words", [["presets"], ["presets", "--help"], ["--version"]])
 def test_a_reader_that_leaves_early_is_no_mistake(words: list[str]) -> None:
     ran = unread(words)
     assert ran.returncode == 141 and ran.stderr == ""
