@@ -34,7 +34,7 @@ def choose(model: nn.Module, where: Where | None = None) -> Choice:
     reasons = {name: why_plain(present[name]) for name in wanted}
     replaced = [name for name, reason in reasons.items() if not reason]
     require_own_weights(model, replaced)
-    _require_whole_ties(model, replaced)
+    require_whole_ties(model, replaced)
     unable = {name: reason for name, reason in reasons.items() if reason}
     return Choice(replaced, unable, [name for name in present if name not in reasons])
 
@@ -72,8 +72,12 @@ def why_none(model: nn.Module, choice: Choice, where: Where | None) -> str:
     )
 
 
-def _require_whole_ties(model: nn.Module, replaced: list[str]) -> None:
-    """Refuses a layer that shares its weight with one that stays plain: each would have its own from then on."""
+def require_whole_ties(model: nn.Module, replaced: list[str]) -> None:
+    """Refuses a layer that shares its weight with one that stays plain: each would have its own from then on.
+
+    >>> one = nn.Linear(2, 2)
+    >>> require_whole_ties(nn.Sequential(one, one), ["0"])
+    """
     chosen = {model.get_submodule(name).weight: name for name in replaced}
     for other, module in model.named_modules():
         for weight in (leaf for leaf in module.parameters(recurse=False) if leaf in chosen and other not in replaced):

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from fedatoms.core import randomness
 from fedatoms.core.options import Group, check_range
-from fedatoms.nn.choice import Where
+from fedatoms.nn.choice import Where, require_whole_ties
 from fedatoms.nn.layers import (
     Conv,
     MadeWeight,
@@ -252,6 +252,7 @@ def _chosen(model: nn.Module, gamma: float, where: Where | None, head: str | Col
     body = [name for name in wanted if labels.get(_join(name, "weight")) != "head"]
     require_own_weights(model, body)
     chosen = [name for name in body if rank(tuple(model.get_parameter(_join(name, "weight")).shape), gamma)]
+    require_whole_ties(model, chosen)
     if not chosen and not any(isinstance(module, LowRank) for module in model.modules()):
         raise ValueError(
             f"{type(model).__name__} has no layer to factorise: those are nn.Linear, nn.Conv1d, nn.Conv2d and "

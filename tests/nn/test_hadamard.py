@@ -223,6 +223,13 @@ def test_shared_modules_stay_shared_and_tied_weights_tied() -> None:
     assert replaced(factorise(tied_to_the_head)) == ["1"]
 
 
+def test_one_of_two_layers_that_share_a_weight_is_refused_by_both_names() -> None:
+    model = nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 40), nn.Linear(40, 3))
+    model[1].weight = model[0].weight
+    with pytest.raises(ValueError, match=r"layer '1' shares its weight with layer '0'.*both or neither"):
+        factorise(model, where=lambda name, module: name == "1")
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_mode_dtype_device_and_frozenness_are_kept(training: bool) -> None:
     model = net().half().train(training)
