@@ -70,7 +70,7 @@ def options(words: Sequence[str]) -> Options:
             check_range("together", together)
             places = _devices(devices, words)
             experiments = [replace(one, device=(places or [one.device])[0]) for one in grid(starts, given, words)]
-            for one in experiments:
+            for one in experiments:  # a mistake comes before a notice
                 check(one)
             if notice := idle(experiments, starts):
                 say(as_typed(notice))
@@ -148,8 +148,8 @@ def _failed(experiments: list[Experiment], failed: list["Failure"], console: "Co
     from fedatoms.runs.comparison import labels
 
     runs = counted(len(experiments), "run")
-    if again := sum(not failure.diverged for failure in failed):
-        raise ValueError(f"{again} of {runs} failed. Type the same again to continue.")
+    if not all(failure.diverged for failure in failed):
+        raise ValueError(f"{len(failed)} of {runs} failed. Type the same again to continue.")
     lost = [failure.experiment for failure in failed]
     names = [
         f"{label} ({run_name(one)})" for label, one in zip(labels(experiments), experiments, strict=True) if one in lost

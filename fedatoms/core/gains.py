@@ -9,7 +9,7 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 LEVEL = 0.95
-ROUNDING = 1e-9  # of the largest number: a spread below it is none
+ROUNDING = 1e-9  # of the largest difference: a spread below it is none
 How = Literal["seeds", "pooled", "mean", "none"]  # where an interval comes from
 State = Literal["supported", "inconclusive", "contradicted"]
 

@@ -14,6 +14,7 @@ T = TypeVar("T")
 Params = dict[str, Tensor]
 Memory = dict[str, Params]  # named trees, for example {"control": ...}
 _JOINED = 1 << 16  # numbers of a leaf at most, to be joined with others for one norm
+_SMALL = 1 << 14  # numbers of a leaf at most, which are sooner copied for each client than one by one elsewhere
 NUMBERS = "numbers"  # the tree of an upload that has names of its own, and scalars; all others have parameters' names
 
 
@@ -91,7 +92,7 @@ def restrict(tree: Mapping[str, Tensor], names: Collection[str]) -> Params:
 
 
 def stack(trees: Sequence[Mapping[str, Tensor]]) -> Params:
-    """Stacks trees along a new leading client axis; a leaf that all of them share stays in memory once.
+    """Stacks trees along a new leading client axis; a large leaf that all of them share stays in memory once.
 
     >>> stack([{"w": torch.tensor(1)}, {"w": torch.tensor(2)}])
     {'w': tensor([1, 2])}
@@ -102,8 +103,8 @@ def stack(trees: Sequence[Mapping[str, Tensor]]) -> Params:
 def is_shared(leaf: Tensor) -> bool:
     """Says whether the clients of a stacked leaf have the same memory.
 
-    >>> one = {"w": torch.ones(3)}
-    >>> is_shared(stack([one, one])["w"]), is_shared(stack([one, {"w": torch.ones(3)}])["w"])
+    >>> one = {"w": torch.ones(200, 300)}
+    >>> is_shared(stack([one, one])["w"]), is_shared(stack([one, {"w": torch.ones(200, 300)}])["w"])
     (True, False)
     """
     return len(leaf) > 1 and leaf.stride(0) == 0
@@ -187,7 +188,7 @@ def _row(numbers: list[Tensor]) -> Tensor:
 
 def _stacked(leaves: Sequence[Tensor]) -> Tensor:
     first = leaves[0]
-    alike = all(leaf is first for leaf in leaves)
+    alike = first.numel() > _SMALL and all(leaf is first for leaf in leaves)
     return first.expand(len(leaves), *first.shape) if alike else torch.stack(list(leaves))
 
 

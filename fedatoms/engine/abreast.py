@@ -12,7 +12,14 @@ from fedatoms.data.federations import Federation
 from fedatoms.engine.attacks import has_false_labels
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.several import Basis
-from fedatoms.engine.runtime import Runtime, block_map, check_map, is_vectorised, prepare
+from fedatoms.engine.runtime import (
+    Runtime,
+    block_map,
+    check_map,
+    is_vectorised,
+    prepare,
+    would_train_on_padding,
+)
 from fedatoms.engine.server import sample_size
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.pure import Network
@@ -42,6 +49,8 @@ def beside(first: Runtime, sim: Simulation) -> Runtime | None:
     made = prepare(replace(sim, **method, training=first.sim.training._replace(**numbers), data=data))
     net = made.network
     if not _same_tensors(_frozen(first.network), _frozen(net)):
+        return None
+    if any(would_train_on_padding(each.sim, each.network, each.data) for each in (first, made)):
         return None
     shared = first.network._replace(parameters=net.parameters, statistics=net.statistics, constants=net.constants)
     return made._replace(network=shared, predict=first.predict)

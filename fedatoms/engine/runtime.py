@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from fedatoms.algorithms.base import Server, nothing
-from fedatoms.core.inputs import Inputs, each, take
+from fedatoms.core.inputs import Inputs, each
 from fedatoms.core.options import Group
 from fedatoms.core.trees import Params
 from fedatoms.data.batches import Planner, cast_inputs, planner
-from fedatoms.data.federations import Federation
+from fedatoms.data.federations import Federation, samples_of
 from fedatoms.data.samples import are_labels
 from fedatoms.engine.attacks import has_false_labels, with_false_labels
 from fedatoms.engine.client_round import Job, Learner
@@ -90,7 +90,8 @@ def prepare(sim: Simulation, like: Runtime | None = None, peers: Peers = ALONE) 
         "head",
     }  # a compiled step reads the data
     peers = like.peers if like else peers
-    map_clients = like.map_clients if like and mapped <= same else _map_of(sim, net, data, peers.size)
+    padded = like is not None and like.sim.training.samples == sim.training.samples  # alike
+    map_clients = like.map_clients if like and padded and mapped <= same else _map_of(sim, net, data, peers.size)
     remembered = 2 * AHEAD * len(sim.personal.phases)
     batches = planner(sim.data.parts, sim.data.recipe, sim.training.samples, sim.seed, remembered)
     return Runtime(sim, net, data, layout_of(sim), map_clients, predict, batches, peers)
@@ -173,6 +174,18 @@ def on_device(data: Federation, device: str) -> Federation:
     return data._replace(x=x, y=y, test_x=test_x, test_y=data.test_y.to(device), lazy=lazy)
 
 
+def would_train_on_padding(sim: Simulation, net: Network, data: Federation) -> bool:
+    """Says whether batches are padded, and a network would notice where clients are trained at once."""
+    if not any(len(part) % sim.training.samples for part in data.parts):
+        return False
+    rows = torch.tensor([0, len(data.y) // 2, 0, len(data.y) - 1], device=data.y.device)
+    try:
+        x, _ = samples_of(data, rows)
+    except Exception:  # lazy data may raise anything: the first round says so, and whose they are
+        return False
+    return mixes_rows(net, cast_inputs(x, data.recipe, net.dtype), sim.objective.read)
+
+
 def _seen(sim: Simulation) -> Federation:
     return with_false_labels(sim.data, sim.attack, sim.seed)
 
@@ -219,7 +232,7 @@ def _map_of(sim: Simulation, net: Network, data: Federation, processes: int) -> 
     why_not = check_map(sim)
     if not is_vectorised(sim.map, sim.device):
         return one_by_one
-    if not why_not and _would_train_on_padding(sim, net, data):
+    if not why_not and would_train_on_padding(sim, net, data):
         why_not = MIXES
         if sim.map == "vectorised":
             raise NotVectorisable(why_not)
@@ -227,11 +240,3 @@ def _map_of(sim: Simulation, net: Network, data: Federation, processes: int) -> 
         return in_blocks(lambda size: refusing(why_not), lambda *first: 1, one_by_one)
     sampled = -(-sample_size(len(sim.data.parts), sim.fraction) // processes)
     return block_map(sim, net, sampled, one_by_one if sim.map == "auto" else None)
-
-
-def _would_train_on_padding(sim: Simulation, net: Network, data: Federation) -> bool:
-    """Says whether batches are padded, and a network would notice."""
-    if not any(len(part) % sim.training.samples for part in data.parts):
-        return False
-    rows = torch.tensor([0, len(data.y) // 2, 0, -1], device=data.y.device)
-    return mixes_rows(net, cast_inputs(take(data.x, rows), data.recipe, net.dtype), sim.objective.read)

@@ -60,7 +60,7 @@ def kept_at(folder: Path, number: int) -> Kept | None:
 def _read(path: Path) -> Kept | None:
     try:
         with safe_open(path, "pt") as file:
-            tree = {name: file.get_tensor(name).clone() for name in file.keys()}
+            tree = {name: file.get_tensor(name).clone() for name in file.keys()}  # as core.files.read_file does
             versions = json.loads(file.metadata()["versions"])
         params = {name.removeprefix("server/"): leaf for name, leaf in tree.items() if name.startswith("server/")}
         row = unflatten({name: leaf for name, leaf in tree.items() if name[:7] != "server/"})

@@ -107,7 +107,7 @@ def unpack(record: ArrayRecord) -> Memory:
     memory: Memory = {}
     for key, array in record.items():
         kind, _, name = key.partition("/")
-        memory.setdefault(kind or MODEL, {})[name] = torch.tensor(array.numpy())
+        memory.setdefault(kind or MODEL, {})[name] = torch.tensor(array.numpy())  # see core.files.read_file
     return memory
 
 

@@ -217,7 +217,7 @@ def _load(path: Path, runtime: Runtime, trajectory: str, notes: list[str]) -> Lo
         raise ValueError("its tensors do not match their checksum")
     folder, files, device = path.parent / "clients", index.tables.files, runtime.sim.device
     fresh, mine = begin(runtime), Files(folder, own_rows(runtime.peers, files))
-    state = _unflatten({name: leaf.to(device, copy=True) for name, leaf in load(data).items()}, fresh)
+    state = _unflatten({name: leaf.to(device, copy=True) for name, leaf in load(data).items()}, fresh)  # see read_file
     for row in (mine if runtime.peers.rank else Files(folder, files)).values():  # process 0 checks those of all
         _check_client(runtime, row)
     state = state._replace(

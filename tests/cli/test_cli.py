@@ -298,10 +298,10 @@ def test_memory_that_runs_out_costs_one_line_that_says_what_to_lower(
     assert said in line and "block, clients or atoms, or close other programs." in line
 
 
-@pytest.mark.parametrize(("typed", "named"), [("-o", "-o"), ("--out", "--out")])
-def test_a_path_that_cannot_be_written_is_advised_on_by_the_flag_that_was_typed(typed: str, named: str) -> None:
+@pytest.mark.parametrize("typed", ["-o", "--out"])
+def test_a_path_that_cannot_be_written_is_advised_on_by_the_flag_that_was_typed(typed: str) -> None:
     said = message_of(OSError(2, "No such file or directory", "/proc/x.csv"), ["report", "runs", typed, "/proc/x.html"])
-    assert said.startswith(f"/proc/x.csv: No such file or directory. Choose another {named} or --data-dir")
+    assert said.startswith(f"/proc/x.csv: No such file or directory. Choose another {typed} or --data-dir")
 
 
 def test_another_runtime_error_is_no_mistake_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

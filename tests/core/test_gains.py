@@ -29,6 +29,11 @@ def test_the_interval_contains_the_mean_difference(
     assert one.gain == pytest.approx(statistics.fmean(a - b for a, b in sides.values()))
     assert (one.low is None) == (one.high is None) == (one.how == "none")
     assert one.low is None or one.high is None or one.low <= one.gain <= one.high
+    differences = [a - b for a, b in sides.values()]
+    if max(differences) - min(differences) > 1e-6 * max(map(abs, differences)):
+        assert one.how == "seeds"
+    elif pooled is None and len(sides) == 1:
+        assert one.low is None
 
 
 @given(SIDES, POOLS)

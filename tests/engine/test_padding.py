@@ -17,7 +17,7 @@ from fedatoms.algorithms import algorithm
 from fedatoms.core.options import Map
 from fedatoms.data.datasets import Recipe
 from fedatoms.data.federations import Federation, federation
-from fedatoms.engine import runtime
+from fedatoms.engine import abreast, runtime
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import prepare
@@ -199,6 +199,26 @@ def test_a_network_that_would_train_on_padding_is_not_vectorised(layer: type[nn.
 def test_a_network_that_padding_does_not_change_is_vectorised(layer: Callable[[], nn.Module]) -> None:
     both = [play(sim_with(layer(), (7, 23), map), 1).server.params for map in ("vectorised", "one_by_one")]
     assert difference(*both) < 1e-12
+
+
+def test_runs_whose_networks_would_train_on_padding_share_no_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abreast, "is_vectorised", lambda map, device: True)  # as on a GPU
+    padded, whole = sim_with(Centred(), (7, 23), "auto"), sim_with(Centred(), (10, 15), "auto")
+    assert abreast.beside(prepare(padded), dataclasses.replace(padded, seed=1)) is None
+    assert abreast.beside(prepare(whole), dataclasses.replace(whole, seed=1)) is not None
+
+
+def test_another_batch_size_is_asked_again_whether_it_pads() -> None:
+    whole = sim_with(Centred(), (10, 15), "vectorised")
+    with pytest.raises(ValueError, match="depends on the other rows"):
+        prepare(dataclasses.replace(whole, training=whole.training._replace(batch_size=4)), like=prepare(whole))
+
+
+def test_lazy_data_that_would_be_padded_are_read_to_find_out() -> None:
+    x, y = torch.rand(30, 1, 6, 6), torch.arange(30) % 3
+    data = federation([(x[:7], y[:7]), (x[7:], y[7:])], test=(x, y), lazy=True)
+    with pytest.raises(ValueError, match="depends on the other rows"):
+        prepare(dataclasses.replace(sim_with(Centred(), (7, 23), "one_by_one"), data=data, map="vectorised"))
 
 
 def test_on_a_gpu_a_network_that_would_train_on_padding_goes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

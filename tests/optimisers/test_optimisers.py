@@ -13,6 +13,7 @@ from support.small import clients_of, difference, identical, play, small_net
 import fedatoms
 from fedatoms import algorithms, optimisers
 from fedatoms.algorithms import ALGORITHMS, algorithm, feddyn, scaffold
+from fedatoms.core import trees
 from fedatoms.core.options import Map
 from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.execution import cuda_graph
@@ -127,7 +128,10 @@ def test_an_update_that_returns_no_moves_and_state_is_refused(map: Map, update: 
         play(Simulation(small_net(), clients_of((4, 7)), training=training, map=map), 1)
 
 
-def test_an_update_that_changes_its_state_in_place_is_refused_where_clients_share_it() -> None:
+def test_an_update_that_changes_its_state_in_place_is_refused_where_clients_share_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trees, "_SMALL", 0)
     init = optimisers.sgd(0.9).init
     rule = Optimiser(init, lambda g, state, w: (g, {k: {n: v.add_(1) for n, v in t.items()} for k, t in state.items()}))
     sim = Simulation(small_net(), clients_of((5, 5)), training=Training(optimiser=rule), map="vectorised")

@@ -187,8 +187,13 @@ def _stepper(learner: Learner) -> Callable[[Buffers], None]:
 def _fill(buffers: Buffers, broadcast: Server, jobs: Job, learner: Learner) -> None:
     now = broadcast, jobs, begin_block(learner, jobs), learner.shared
     old, new = (pytree.tree_leaves(each) for each in (buffers[:4], now))
-    for kind in {leaf.dtype for leaf in old}:  # few kernels instead of one per leaf
-        into, tensors = zip(*(pair for pair in zip(old, new, strict=True) if pair[0].dtype == kind), strict=True)
+    alike: dict[
+        object, list[tuple[Tensor, Tensor]]
+    ] = {}  # a pair of two strides would be copied alone, and all with it
+    for one, other in zip(old, new, strict=True):
+        alike.setdefault((one.dtype, one.stride() == other.stride()), []).append((one, other))
+    for pairs in alike.values():  # few kernels instead of one per leaf
+        into, tensors = zip(*pairs, strict=True)
         torch._foreach_copy_(into, tensors)
     buffers.losses.zero_()
     buffers.step.zero_()

@@ -37,7 +37,7 @@ def for_one(operator: OpOverload, *, contiguous: bool = True) -> Callable[..., R
     """Returns an operator for one client, whose tensors have no client axis: for all that vmap has, the operator.
 
     A client axis of one, which vmap's would join, is two views for each argument and each result in a trace; a third
-    of a trace of ResNet-18 was such views. Tensors are made ``contiguous`` for all operators that care.
+    of a trace of ResNet-18 was such views. Tensors are made ``contiguous`` unless an operator reads any layout.
     """
 
     def alone(*args: object) -> Result:

@@ -24,7 +24,7 @@ from fedatoms.core import trees
 from fedatoms.engine.gpu.atom_ops import LARGEST, composed
 from fedatoms.engine.gpu.conv_ops import Pair, convolution, pooled
 from fedatoms.engine.gpu.norm_ops import normalised
-from fedatoms.engine.gpu.square_ops import norm_of, read_uncast
+from fedatoms.engine.gpu.square_ops import has_kernel, norm_of, read_uncast
 from fedatoms.nn.masked_norm import Normalised, masked_batch_norm
 
 
@@ -158,6 +158,7 @@ _conv2d: Callable[..., Tensor] = torch.conv2d
 _masked_batch_norm: object = masked_batch_norm
 _norm: object = trees.norm
 _norm_of: Callable[..., Tensor] = norm_of
+_summed: Callable[..., bool] = has_kernel
 _normalised: Callable[..., Normalised] = normalised
 _arguments: Callable[..., _Conv2d] = _Conv2d
 
@@ -180,14 +181,6 @@ def _covered(call: _Conv2d) -> tuple[Pair, int] | None:
 def _of_images(x: Tensor, *_: object) -> bool:
     """Says whether the operators cover a BatchNorm of these."""
     return x.dim() == 4 and not (x.is_cuda and x.dtype == torch.float64)
-
-
-def _has_kernel(tree: Mapping[str, Tensor]) -> bool:
-    """Says whether an operator takes the norm of these leaves, which nobody differentiates."""
-    return not any(leaf.requires_grad or (leaf.is_cuda and leaf.dtype != torch.float32) for leaf in tree.values())
-
-
-_summed: Callable[..., bool] = _has_kernel
 
 
 def _shares_filters(call: _Conv2d) -> bool:

@@ -4,6 +4,7 @@ The compiler would reduce leaf after leaf, twice each, and copy what it joins: a
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import cast
 
 import torch
@@ -12,6 +13,7 @@ from torch.fx import Graph, Node
 
 from fedatoms.engine.gpu.client_axis import for_one
 from fedatoms.engine.gpu.tiles import chunks_of
+from fedatoms.nn.masked_norm import exact
 
 _PERMUTED = torch.ops.aten.permute.default
 _CASTS = (torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default)
@@ -36,9 +38,28 @@ def norm_of(tree: Mapping[str, Tensor]) -> Tensor:
     return _squares_one([*tree.values()]).sum().sqrt()
 
 
-def exact(leaf: Tensor) -> Tensor:
-    """Returns a leaf in the type that its squares are summed in: float32 at least."""
-    return leaf.to(torch.promote_types(leaf.dtype, torch.float32))
+def has_kernel(tree: Mapping[str, Tensor]) -> bool:
+    """Says whether the operator takes the norm of these leaves, which nobody differentiates.
+
+    >>> has_kernel({"w": torch.ones(1)}), has_kernel({"w": torch.ones(1, requires_grad=True)})
+    (True, False)
+    """
+    leaves = tree.values()
+    if any(leaf.requires_grad for leaf in leaves):
+        return False
+    return not any(leaf.is_cuda for leaf in leaves) or (
+        all(leaf.dtype == torch.float32 for leaf in leaves) and _takes_tuples()
+    )
+
+
+@cache
+def _takes_tuples() -> bool:
+    """Says whether Triton is there and gives a kernel several tensors as one argument, as it does since 3.3."""
+    try:
+        import triton
+    except ImportError:
+        return False
+    return [int(part) for part in triton.__version__.split(".")[:2]] >= [3, 3]
 
 
 def read_uncast(graph: Graph) -> None:

@@ -101,7 +101,7 @@ def _pool_tiles(x: Tensor, pixels: int, out: int) -> tuple[int, int, int, int, i
     thin, small = x.shape[-1] % 16 != 0, x.element_size() == 2
     least = 32 if small else 16
     fitting = [q for q in (64, 32) if programs * triton.cdiv(pixels, q) >= PROGRAMS]
-    hurried = small and not thin and not fitting  # too few for the card: longer steps, of which each has fewer
+    hurried = small and not thin and not fitting  # too few for the card: longer steps, so that each has fewer of them
     tile_q, tile_k = max(fitting, default=least), 64 if hurried else 16 if thin == small else 32
     return tile_q, tile_o, tile_k, 4, _stages(x, tile_k * (4 * tile_q + tile_o), 4 if small or not thin else 2)
 

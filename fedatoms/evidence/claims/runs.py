@@ -121,13 +121,13 @@ def elsewhere(groups: Sequence[Group], ours: Ours, spreads: Spreads) -> Claim:
     rule += f"names only what differs from most of our runs.{f' All on {where}.' if where else ''}"
     if not lines:
         return judge(text, rule, lines, (None, None))
-    alike = [mine.of_own_models for mine, _ in found]
-    one_kind = all(alike)
-    real = [each for each, short, own in zip(gains, quick, alike, strict=True) if not short and own is one_kind]
-    used = real or gains
+    long = [n for n, short in enumerate(quick) if not short]
+    counted = long or range(len(found))
+    own = all(found[n][0].of_own_models for n in counted)
+    used = [gains[n] for n in counted if found[n][0].of_own_models is own]
     alone = len(used) == 1 and used[0].how == "seeds"  # it has an interval of its own, as in Compare
-    mean = used[0] if alone else mean_gain(used, spreads.own if one_kind else spreads.shared)
-    whole = beyond(mean) if real else "inconclusive"
+    mean = used[0] if alone else mean_gain(used, spreads.own if own else spreads.shared)
+    whole = beyond(mean) if long else "inconclusive"
     return judge(text, rule, lines, (None, mean.gain), whole=whole, gain=mean)
 
 
