@@ -101,7 +101,7 @@ def _plan(over: Sequence[str], experiment: Experiment, asked: Tune) -> "Plan":
 def _alone(plan: "Plan") -> list[Experiment]:
     """Returns the experiments that differ from that of a plan in one of the values to search."""
     found = ({axis.field: value} for axis in plan.axes for value in axis.ends)
-    return [replace(plan.experiment, **each) for each in found]  # type: ignore[arg-type]
+    return [replace(plan.experiment, **each) for each in found]  # type: ignore[arg-type] # as axes were checked
 
 
 def _tune(first: str, start: Experiment, plan: "Plan", words: Sequence[str]) -> int:

@@ -90,8 +90,8 @@ def prepare(sim: Simulation, like: Runtime | None = None, peers: Peers = ALONE) 
         "head",
     }  # a compiled step reads the data
     peers = like.peers if like else peers
-    padded = like is not None and like.sim.training.samples == sim.training.samples  # alike
-    map_clients = like.map_clients if like and padded and mapped <= same else _map_of(sim, net, data, peers.size)
+    as_large = like is not None and like.sim.training.samples == sim.training.samples  # are batches, so padded alike
+    map_clients = like.map_clients if like and as_large and mapped <= same else _map_of(sim, net, data, peers.size)
     remembered = 2 * AHEAD * len(sim.personal.phases)
     batches = planner(sim.data.parts, sim.data.recipe, sim.training.samples, sim.seed, remembered)
     return Runtime(sim, net, data, layout_of(sim), map_clients, predict, batches, peers)

@@ -187,9 +187,7 @@ def _stepper(learner: Learner) -> Callable[[Buffers], None]:
 def _fill(buffers: Buffers, broadcast: Server, jobs: Job, learner: Learner) -> None:
     now = broadcast, jobs, begin_block(learner, jobs), learner.shared
     old, new = (pytree.tree_leaves(each) for each in (buffers[:4], now))
-    alike: dict[
-        object, list[tuple[Tensor, Tensor]]
-    ] = {}  # a pair of two strides would be copied alone, and all with it
+    alike: dict[object, list[tuple[Tensor, Tensor]]] = {}  # a pair of unlike strides makes torch copy all one by one
     for one, other in zip(old, new, strict=True):
         alike.setdefault((one.dtype, one.stride() == other.stride()), []).append((one, other))
     for pairs in alike.values():  # few kernels instead of one per leaf
