@@ -15,11 +15,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.freeze import hold_fixed
-from fedatoms.engine.gpu import atom_ops, conv_ops, rewrite
+from fedatoms.engine.gpu import atom_ops, convolutions, rewrite
 from fedatoms.engine.gpu.atom_ops import LARGEST, compose, share
 from fedatoms.engine.gpu.conv_ops import convolve, convolve_pool, correlate
 from fedatoms.engine.gpu.rewrite import BatchedKernels
-from fedatoms.engine.gpu.rounding import in_half
+from fedatoms.engine.gpu.rounding import Rounded, in_half, unit_of
 from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.atoms import decompose
@@ -232,16 +232,16 @@ def test_autocast_casts_as_it_does_for_a_convolution() -> None:
 
 def test_operators_keep_what_they_promise_the_tracer() -> None:
     x, filters, bias = random(2, 3, 8, 7, 4), random(2, 16, 3, 3, 4), random(2, 16)
-    _, which, _ = convolve_pool(x, filters, bias, None, None)
+    _, which, *_ = convolve_pool(x, filters, bias, None, None)
     checks = ("test_schema", "test_faketensor")
-    for kind, scale in ((torch.float64, None), (torch.float16, torch.tensor([2.0, 0.5]))):
-        images, weights, total = x.to(kind), filters.to(kind), bias.to(kind if scale is None else torch.float32)
-        torch.library.opcheck(convolve, (images, weights, scale, 1, 2, 2, False), test_utils=checks)
-        torch.library.opcheck(convolve_pool, (images, weights, total, scale, scale), test_utils=checks)
-        torch.library.opcheck(convolve, (images, weights.transpose(1, 4), scale, 1, 2, 1, True), test_utils=checks)
+    for kind, unit in ((torch.float64, None), (torch.float16, torch.tensor([2.0, 0.5]))):
+        images, weights, total = x.to(kind), filters.to(kind), bias.to(kind if unit is None else torch.float32)
+        torch.library.opcheck(convolve, (images, weights, unit, unit, 1, 2, 2, False), test_utils=checks)
+        torch.library.opcheck(convolve_pool, (images, weights, total, unit, unit), test_utils=checks)
+        torch.library.opcheck(convolve, (images, weights.transpose(1, 4), unit, unit, 1, 2, 1, True), test_utils=checks)
         slopes, pooled_slopes = random(2, 3, 6, 5, 16).to(kind), random(*which.shape).to(kind)
-        torch.library.opcheck(correlate, (images, slopes, None, scale, 3, 3, 1), test_utils=checks)
-        torch.library.opcheck(correlate, (images, pooled_slopes, which, scale, 3, 3, 1), test_utils=checks)
+        torch.library.opcheck(correlate, (images, slopes, None, unit, unit, 3, 3, 1), test_utils=checks)
+        torch.library.opcheck(correlate, (images, pooled_slopes, which, unit, unit, 3, 3, 1), test_utils=checks)
     for coefficients in (random(2, 16, 4, 9), random(2, 4, 16, 9).transpose(1, 2)):
         torch.library.opcheck(compose, (coefficients, ATOMS, torch.float16), test_utils=checks)
         torch.library.opcheck(share, (coefficients, ATOMS, random(2, 16, 3, 3, 4)), test_utils=checks)
@@ -344,27 +344,28 @@ def test_the_kernels_compute_what_the_operators_say(shape: tuple[int, ...], kind
     from fedatoms.engine.gpu import triton_conv
 
     clients, batch, height, width, channels, filters, kernel = shape
-    scale = None if kind == torch.float32 else 2.0 ** torch.arange(-1, clients - 1)
+    unit = None if kind == torch.float32 else 2.0 ** torch.arange(-1, clients - 1)
+    units = unit, None if unit is None else unit.flip(0) / 4
     x = random(clients, batch, height, width, channels).to(kind)
     weights, bias = random(clients, filters, kernel, kernel, channels).to(kind), random(clients, filters).float()
     x = x.permute(0, 1, 4, 2, 3).contiguous().permute(0, 1, 3, 4, 2)  # as a model hands it over outside of vmap
     for (above, left), stride in (((0, 0), 1), ((kernel - 1, kernel // 2), 1), ((0, kernel // 2), 2)):
-        y = triton_conv.convolve(x, weights, scale, above, left, stride, False)
-        assert torch.allclose(y, convolve(x, weights, scale, above, left, stride, False), atol=2e-3)
+        y = triton_conv.convolve(x, weights, *units, above, left, stride, False)
+        assert torch.allclose(y, convolve(x, weights, *units, above, left, stride, False), atol=2e-3)
         back = weights.transpose(1, 4)
-        y = triton_conv.convolve(x, back, scale, above, left, stride, True)
-        assert torch.allclose(y, convolve(x, back, scale, above, left, stride, True), atol=2e-3)
+        y = triton_conv.convolve(x, back, *units, above, left, stride, True)
+        assert torch.allclose(y, convolve(x, back, *units, above, left, stride, True), atol=2e-3)
     for stride in (1, 2):
-        slopes, sizes = convolve(x, weights, scale, 0, 0, stride, False).to(kind), (kernel, kernel)
-        found = triton_conv.correlate(x, slopes, None, scale, *sizes, stride)
-        expected = correlate(x, slopes, None, scale, *sizes, stride).float()
+        slopes, sizes = convolve(x, weights, *units, 0, 0, stride, False).to(kind), (kernel, kernel)
+        found = triton_conv.correlate(x, slopes, None, *units, *sizes, stride)
+        expected = correlate(x, slopes, None, *units, *sizes, stride).float()
         assert torch.allclose(found.sum(1), expected.sum(1), rtol=1e-3, atol=2e-3)
-    pooled, which, half = triton_conv.convolve_pool(x, weights, bias, scale, scale)
-    expected, chosen, small = convolve_pool(x, weights, bias, scale, scale)
-    assert torch.allclose(pooled, expected, atol=2e-3) and torch.equal(which, chosen)
+    pooled, which, half, new = triton_conv.convolve_pool(x, weights, bias, *units)
+    expected, chosen, small, bound = convolve_pool(x, weights, bias, *units)
+    assert torch.allclose(pooled, expected, atol=2e-3) and torch.equal(which, chosen) and torch.equal(new, bound)
     assert half.shape == small.shape and torch.allclose(half, small, rtol=2e-3, atol=1e-2)
-    found = triton_conv.correlate(x, pooled.to(kind), which, scale, kernel, kernel, 1)
-    expected = correlate(x, pooled.to(kind), which, scale, kernel, kernel, 1)
+    found = triton_conv.correlate(x, pooled.to(kind), which, *units, kernel, kernel, 1)
+    expected = correlate(x, pooled.to(kind), which, *units, kernel, kernel, 1)
     assert torch.allclose(found.sum(1), expected.sum(1), rtol=1e-3, atol=2e-3)
 
 
@@ -375,9 +376,9 @@ def test_a_pixel_that_is_no_number_stays_none_in_a_pooled_window() -> None:
 
     x, weights = torch.ones(1, 1, 4, 4, 4), torch.ones(1, 16, 1, 1, 4)
     x[0, 0, 3, 2] = torch.nan
-    y, _, _ = triton_conv.convolve_pool(x, weights, torch.zeros(1, 16), None, None)
+    y, *_ = triton_conv.convolve_pool(x, weights, torch.zeros(1, 16), None, None)
     assert y[0, 0, ..., 0].isnan().tolist() == [[False, False], [False, True]]
-    y, _, _ = triton_conv.convolve_pool(x.nan_to_num(), weights, torch.full((1, 16), torch.nan), None, None)
+    y, *_ = triton_conv.convolve_pool(x.nan_to_num(), weights, torch.full((1, 16), torch.nan), None, None)
     assert y.isnan().all()
 
 
@@ -386,7 +387,7 @@ def test_numbers_in_float16_are_as_exact_as_tf32_of_any_size(
     size: float, pool: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of images, filters and gradients, most of which float16 alone could not hold."""
-    monkeypatch.setattr(conv_ops, "rounded", in_half)
+    monkeypatch.setattr(convolutions, "rounded", in_half)
     padding = (0, 0) if pool else (1, 2)  # so that rounding changes no maximum
 
     def model(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -401,6 +402,35 @@ def test_numbers_in_float16_are_as_exact_as_tf32_of_any_size(
     for one, other in zip(expected, found(x.float(), w.float(), BIAS.float()), strict=True):
         assert other.dtype == torch.float32
         assert float((one - other).norm() / one.norm()) < 2**-10
+
+
+@pytest.mark.parametrize("pool", [True, False])
+def test_what_both_directions_and_several_layers_read_is_rounded_once(
+    pool: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def counting(x: Tensor) -> Rounded:
+        seen.append(tuple(x.shape))
+        return in_half(x)
+
+    monkeypatch.setattr(convolutions, "rounded", counting)
+
+    def model(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        ys = [F.conv2d(x, w, b) for _ in range(2)]  # as a block and its shortcut do
+        return sum((F.max_pool2d(F.relu(y), 2) if pool else y for y in ys), torch.zeros(()))
+
+    x, w, bias = random(2, 2, 3, 10, 10).float(), random(2, 16, 3, 3, 3).float(), BIAS.float()
+    with BatchedKernels():
+        gradients(model, x, w, bias)
+    assert seen.count((2, 10, 10, 3)) == 1 and seen.count((16, 3, 3, 3)) == 2  # images; filters of each
+
+
+def test_units_are_the_powers_of_two_above() -> None:
+    for power in range(-34, 64):  # of numbers that are not cut
+        exact, above = 2.0**power, 2.0**power * (1 + 2**-23)
+        found = unit_of(torch.tensor([exact, above, exact / 1.5]))
+        assert found.tolist() == [2.0 ** (power - 14), 2.0 ** (power - 13), 2.0 ** (power - 14)]
 
 
 def test_what_is_not_finite_stays_so_in_float16() -> None:

@@ -9,16 +9,19 @@ import torch
 from support.small import clients_of, difference, play, small_net
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch._inductor import metrics
 
 from fedatoms.data.batches import fetch
 from fedatoms.data.datasets import Fill, Recipe
 from fedatoms.engine.execution import cuda_graph, inductor
 from fedatoms.engine.gpu.rewrite import traced
+from fedatoms.engine.gpu.square_ops import squares
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.training import Training
 
 Step = Callable[[Tensor, Tensor], object]
+MEMORY = torch.OutOfMemoryError("no more")
 
 
 def doubles(a: Tensor, b: Tensor) -> None:
@@ -116,6 +119,56 @@ def test_images_are_augmented_without_a_change_that_torch_must_find(fill: Fill) 
 
     rows, yes, far = torch.arange(3), torch.ones(3, dtype=torch.bool), torch.ones(3, 2, dtype=torch.int64)
     assert inductor.in_place(traced(step, torch.zeros(3, 1, 4, 4), rows, yes, far).graph) is not None
+
+
+@pytest.mark.parametrize(("refusal", "tries"), [(RuntimeError("PassManager failed. See above."), 2), (MEMORY, 1)])
+def test_a_step_that_triton_fails_at_gets_smaller_kernels(
+    refusal: Exception, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a fresh trace: a compiler changes the graph that it is given. What needs more memory is not tried again."""
+    first, second = (traced(doubles, torch.ones(2), torch.ones(2)) for _ in range(2))
+    asked: list[tuple[object, bool]] = []
+
+    def compile_it(graph: object, example: object, apart: bool = False) -> Callable[..., object]:
+        asked.append((graph, apart))
+        if not apart:
+            raise refusal
+        return second
+
+    monkeypatch.setattr(inductor, "compile_decomposed", compile_it)
+    if tries == 1:
+        with pytest.raises(torch.OutOfMemoryError):
+            inductor.compile_twice(lambda: second, first, [])
+    else:
+        with pytest.warns(UserWarning, match=r"compiled \(PassManager failed\): the step gets smaller ones"):
+            assert inductor.compile_twice(lambda: second, first, []) is second
+    assert asked == [(first, False), (second, True)][:tries]
+
+
+def test_a_second_try_joins_fewer_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = inductor._options(apart=False), inductor._options(apart=True)
+    assert one["combo_kernels"] and not two["combo_kernels"] and one.keys() < two.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
+@pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")  # torch's own
+def test_what_two_of_our_operators_read_is_written_once(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("once")))
+    monkeypatch.setattr(inductor, "_OPTIONS", {})  # which are a GPU's
+
+    def step(a: Tensor, b: Tensor) -> None:
+        both = a * b
+        a.copy_(squares([both]) + squares([both, b]).sum(1, keepdim=True))
+
+    graph = traced(step, torch.ones(3, 1), torch.ones(3, 1), decompositions=inductor.decompositions())
+    metrics.reset()
+    given = [torch.full((3, 1), 2.0), torch.ones(3, 1)]
+    inductor.compile_decomposed(graph, [given])(given)
+    assert torch.equal(given[0], torch.full((3, 1), 4.0 + 5.0))
+    assert metrics.ir_nodes_pre_fusion == 7
 
 
 class Beside(nn.Module):

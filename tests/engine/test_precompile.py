@@ -60,8 +60,8 @@ def test_a_graph_names_what_its_operators_are_called_with() -> None:
         in next(one for one in calls if one.operator == "convolve_pool").arguments
     )
     assert {one.arguments[2:] for one in calls if one.operator == "convolve"} == {
-        (None, 0, 0, 1, False),
-        (None, 2, 2, 1, True),
+        (None, None, 0, 0, 1, False),
+        (None, None, 2, 2, 1, True),
     }
     assert pickle.loads(pickle.dumps(calls)) == calls
 

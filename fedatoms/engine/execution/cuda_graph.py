@@ -3,6 +3,7 @@
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar, cast
 
 import torch
@@ -14,7 +15,7 @@ from fedatoms.algorithms.base import Server
 from fedatoms.core.collector import collector_paused
 from fedatoms.engine.client_round import Carry, Job, Learner, Reply
 from fedatoms.engine.execution.block_round import begin_block, block_step, finish_block
-from fedatoms.engine.execution.inductor import Compiled, compile_decomposed, compile_graph, decompositions
+from fedatoms.engine.execution.inductor import Compiled, compile_graph, compile_twice, decompositions
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, why
 from fedatoms.engine.gpu.precompile import compiling_elsewhere
@@ -122,14 +123,17 @@ def _compiled_step(learner: Learner, buffers: Buffers) -> Callable[[Buffers], ob
     step = _stepper(learner)
     if learner.precision != "float32":
         try:
-            with BatchedKernels():
-                graph = _traced(step, buffers)
-            return _compile(graph, buffers)
+            return _compile(lambda: _with_kernels(step, buffers), buffers)
         except Exception as error:
             if not kernel_is_missing(error):
                 raise
             warnings.warn(f"convolutions go to cuDNN, which is slower: {why(error)}", stacklevel=2)
-    return _compile(_traced(step, buffers), buffers)
+    return _compile(lambda: _traced(step, buffers), buffers)
+
+
+def _with_kernels(step: Callable[[Buffers], None], buffers: Buffers) -> GraphModule:
+    with BatchedKernels():
+        return _traced(step, buffers)
 
 
 def _traced(step: Callable[[Buffers], None], buffers: Buffers) -> GraphModule:
@@ -137,12 +141,13 @@ def _traced(step: Callable[[Buffers], None], buffers: Buffers) -> GraphModule:
     return traced(step, buffers, decompositions=decompositions() if buffers.step.is_cuda else None)
 
 
-def _compile(graph: GraphModule, buffers: Buffers) -> Callable[[Buffers], object]:
+def _compile(trace: Callable[[], GraphModule], buffers: Buffers) -> Callable[[Buffers], object]:
     """Compiles a step and runs it; our kernels are compiled meanwhile, in other processes."""
+    graph = trace()
     if not buffers.step.is_cuda:
         return _compile_by(compile_graph, graph, buffers)
     with compiling_elsewhere(graph, buffers.step.device):
-        return _compile_by(compile_decomposed, graph, buffers)
+        return _compile_by(partial(compile_twice, trace), graph, buffers)
 
 
 def _compile_by(

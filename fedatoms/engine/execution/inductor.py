@@ -1,6 +1,7 @@
 """Inductor, torch's compiler, asked for a step that is traced already: it is not traced again, and kept on disk."""
 
 import operator
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -16,6 +17,8 @@ from torch.utils import _pytree as pytree
 from fedatoms.core.collector import collector_paused
 from fedatoms.core.files import digest_of_code
 from fedatoms.engine import gpu
+from fedatoms.engine.gpu.precompile import NAMESPACE
+from fedatoms.nn.vectorising import first_sentence
 
 if TYPE_CHECKING:
     from torch._subclasses import FakeTensorMode
@@ -28,6 +31,7 @@ _OPTIONS: dict[str, bool | int] = {
     "combo_kernel_allow_mixed_sizes": 2,
     "max_fusion_buffer_group_pairwise_attempts": 8,  # pairs to fuse, of all that read one tensor; not 64
 }
+_APART: dict[str, bool | int] = {"combo_kernels": False, "max_fusion_size": 4, "triton.persistent_reductions": False}
 _aten = torch.ops.aten
 
 
@@ -47,16 +51,36 @@ def decompositions() -> Decompositions:
     return cast(Decompositions, select_decomp_table())
 
 
-def compile_graph(graph: GraphModule, example: list[object]) -> Compiled:
-    """Compiles a traced step, a graph that changes its inputs and returns nothing; torch traces it once more."""
+def compile_graph(graph: GraphModule, example: list[object], *, apart: bool = False) -> Compiled:
+    """Compiles a traced step, a graph that changes its inputs and returns nothing; torch traces it once more.
+
+    ``apart`` joins few operations in one kernel: slower ones, for a step that Triton fails at.
+    """
     import torch._inductor  # without Dynamo: the step is traced already
 
     compile_it = cast(Callable[..., Compiled], torch._inductor.compile)
     with _kept_for_the_next_start(_mode_of(graph)):
-        return compile_it(graph, example, options=_options())
+        return compile_it(graph, example, options=_options(apart))
 
 
-def compile_decomposed(graph: GraphModule, example: list[object]) -> Compiled:
+def compile_twice(again: Callable[[], GraphModule], graph: GraphModule, example: list[object]) -> Compiled:
+    """Compiles a step as below and, where that fails, traced ``again`` and with smaller kernels: Triton has its bugs.
+
+    Slower ones, but many times as fast as a step that is not compiled.
+    """
+    try:
+        return compile_decomposed(graph, example)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        why = first_sentence(error)
+        warnings.warn(
+            f"a kernel cannot be compiled ({why}): the step gets smaller ones, which are slower", stacklevel=2
+        )
+    return compile_decomposed(again(), example, apart=True)
+
+
+def compile_decomposed(graph: GraphModule, example: list[object], *, apart: bool = False) -> Compiled:
     """Compiles a step that was traced without the operators of ``decompositions``.
 
     torch would trace it again, to find what it changes. A graph that plainly changes its inputs at its end, and nothing
@@ -64,11 +88,11 @@ def compile_decomposed(graph: GraphModule, example: list[object]) -> Compiled:
     """
     pure = in_place(graph.graph)
     if pure is None:
-        return compile_graph(graph, example)
+        return compile_graph(graph, example, apart=apart)
     for node, operator_without in pure.items():
         node.target = operator_without
     with _kept_for_the_next_start(_mode_of(graph)):
-        return _compile_as_it_is(graph)
+        return _compile_as_it_is(graph, apart)
 
 
 def in_place(graph: Graph) -> dict[Node, OpOverload] | None:
@@ -120,16 +144,25 @@ def _is_fresh(node: Node) -> bool:
     return called and not any(each.alias_info for each in cast(OpOverload, node.target)._schema.returns)
 
 
-def _compile_as_it_is(graph: GraphModule) -> Compiled:
+def _compile_as_it_is(graph: GraphModule, apart: bool) -> Compiled:
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.virtualized import V
 
+    _let_ours_share_what_they_read(graph.graph)
     constants = _as_inputs(graph)
     inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-    with V.set_fake_mode(_mode_of(graph)), config.patch(_options()), _simplifying_what_is_not_kept():
+    with V.set_fake_mode(_mode_of(graph)), config.patch(_options(apart)), _simplifying_what_is_not_kept():
         run = compile_fx_inner(graph, inputs, is_inference=True, static_input_idxs=[*range(len(inputs))])
     return lambda buffers: run([*pytree.tree_leaves(buffers), *constants])
+
+
+def _let_ours_share_what_they_read(graph: Graph) -> None:
+    """Lets Inductor write what several operators read once; for one that it does not know, it makes a copy each."""
+    from torch._inductor.lowering import add_needs_realized_inputs
+
+    targets = {node.target for node in graph.nodes if isinstance(node.target, OpOverload)}
+    add_needs_realized_inputs([each for each in targets if each.namespace == NAMESPACE])
 
 
 @contextmanager
@@ -187,12 +220,12 @@ def _mode_of(graph: GraphModule) -> "FakeTensorMode":
     return cast("FakeTensorMode", first.meta["val"].fake_mode)
 
 
-def _options() -> dict[str, bool | int]:
+def _options(apart: bool) -> dict[str, bool | int]:
     """Returns the options that this torch has."""
     from torch._inductor import config
 
     known = cast(Mapping[str, object], config.get_config_copy())
-    return {name: value for name, value in _OPTIONS.items() if name in known}
+    return {name: value for name, value in {**_OPTIONS, **(_APART if apart else {})}.items() if name in known}
 
 
 class _Config(Protocol):

@@ -22,8 +22,9 @@ from torch.overrides import TorchFunctionMode
 
 from fedatoms.core import trees
 from fedatoms.engine.gpu.atom_ops import LARGEST, composed
-from fedatoms.engine.gpu.conv_ops import Pair, convolution, pooled
+from fedatoms.engine.gpu.convolutions import Pair, convolution, operand, pooled
 from fedatoms.engine.gpu.norm_ops import normalised
+from fedatoms.engine.gpu.rounding import Rounded
 from fedatoms.engine.gpu.square_ops import has_kernel, norm_of, read_uncast
 from fedatoms.nn.masked_norm import Normalised, masked_batch_norm
 
@@ -35,7 +36,7 @@ class BatchedKernels(TorchFunctionMode):
         super().__init__()
         self._made: dict[int, _Made] = {}  # by the identity of the tensor, which it holds and so keeps unique
         self._filters: dict[int, _Filters] = {}
-        self._halves: dict[int, _Half] = {}
+        self._operands: dict[int, _Operand] = {}
 
     def __torch_function__(
         self,
@@ -61,7 +62,7 @@ class BatchedKernels(TorchFunctionMode):
         elif function is torch.tensordot and _composes(result, *args, **kwargs):
             self._filters[id(result)] = _Filters(result, args[0], args[1])
         elif _may_change_its_input(function, kwargs):
-            for known in (self._made, self._filters, self._halves):
+            for known in (self._made, self._filters, self._operands):
                 known.clear()
         return result
 
@@ -73,18 +74,24 @@ class BatchedKernels(TorchFunctionMode):
         filters = self._filters.get(id(call.weight))
         x, weight = _cast(call.input), composed(*filters[1:], _kind(call.weight)) if filters else _cast(call.weight)
         bias = None if call.bias is None else _cast(call.bias)
-        half = self._halves.get(id(x), _Half(x))
-        y = convolution(x, weight, half.values, half.unit, padding, stride)
+        made = _Made(x, weight, bias, self._operand(x), operand(weight), padding)
+        y = convolution(x, weight, made.images, made.filters, padding, stride)
         y = y if bias is None else y + bias[:, None, None]
         if stride == 1:  # else no operator pools it
-            self._made[id(y)] = _Made(y, half, weight, bias, padding, relu=False)
+            self._made[id(y)] = made._replace(result=y)
         return y
+
+    def _operand(self, x: Tensor) -> Rounded | None:
+        """Returns what the operators read instead of images, if they do: as it was made, or known to other layers."""
+        if id(x) not in self._operands:
+            self._operands[id(x)] = _Operand(x, operand(x))
+        return self._operands[id(x)].rounded
 
     def _pool(self, made: "_Made") -> Tensor:
         bias = made.weight.new_zeros(len(made.weight)) if made.bias is None else made.bias
-        y, _, *rounded = pooled(made.x.full, made.weight, bias, made.x.values, made.x.unit, made.padding)
-        if rounded:
-            self._halves[id(y)] = _Half(y, *rounded)
+        y, _, *half = pooled(made.x, made.weight, bias, made.images, made.filters, made.padding)
+        if half:
+            self._operands[id(y)] = _Operand(y, Rounded(*half))
         return y
 
 
@@ -130,20 +137,21 @@ class _Conv2d(NamedTuple):
 class _Made(NamedTuple):
     """Provenance of a tensor: a convolution, perhaps with ReLU."""
 
-    result: Tensor
-    x: "_Half"
+    x: Tensor
     weight: Tensor
     bias: Tensor | None
+    images: Rounded | None
+    filters: Rounded | None
     padding: Pair
-    relu: bool
+    result: Tensor | None = None
+    relu: bool = False
 
 
-class _Half(NamedTuple):
-    """Images, and the same ones in float16 if a kernel has written them so."""
+class _Operand(NamedTuple):
+    """Images, and what the operators read instead of them, if they do."""
 
     full: Tensor
-    values: Tensor | None = None
-    unit: Tensor | None = None
+    rounded: Rounded | None
 
 
 class _Filters(NamedTuple):

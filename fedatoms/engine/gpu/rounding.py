@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_TOP = 14  # the largest number is stored as at most 2**14; smaller ones keep all their bits down to 2**-28 of it
-_LEAST, _MOST = 2.0**-48, 2.0**77  # of what is taken for the largest, so that products of units are numbers, too
+TOP = 14  # the largest number is stored as at most 2**14; smaller ones keep all their bits down to 2**-28 of it
+LEAST, MOST = 2.0**-48, 2.0**77  # of what is taken for the largest, so that products of units are numbers, too
 
 
 class Rounded(NamedTuple):
@@ -31,30 +31,31 @@ def in_half(x: Tensor) -> Rounded:
     >>> in_half(torch.tensor([[2.0**18, -2.0]]))
     Rounded(values=tensor([[ 1.6384e+04, -1.2500e-01]], dtype=torch.float16), unit=tensor(16.))
     """
-    unit = _unit(x.abs().amax((-2, -1)).amax())  # in two steps: of one, the compiler would make three kernels
+    unit = unit_of(x.abs().amax((-2, -1)).amax())  # in two steps: of one, the compiler would make three kernels
     return Rounded((x * (1 / unit)).half(), unit)
 
 
-def unit_of_products(images: Rounded, filters: Rounded, bias: Tensor) -> Tensor | None:
-    """Returns a unit in which the sums of one client's patches x filters, plus its bias, fit into float16, or None.
+def unit_of_products(unit: Tensor, other: Tensor, numbers: int, bias: Tensor) -> Tensor:
+    """Returns units (C,) in which sums of so many products, plus a bias (C, O), fit into float16, given the factors'.
 
-    It is known before the sums are: no patch has more than this, however its numbers are signed.
+    They are known before the sums are: no sum has more than this, however its numbers are signed.
+
+    >>> unit_of_products(torch.ones(1), torch.ones(1), 2, torch.zeros(1, 1))
+    tensor([32768.])
     """
-    if images.unit is None or filters.unit is None:
-        return None
-    most = images.unit * filters.unit * (4.0**_TOP * filters.values[0].numel()) + bias.float().abs().amax()
-    return _unit(most)
+    return unit_of(unit * other * (4.0**TOP * numbers) + bias.float().abs().amax(1))
 
 
-def scale_of(one: Rounded, other: Rounded) -> Tensor | None:
-    """Returns by what products of two rounded tensors are multiplied, for the operators: one number, or None."""
-    return None if one.unit is None or other.unit is None else one.unit * other.unit
+def exact(x: Tensor, unit: Tensor | None, other: Tensor | None) -> Tensor:
+    """Returns stored numbers (C, ...) in both units (C,), if there are any, for operators in plain torch."""
+    return x if unit is None or other is None else x.float() * (unit * other).view(-1, *[1] * (x.dim() - 1))
 
 
-def exact(x: Tensor, scale: Tensor | None) -> Tensor:
-    """Returns stored numbers (C, ...) as those that they stand for, for operators in plain torch."""
-    return x if scale is None else x.float() * scale.view(-1, *[1] * (x.dim() - 1))
+def unit_of(largest: Tensor) -> Tensor:
+    """Returns the power of two by which a tensor's largest number is divided to be at most 2**14, from its exponent.
 
-
-def _unit(largest: Tensor) -> Tensor:
-    return torch.exp2(torch.ceil(torch.log2(largest.clamp(_LEAST, _MOST))) - _TOP)
+    >>> [unit_of(torch.tensor(x)).item() for x in (2.0**15, 2.0**15 + 1)]
+    [2.0, 4.0]
+    """
+    mantissa, exponent = torch.frexp(largest.clamp(LEAST, MOST))
+    return torch.exp2(exponent.to(largest.dtype) - torch.where(mantissa > 0.5, TOP, TOP + 1))

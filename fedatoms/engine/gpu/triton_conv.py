@@ -3,8 +3,8 @@
 All are matrix products whose left factor, the patches of the images, is never written down: images lie in memory as
 (C, B, H, W, I), so that one row of a patch is one run of ``K * I`` numbers, and a patch is ``K`` such runs. With
 ``pool``, the four pixels of a 2 x 2 window have a sum each, and only the largest leaves the kernel. Sums have a fixed
-order (no atomic additions) and tiles a fixed size (no tuning at run time): the same bits each time. ``scale``, one
-number for each client, multiplies the products of numbers that were scaled to fit into float16.
+order (no atomic additions) and tiles a fixed size (no tuning at run time): the same bits each time. ``unit`` and
+``other``, one number for each client, are the units of numbers that were scaled to fit into float16.
 """
 
 import torch
@@ -12,60 +12,77 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedatoms.engine.gpu import rounding
 from fedatoms.engine.gpu.launches import launch, shared_memory
 from fedatoms.engine.gpu.tiles import PATCH, PROGRAMS, out_tile, parts_of, tile
 
 DEAD = tl.constexpr(4)  # argmax code of a window with no positive value
+TOP, LEAST, MOST = (tl.constexpr(each) for each in (rounding.TOP, rounding.LEAST, rounding.MOST))
 
 
 def convolve(
-    x: Tensor, filters: Tensor, scale: Tensor | None, above: int, left: int, stride: int, turned: bool
+    x: Tensor,
+    filters: Tensor,
+    unit: Tensor | None,
+    other: Tensor | None,
+    above: int,
+    left: int,
+    stride: int,
+    turned: bool,
 ) -> Tensor:
     """Convolves images (C, B, H, W, I) with filters (C, O, K, K, I), or backwards with (C, I, K, K, O)."""
     x, filters = x.contiguous(), filters.contiguous()
     clients, batch, height, width, channels = x.shape
     out, (tall, wide) = filters.shape[4 if turned else 1], filters.shape[2:4]
     rows, columns = (height + 2 * above - tall) // stride + 1, (width + 2 * left - wide) // stride + 1
-    y = x.new_empty(clients, batch, rows, columns, out, dtype=x.dtype if scale is None else torch.float32)
+    y = x.new_empty(clients, batch, rows, columns, out, dtype=x.dtype if unit is None else torch.float32)
     pixels = y[0, ..., 0].numel()
     tile_p, tile_o, tile_k, warps, stages = _convolve_tiles(x, pixels, out)
     sizes = (batch, pixels, x[0].numel(), rows, columns, height, width, channels, out, tall, wide, above, left, stride)
     launch(
         _convolve, (triton.cdiv(pixels, tile_p), triton.cdiv(out, tile_o), clients),
-        x, filters, scale, y, *sizes, turned, tile_p, tile_o, tile_k, num_warps=warps, num_stages=stages,
+        x, filters, unit, other, y, *sizes, turned, tile_p, tile_o, tile_k, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return y
 
 
 def convolve_pool(
-    x: Tensor, filters: Tensor, bias: Tensor, scale: Tensor | None, unit: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Tensor, filters: Tensor, bias: Tensor, unit: Tensor | None, other: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Convolves, adds a bias (C, O), applies ReLU and takes the maximum of each 2 x 2 window, with its argmax.
 
-    The third tensor has the same maxima in float16, in units (C,); without a unit it is empty.
+    The third tensor has the same maxima in float16, the fourth their units (C,); without units both are empty.
     """
     x, filters, bias = x.contiguous(), filters.contiguous(), bias.contiguous()
     clients, _, height, width, channels = x.shape
     out, tall, wide = filters.shape[1:4]
     rows, columns = (height - tall + 1) // 2, (width - wide + 1) // 2
-    y = x.new_empty(*x.shape[:2], rows, columns, out, dtype=x.dtype if scale is None else torch.float32)
-    which, half = (
+    y = x.new_empty(*x.shape[:2], rows, columns, out, dtype=x.dtype if unit is None else torch.float32)
+    which, half, new = (
         torch.empty_like(y, dtype=torch.uint8),
         y.new_empty(0 if unit is None else y.shape, dtype=torch.float16),
+        y.new_empty(0 if unit is None else clients, dtype=torch.float32),
     )
     pixels = y[0, ..., 0].numel()
     tile_q, tile_o, tile_k, warps, stages = _pool_tiles(x, pixels, out)
     sizes = (pixels, x[0].numel(), rows, columns, height * width * channels, width * channels, channels)
     launch(
         _convolve_pool, (triton.cdiv(pixels, tile_q), triton.cdiv(out, tile_o), clients),
-        x, filters, bias, scale, unit, y, which, half, *sizes, out, tall * wide * channels, wide * channels,
-        tile_q, tile_o, tile_k, num_warps=warps, num_stages=stages,
+        x, filters, bias, unit, other, y, which, half, new, *sizes, out, tall * wide * channels, wide * channels,
+        triton.next_power_of_2(out), tile_q, tile_o, tile_k, num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return y, which, half
+    return y, which, half, new
 
 
 def correlate(
-    x: Tensor, dy: Tensor, which: Tensor | None, scale: Tensor | None, tall: int, wide: int, stride: int
+    x: Tensor,
+    dy: Tensor,
+    which: Tensor | None,
+    unit: Tensor | None,
+    other: Tensor | None,
+    tall: int,
+    wide: int,
+    stride: int,
 ) -> Tensor:
     """Returns the gradient of the filters, (C, P, O, K, K, I), as sums over P parts of the result's pixels."""
     x, dy, which = x.contiguous(), dy.contiguous(), None if which is None else which.contiguous()
@@ -76,12 +93,12 @@ def correlate(
     parts = parts_of(x, dy, patch, pool=pool)
     share = triton.cdiv(triton.cdiv(pixels, parts), tile_p) * tile_p
     tiles = triton.cdiv(patch, tile_k) * triton.cdiv(out, tile_o)
-    whole = parts == 1 and scale is None  # then it is rounded here
+    whole = parts == 1 and unit is None  # then it is rounded here
     sums = x.new_empty(clients, parts, out, tall, wide, channels, dtype=x.dtype if whole else torch.float32)
     sizes = (share, pixels, x[0].numel(), rows, columns, height * width * channels, width * channels, channels)
     launch(
         _correlate, (tiles, parts, clients),
-        x, dy, which, scale, sums, *sizes, out, patch, wide * channels, stride, pool, tile_k, tile_o, tile_p,
+        x, dy, which, unit, other, sums, *sizes, out, patch, wide * channels, stride, pool, tile_k, tile_o, tile_p,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return sums
@@ -124,7 +141,8 @@ def _stages(x: Tensor, numbers: int, most: int) -> int:
 def _convolve(
     x,
     filters,
-    scale,
+    unit,
+    other,
     y,
     batch,
     pixels,
@@ -173,8 +191,8 @@ def _convolve(
             number = o[None, :] * patch + k[:, None]
         weights = tl.load(filters + number, (k < patch)[:, None] & (o < out)[None, :], 0.0)
         total = tl.dot(patches, weights, total, input_precision="tf32")
-    if scale is not None:
-        total *= tl.load(scale + client)
+    if unit is not None:
+        total *= tl.load(unit + client) * tl.load(other + client)
     at = ((client * batch + image) * rows + row) * columns + column
     tl.store(
         y + at[:, None] * out + o[None, :], total.to(y.dtype.element_ty), (p < pixels)[:, None] & (o < out)[None, :]
@@ -186,11 +204,12 @@ def _convolve_pool(
     x,
     filters,
     bias,
-    scale,
     unit,
+    other,
     y,
     which,
     half,
+    new,
     pixels,
     images,
     rows: tl.constexpr,
@@ -201,6 +220,7 @@ def _convolve_pool(
     out: tl.constexpr,
     patch: tl.constexpr,
     run: tl.constexpr,
+    biases: tl.constexpr,
     tile_q: tl.constexpr,
     tile_o: tl.constexpr,
     tile_k: tl.constexpr,
@@ -223,8 +243,8 @@ def _convolve_pool(
     total, largest = tl.maximum(a, b), tl.where(b > a, 1, 0)
     total, largest = tl.maximum(total, c), tl.where(c > total, 2, largest)
     total, largest = tl.maximum(total, d), tl.where(d > total, 3, largest)
-    if scale is not None:
-        total *= tl.load(scale + client)
+    if unit is not None:
+        total *= tl.load(unit + client) * tl.load(other + client)
     total += tl.load(bias + client * out + o, o < out, 0.0).to(tl.float32)[None, :]
     broken = broken | (total != total)
     largest = tl.where(total > 0, largest, DEAD)
@@ -234,7 +254,11 @@ def _convolve_pool(
     tl.store(y + at, total.to(y.dtype.element_ty), inside)
     tl.store(which + at, largest.to(tl.uint8), inside)
     if unit is not None:
-        tl.store(half + at, (total / tl.load(unit + client)).to(tl.float16), inside)
+        n = tl.arange(0, biases)
+        most = tl.max(tl.abs(tl.load(bias + client * out + n, n < out, 0.0).to(tl.float32)))
+        result = _unit(tl.load(unit + client) * tl.load(other + client) * (4.0**TOP * patch) + most)
+        tl.store(half + at, (total / result).to(tl.float16), inside)
+        tl.store(new + client, result, tl.program_id(0) + tl.program_id(1) == 0)
 
 
 @triton.jit
@@ -242,7 +266,8 @@ def _correlate(
     x,
     dy,
     which,
-    scale,
+    unit,
+    other,
     sums,
     share,
     pixels,
@@ -284,10 +309,17 @@ def _correlate(
             row, column = p // columns % rows * stride, p % columns * stride
             corner = p // (rows * columns) * image + row * line + column * channels
             total = tl.dot(tl.load(runs + corner[None, :], inside, 0.0), gradients, total, input_precision="tf32")
-    if scale is not None:
-        total *= tl.load(scale + client)
+    if unit is not None:
+        total *= tl.load(unit + client) * tl.load(other + client)
     sums += (client * tl.num_programs(1) + part) * out * patch + o[None, :] * patch + k[:, None]
     tl.store(sums, total.to(sums.dtype.element_ty), (k < patch)[:, None] & (o < out)[None, :])
+
+
+@triton.jit
+def _unit(largest):
+    """As ``rounding.unit_of`` does, of one number: its exponent, rounded up."""
+    bits = tl.minimum(tl.maximum(largest, LEAST), MOST).to(tl.int32, bitcast=True)
+    return ((bits + 0x7FFFFF) & 0x7F800000).to(tl.float32, bitcast=True) * 2.0**-TOP
 
 
 @triton.jit
