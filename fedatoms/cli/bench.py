@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fedatoms.bench.settings import Bench
 from fedatoms.cli.args import flags, updated
-from fedatoms.cli.console import line, suggest, terminal
+from fedatoms.cli.console import line, show_table, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.experiment.fields import Experiment
 
@@ -45,8 +45,8 @@ def _bench(settings: Bench) -> int:
         line(console, news(event))
     results = collect(settings, events, origin)
     if results.rows:
-        console.print(contest(results.rows))
-    console.print(benchmarks(results.results))
+        show_table(console, contest(results.rows))
+    show_table(console, benchmarks(results.results))
     if device == "cpu":
         suggest(console, ("fedatoms bench --device cuda --out bench.json", "the contest on a GPU, kept in a file"))
     return 0

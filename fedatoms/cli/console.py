@@ -60,12 +60,12 @@ def show_table(console: "Console", table: "Table") -> None:
       too narrow here for best
     """
     left_out = list[str]()
-    while _least_width(table) > console.width and (more := [one for one in table.columns[KEPT:] if one.no_wrap]):
+    while _least_width(table) > console.width and (more := [*filter(_is_whole_or_nothing, table.columns[KEPT:])]):
         table.columns.remove(more[-1])
-        left_out.insert(0, " ".join(str(more[-1].header).split()))
+        left_out.insert(0, " ".join(str(more[-1].header).replace("-\n", "-").split()))
     if left_out:
         table.caption = "; ".join(
-            filter(None, (str(table.caption or ""), f"too narrow here for {', '.join(left_out)}"))
+            filter(None, (str(table.caption or "").removesuffix("."), f"too narrow here for {', '.join(left_out)}"))
         )
     table.min_width = min(table.min_width or 0, console.width)  # else a long title cuts the rest
     console.print(table, width=max(console.width, _least_width(table)), crop=False)
@@ -73,7 +73,12 @@ def show_table(console: "Console", table: "Table") -> None:
 
 def _least_width(table: "Table") -> int:
     """Returns how wide a table is at least: with names folded, and all else whole."""
-    return sum(_least(column) + 2 for column in table.columns) + 1  # a gap after each, and the edge
+    edge = 1 if table.show_edge else -2  # or no gap after the last
+    return sum(_least(column) + 2 for column in table.columns) + edge
+
+
+def _is_whole_or_nothing(column: "Column") -> bool:
+    return column.no_wrap or column.min_width is not None
 
 
 def _least(column: "Column") -> int:

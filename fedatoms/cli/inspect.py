@@ -29,14 +29,7 @@ WEIGHTS = arg(metavar="FILE", help="Its weights: .safetensors, .pth or .pt.", he
 WHERE = arg(help="Regular expression: only layers whose name it matches.", help_behavior_hint="")
 HEAD = arg(help="Name of the layer that is the head; empty takes the last linear layer.", help_behavior_hint="")
 TRIED = 2**18  # numbers of an image that is run through the network: 3x224x224 is
-DATA = {  # the shapes and classes of built-in data: digits first, which need no files
-    "digits": ((1, 8, 8), 10),
-    "cifar10": ((3, 32, 32), 10),
-    "cifar100": ((3, 32, 32), 100),
-    "tiny-imagenet": ((3, 64, 64), 200),
-    "fashion-mnist": ((1, 28, 28), 10),
-}
-SHAPES = (3, 32, 32), (3, 64, 64), (1, 8, 8), (3, 8, 8)  # of built-in data, and what digits-cnn has here
+SMALL = 3, 8, 8  # what digits-cnn has here
 JSON = arg(name="json", help="Print one JSON object.", help_behavior_hint="")
 
 
@@ -77,7 +70,19 @@ def _summary(chosen: Experiment, image: str, classes: int) -> "Summary":
     if chosen.weights:
         net = load_weights(net, chosen.weights, head=head)
     where = (lambda name, module: bool(pattern.search(name))) if chosen.where else None
-    return summary(net, chosen.atoms, where=where, head=head, inputs=_inputs(net, (shape,) if shape else SHAPES))
+    return summary(net, chosen.atoms, where=where, head=head, inputs=_inputs(net, [shape] if shape else _shapes()))
+
+
+def _shapes() -> list[tuple[int, ...]]:
+    """Returns the shapes of the built-in data, those in colour first, for which a network is built here.
+
+    >>> _shapes()
+    [(3, 32, 32), (3, 64, 64), (1, 8, 8), (1, 28, 28), (3, 8, 8)]
+    """
+    from fedatoms.data.datasets import DATASETS
+
+    shapes = dict.fromkeys(source.form.shape for source in DATASETS.values())
+    return [*sorted(shapes, key=lambda shape: -shape[0]), SMALL]
 
 
 def _inputs(net: "nn.Module", shapes: Sequence[tuple[int, ...]]) -> "Tensor | None":
@@ -120,12 +125,13 @@ def _check_input(net: "nn.Module", shape: tuple[int, ...], classes: int) -> None
 
 def _trainable(chosen: Experiment, image: str) -> Experiment | None:
     """Returns the experiment on the first data set whose images the network takes, of that shape if one was given."""
+    from fedatoms.data.datasets import DATASETS
     from fedatoms.experiment.build import network_of
 
-    for dataset, (shape, classes) in DATA.items():
-        if _shape(image) in ((), shape):
+    for dataset, source in DATASETS.items():  # digits first, which need no files
+        if _shape(image) in ((), source.form.shape):
             with suppress(Exception):  # as above
-                network_of(chosen, classes, shape)
+                network_of(chosen, source.form.classes, source.form.shape)
                 return replace(chosen, dataset=dataset)
     return None
 

@@ -38,6 +38,7 @@ LOWER = {  # what takes memory in commands that train nothing
     **dict.fromkeys(("export", "report", "runs", "presets", "flower"), "Use a smaller run"),
 }
 OWN = {"export": {"to"}}  # what the library names of a command, besides fields of an experiment and what is typed
+PATTERNS = {r"True": ".", r"name == '([^']+)'": r"\1"}  # what a function of layers returns, and --where for the same
 REWORDED = {  # tyro's messages, and ours
     r"Unrecognized options: (-[^\s,]+).*": r"unknown option \1",
     r"Unrecognized options: ([^\s,]+).*": r"'\1' is one word too many",
@@ -123,14 +124,14 @@ def as_typed(message: str, words: Sequence[str] = ()) -> str:
 
     An argument is known by its value (``lr=-1``), by backquotes, or by a name that is no English word; a method is
     typed by its name. What stands inside another call is code, and stays, as do lists of valid words and of fields; a
-    function is said as the flag that the library names for it.
+    function of layers is said as the pattern that chooses the same.
 
     >>> as_typed("lr=-1 is not positive. Lower `clip`, see batch_size, or use fit(images, lr=0.1).")
     '--lr -1 is not positive. Lower `--clip`, see --batch-size, or use fit(images, lr=0.1).'
     >>> as_typed("fork=-1 is less than 0", ["--fork", "-1"]), as_typed("--lr -1 is not positive")
     ('--fork -1 is less than 0', '--lr -1 is not positive')
-    >>> as_typed("Use where=lambda name, module: True (on the command line --where .) for all.")
-    'Use --where . for all.'
+    >>> as_typed("Use where=lambda name, module: True for all, or where=lambda name, module: name == 'conv1'.")
+    'Use --where . for all, or --where conv1.'
     """
     from fedatoms.experiment.fields import Experiment  # not at the top: a help has nothing to say it of
 
@@ -145,7 +146,9 @@ def as_typed(message: str, words: Sequence[str] = ()) -> str:
         rf"(?:'(?P<text>[^'\s]+)'|fedatoms\.\w+\.(?P<made>\w+)\(\))?"
         rf"|`(?P<quoted>{names})`|(?<![\w./'-])(?P<plain>{plain})(?![\w=(/'-]|\.\w)"
     )
-    return argument.sub(_as_flag, re.sub(r"\w+=lambda [^()]+\(on the command line (.+?)\)", r"\1", message))
+    for function, pattern in PATTERNS.items():
+        message = re.sub(rf"where=lambda name, module: {function}", rf"--where {pattern}", message)
+    return argument.sub(_as_flag, message)
 
 
 def tidied(text: str) -> str:

@@ -8,7 +8,7 @@ from tyro.conf import arg
 
 from fedatoms.adapt.settings import Newcomer
 from fedatoms.cli.args import flags, updated
-from fedatoms.cli.console import line, suggest, terminal, working
+from fedatoms.cli.console import line, show_table, suggest, terminal, working
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.lookup import counted
 
@@ -40,7 +40,7 @@ def _personalize(run: Path, newcomer: Newcomer) -> int:
     if Path(newcomer.images).is_dir():
         line(console, f"labels: {ready.labels_from}")
     if done.scores:
-        console.print(joining(done))
+        show_table(console, joining(done))
     line(console, f"file: {ready.out}, {ready.numbers:,} numbers ({newcomer.part}) in {done.size / 1000:.1f} kB")
     line(console, f'load: model = fedatoms.adapt.load_personal("{ready.run}", "{ready.out}")')
     line(console, f'use:  model(fedatoms.adapt.inputs_of("{ready.run}", images))')

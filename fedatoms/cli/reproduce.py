@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from fedatoms.cli.args import flags, updated
-from fedatoms.cli.console import line, overall, repeatable, say, suggest, terminal
+from fedatoms.cli.console import line, overall, repeatable, say, show_table, suggest, terminal
 from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.evidence.paper.study_list import Study, studies
 
@@ -127,7 +127,8 @@ def _show(wanted: Sequence[Study], asked: Sequence["plan.Job"], settings: "Repro
     out, data_dir = Path(out_of(settings)), Path(settings.data_dir)
     found = _find(out)
     for made in terminal_tables(wanted, asked, found, quick=settings.quick):
-        console.print(result_table(made))
+        shown = result_table(made, console.width)
+        console.print(shown) if isinstance(shown, str) else show_table(console, shown)
         console.print()
     if found.runs or found.measures:
         page = report([out], out / "report.html", data_dir if data_dir.is_dir() else None).page

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from statistics import fmean
+from textwrap import wrap
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -21,16 +22,17 @@ from fedatoms.runs.comparison import Line, Spread, scored_on
 from fedatoms.runs.results import WINDOW
 
 
-def result_table(made: TerminalTable) -> Table | str:
-    """Makes a table of what was reproduced, or a sentence where it is no table."""
+def result_table(made: TerminalTable, columns: int = 80) -> Table | str:
+    """Makes a table of what was reproduced, for a terminal of some columns, or a sentence where it is no table."""
     if not made.heads:
         return f"{made.title}\n{made.note}"
-    table = titled(made.title, made.note)
-    table.show_edge = table.pad_edge = False  # so that Table 1 fits 80 columns
-    for n, head in enumerate(made.heads):
-        table.add_column(head, justify="left" if n == 0 else "right", overflow="fold", no_wrap=head == "data")
+    first, *others = made.heads
+    table = _edgeless(titled(made.title, made.note))
+    table.add_column(first, overflow="fold", min_width=8)
+    for head in others:
+        table.add_column("\n".join(wrap(head, 10)), justify="right", no_wrap=True)
     for row in made.rows:
-        table.add_row(*map(_shown, row))
+        table.add_row(*(_broken(text) if columns < 80 else text for text in map(_shown, row)))
     return table
 
 
@@ -188,11 +190,10 @@ def joining(done: Joined) -> Table:
     """Makes the table of a client that joined: the global model and its own, on its images that were held out."""
     sim = done.ready.sim
     title = f"on {len(sim.data.test_y):,} images held out, fitted to {len(sim.data.y):,} in {done.seconds:.1f} s"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), min_width=len(title) + 2)
-    table.add_column("model")
-    metric = sim.objective.scale
-    for head in (metric.name, "loss", "numbers fitted"):
-        table.add_column(head, justify="right")
+    table, metric = titled(title, ""), sim.objective.scale
+    table.add_column("model", no_wrap=True)
+    for head in (metric.name, "loss", "numbers\nfitted"):
+        table.add_column(head, justify="right", no_wrap=True)
     for name, score in done.scores.items():
         fitted = f"{done.ready.numbers:,}" if name == "personal" else "-"
         table.add_row(name, metric.write(score.value), f"{score.loss:.3f}", fitted)
@@ -201,7 +202,11 @@ def joining(done: Joined) -> Table:
 
 def benchmarks(ratios: Sequence[Ratio]) -> Table:
     """Makes the table of a benchmark, with each bar met or missed."""
-    table = Table("measured", "value", "bar", "", "detail", title="fedatoms bench", title_justify="left")
+    table = _edgeless(titled("fedatoms bench", ""))
+    table.add_column("measured", overflow="fold", min_width=12)
+    for head in ("value", "bar", "verdict"):
+        table.add_column(head, justify="left" if head == "verdict" else "right", no_wrap=True)
+    table.add_column("detail", overflow="fold", min_width=12)
     for ratio in ratios:
         bar = "-" if ratio.bar is None else f"{'>= ' if ratio.at_least else ''}{ratio.bar}"
         table.add_row(ratio.name, f"{ratio.value:.3f}", bar, ratio.verdict, ratio.detail)
@@ -210,7 +215,7 @@ def benchmarks(ratios: Sequence[Ratio]) -> Table:
 
 def contest(rows: Sequence[Row]) -> Table:
     """Makes the table of the contest on a GPU; it fits 80 columns."""
-    table = Table(title=f"one card, {rows[0].precision}", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = _edgeless(titled(f"one card, {rows[0].precision}", ""))
     table.add_column("contestant", overflow="fold", min_width=12)
     heads = ("clients\nx batch", "ms a\nround", "ms a\nstep", "client-\nsteps/s", "% of\nFLOP/s", "% of\nbytes/s")
     for head in (*heads, "first\nround, s", "peak,\nMB"):
@@ -303,6 +308,20 @@ def titled(title: str, note: str) -> Table:
     table = Table(title=title, title_justify="left", caption=note, caption_justify="left", box=SIMPLE_HEAD)
     table.padding, table.min_width = (0, 1, 0, 0), len(title) + 2  # a title is not broken
     return table
+
+
+def _edgeless(table: Table) -> Table:
+    table.show_edge = table.pad_edge = False  # so that Table 1 and the contest fit 80 columns
+    return table
+
+
+def _broken(text: str) -> str:
+    """Writes a setting of the paper in two lines, and all else as it is.
+
+    >>> _broken("cifar10 (100, 2)")
+    'cifar10\\n(100, 2)'
+    """
+    return text.replace(" (", "\n(")
 
 
 def _table(title: str, note: str) -> Table:

@@ -1,5 +1,6 @@
 """Data sets: read from their official files into tensors, each with the recipe that turns pixels into inputs."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,10 +55,18 @@ class Images(NamedTuple):
     recipe: Recipe
 
 
-class Source(NamedTuple):
-    """The source of a data set: its reader, and the files that must lie in one of its folders."""
+class Form(NamedTuple):
+    """The form of a data set: the shape of an image (C, H, W), and the number of classes."""
 
-    read: Callable[[Path], tuple[_Part, _Part, int]]  # folder -> training part, test part, number of classes
+    shape: tuple[int, int, int]
+    classes: int
+
+
+class Source(NamedTuple):
+    """The source of a data set: its form, its reader, and the files that must lie in one of its folders."""
+
+    form: Form
+    read: Callable[[Path, Form], tuple[_Part, _Part, int]]  # -> training part, test part, number of classes
     folders: tuple[str, ...]
     files: tuple[str, ...]
     page: str
@@ -75,7 +84,7 @@ def load(name: str, data_dir: str | Path = "data", augment: str = "feddc") -> Im
     ((1437, 1, 8, 8), (360, 1, 8, 8), 10)
     """
     source, recipe = find(name, DATASETS, "data set"), recipe_of(name, augment)
-    train, test, classes = source.read(_folder(name, source, as_path(data_dir, "data_dir")))
+    train, test, classes = source.read(_folder(name, source, as_path(data_dir, "data_dir")), source.form)
     x, y, test_x, test_y = (torch.from_numpy(part) for part in (*train, *test))
     return Images(x, y, test_x, test_y, classes, recipe)
 
@@ -107,49 +116,49 @@ def _find(path: Path) -> Path | None:
     return next((file for file in (path, *zipped) if file.exists()), None)
 
 
-def _digits(_: Path) -> tuple[_Part, _Part, int]:
+def _digits(_: Path, form: Form) -> tuple[_Part, _Part, int]:
     with open_npz(Path(__file__).with_name("digits.npz"), "x", "y") as digits:
-        x, y = digits.read("x")[:, None].astype(np.uint8), digits.read("y").astype(np.int64)
+        x, y = digits.read("x").astype(np.uint8).reshape(-1, *form.shape), digits.read("y").astype(np.int64)
     test = np.zeros(len(y), dtype=bool)
     test[np.argsort(y, kind="stable")[::5]] = True  # every fifth image of each class
-    return (x[~test], y[~test]), (x[test], y[test]), 10
+    return (x[~test], y[~test]), (x[test], y[test]), form.classes
 
 
-def _cifar10(folder: Path) -> tuple[_Part, _Part, int]:
-    batches = [_cifar(folder / f"data_batch_{number}", "labels", 10, 10_000) for number in range(1, 6)]
+def _cifar10(folder: Path, form: Form) -> tuple[_Part, _Part, int]:
+    batches = [_cifar(folder / f"data_batch_{number}", "labels", form, 10_000) for number in range(1, 6)]
     train = np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches])
-    return train, _cifar(folder / "test_batch", "labels", 10, 10_000), 10
+    return train, _cifar(folder / "test_batch", "labels", form, 10_000), form.classes
 
 
-def _cifar100(folder: Path) -> tuple[_Part, _Part, int]:
-    train, test = (_cifar(folder / part, "fine_labels", 100, 50_000) for part in ("train", "test"))
-    return train, test, 100
+def _cifar100(folder: Path, form: Form) -> tuple[_Part, _Part, int]:
+    train, test = (_cifar(folder / part, "fine_labels", form, 50_000) for part in ("train", "test"))
+    return train, test, form.classes
 
 
-def _cifar(path: Path, key: str, classes: int, images: int) -> _Part:
+def _cifar(path: Path, key: str, form: Form, images: int) -> _Part:
     content = read_pickle(path, most=8000 * images)  # 3072 pixels, of which some writers make two bytes each
-    x, y = content.get("data"), content.get(key)
-    if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 3072 or len(x) == 0:
-        raise ValueError(f"{path}: 'data' is not a uint8 array of shape (n, 3072), one row per image. {AGAIN}")
+    x, y, pixels = content.get("data"), content.get(key), math.prod(form.shape)
+    if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != pixels or len(x) == 0:
+        raise ValueError(f"{path}: 'data' is not a uint8 array of shape (n, {pixels}), one row per image. {AGAIN}")
     if isinstance(y, list) and all(type(label) is int and abs(label) < 2**31 for label in y):
         y = np.array(y, dtype=np.int64)
     if not isinstance(y, np.ndarray):
         raise ValueError(f"{path}: {key!r} is not a list of whole numbers. {AGAIN}")
-    return x.reshape(-1, 3, 32, 32).copy(), _labels(y, len(x), classes, path)
+    return x.reshape(-1, *form.shape).copy(), _labels(y, len(x), form.classes, path)
 
 
-def _fashion(folder: Path) -> tuple[_Part, _Part, int]:
-    return _idx(folder, "train"), _idx(folder, "t10k"), 10
+def _fashion(folder: Path, form: Form) -> tuple[_Part, _Part, int]:
+    return _idx(folder, "train", form), _idx(folder, "t10k", form), form.classes
 
 
-def _idx(folder: Path, part: str) -> _Part:
+def _idx(folder: Path, part: str, form: Form) -> _Part:
     images, labels = folder / f"{part}-images-idx3-ubyte", folder / f"{part}-labels-idx1-ubyte"
-    x = read_idx(_find(images) or images, _FASHION, (28, 28))
+    x = read_idx(_find(images) or images, _FASHION, form.shape[1:])
     y = read_idx(_find(labels) or labels, _FASHION)
-    return x[:, None], _labels(y, len(x), 10, labels)
+    return x[:, None], _labels(y, len(x), form.classes, labels)
 
 
-def _tiny(folder: Path) -> tuple[_Part, _Part, int]:
+def _tiny(folder: Path, form: Form) -> tuple[_Part, _Part, int]:
     numbers = {name: number for number, name in enumerate(_names(folder / "wnids.txt"))}
     train: list[tuple[Path, int]] = []
     for name, number in numbers.items():
@@ -160,7 +169,11 @@ def _tiny(folder: Path) -> tuple[_Part, _Part, int]:
             )
         train += [(file, number) for file in files]
     pictures, labels = zip(*train, *_annotated(folder / "val", numbers), strict=True)
-    x, y, cut = decoded_once(folder, pictures, lambda: _decode(pictures)), np.array(labels, dtype=np.int64), len(train)
+    x, y, cut = (
+        decoded_once(folder, pictures, lambda: _decode(pictures, form)),
+        np.array(labels, dtype=np.int64),
+        len(train),
+    )
     return (x[:cut], y[:cut]), (x[cut:], y[cut:]), len(numbers)
 
 
@@ -195,16 +208,17 @@ def _check_names(names: Sequence[str], path: Path) -> None:
         raise ValueError(f"{path} names {some(twice)} more than once. {AGAIN}")
 
 
-def _decode(files: Sequence[Path]) -> Pixels:
-    x = np.empty((len(files), 3, 64, 64), dtype=np.uint8)
+def _decode(files: Sequence[Path], form: Form) -> Pixels:
+    x = np.empty((len(files), *form.shape), dtype=np.uint8)
     for row, path in zip(x, files, strict=True):
-        row[:] = _jpeg(path)
+        row[:] = _jpeg(path, form)
     return x
 
 
-def _jpeg(path: Path) -> _Pixels:
+def _jpeg(path: Path, form: Form) -> _Pixels:
+    channels, height, width = form.shape
     try:
-        return read_picture(path, ("JPEG",), "RGB", (64, 64)).transpose(2, 0, 1)
+        return read_picture(path, ("JPEG",), "RGB", (width, height)).transpose(2, 0, 1)
     except ImportError:
         raise ValueError(
             f"Tiny-ImageNet is made of JPEG files, which Pillow reads. Type: {how_to_add('images')}"
@@ -212,8 +226,8 @@ def _jpeg(path: Path) -> _Pixels:
     except (Unreadable, OSError) as error:
         raise ValueError(f"{path} is not a readable JPEG file ({one_line(error)}). {AGAIN}") from None
     except OtherSize as found:
-        shape = found.height, found.width, 3
-        raise ValueError(f"{path} has shape {shape}, but Tiny-ImageNet's images have (64, 64, 3). {AGAIN}") from None
+        shape, usual = (found.height, found.width, channels), (height, width, channels)
+        raise ValueError(f"{path} has shape {shape}, but Tiny-ImageNet's images have {usual}. {AGAIN}") from None
 
 
 def _labels(y: npt.NDArray[np.generic], count: int, classes: int, path: Path) -> _Labels:
@@ -243,6 +257,7 @@ _CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 DATASETS: dict[str, Source] = {
     "digits": Source(
+        form=Form((1, 8, 8), 10),
         read=_digits,
         folders=(),
         files=(),
@@ -250,6 +265,7 @@ DATASETS: dict[str, Source] = {
         recipes={"feddc": _DIGITS, "fedrep": _DIGITS, "none": _DIGITS},
     ),
     "cifar10": Source(
+        form=Form((3, 32, 32), 10),
         read=_cifar10,
         folders=("cifar-10-batches-py",),
         files=("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"),
@@ -257,6 +273,7 @@ DATASETS: dict[str, Source] = {
         recipes=_recipes((0.491, 0.482, 0.447), (0.247, 0.243, 0.262), pad=4, fedrep=_IMAGENET),
     ),
     "cifar100": Source(
+        form=Form((3, 32, 32), 100),
         read=_cifar100,
         folders=("cifar-100-python",),
         files=("train", "test"),
@@ -269,6 +286,7 @@ DATASETS: dict[str, Source] = {
         ),
     ),
     "tiny-imagenet": Source(
+        form=Form((3, 64, 64), 200),
         read=_tiny,
         folders=("tiny-imagenet-200",),
         files=("wnids.txt", "train", "val/images", "val/val_annotations.txt"),
@@ -276,6 +294,7 @@ DATASETS: dict[str, Source] = {
         recipes=_recipes(*_IMAGENET, pad=8),  # 8 of 64 pixels, as 4 of 32
     ),
     "fashion-mnist": Source(
+        form=Form((1, 28, 28), 10),
         read=_fashion,
         folders=("fashion-mnist", "FashionMNIST/raw"),
         files=(

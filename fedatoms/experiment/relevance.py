@@ -6,6 +6,12 @@ from typing import NamedTuple
 from fedatoms.experiment.fields import Experiment, Implied
 from fedatoms.experiment.parse import period_of
 
+OF_PARTITION: dict[str, tuple[str, ...]] = {  # the fields that matter with a partition alone
+    "dirichlet": ("dirichlet", "unbalanced"),
+    "shards": ("classes_per_client", "distinct"),
+    "iid": (),
+}
+
 
 class Beside(NamedTuple):
     """Some fields, where they matter, the field that decides it, and what to use there."""
@@ -14,6 +20,10 @@ class Beside(NamedTuple):
     matter: Callable[[Experiment], bool]
     decides: str
     instead: str
+
+
+def _of_partition(name: str) -> Beside:
+    return Beside(OF_PARTITION[name], lambda one: one.partition == name, "partition", f"partition={name}")
 
 
 def _has_atoms(experiment: Experiment) -> bool:
@@ -25,8 +35,7 @@ def _may_have_atoms(experiment: Experiment) -> bool:
 
 
 BESIDE = (
-    Beside(("dirichlet", "unbalanced"), lambda one: one.partition == "dirichlet", "partition", "partition=dirichlet"),
-    Beside(("classes_per_client", "distinct"), lambda one: one.partition == "shards", "partition", "partition=shards"),
+    *map(_of_partition, OF_PARTITION),
     Beside(("atoms", "init"), _has_atoms, "parametrisation", "parametrisation=atoms"),
     Beside(("atoms_lr", "atoms_decay"), _may_have_atoms, "parametrisation", "parametrisation=atoms"),
     Beside(("where",), lambda one: one.parametrisation != "plain", "parametrisation", "parametrisation=atoms"),

@@ -63,12 +63,12 @@ def why_none(model: nn.Module, choice: Choice, where: Where | None) -> str:
         first = choice.left_out[0]
         return (
             f"no convolution is chosen: there are {', '.join(map(repr, choice.left_out))}. Use for example "
-            f"where=lambda name, module: name == {first!r} (on the command line --where {first})"
+            f"where=lambda name, module: name == {first!r}"
         )
     return (
         f"{type(model).__name__} has no convolution to replace: by default those are nn.Conv1d, nn.Conv2d, nn.Conv3d "
-        f"and transposed ones with a kernel side above 1. Use where=lambda name, module: True (on the command line "
-        f"--where .) for 1x1 convolutions too, or train the plain model"
+        f"and transposed ones with a kernel side above 1. Use where=lambda name, module: True for 1x1 convolutions "
+        f"too, or train the plain model"
     )
 
 

@@ -61,6 +61,7 @@ def network(model: nn.Module) -> Network:
     training = with_addressed_dropout(copy.deepcopy(model)).train()
     masked, scoring = with_masked_norm(copy.deepcopy(training)), copy.deepcopy(model).eval()
     tied, inputs = len(_tensors(model)) < len(_tensors(model, remove_duplicate=False)), _inputs(model, training, masked)
+    copies = _buffers_of(model)
 
     def train(params: Params, x: Inputs, real: Tensor | None, key: Tensor) -> tuple[object, Params]:
         state, mutable = inputs(params, real, key)
@@ -68,7 +69,7 @@ def network(model: nn.Module) -> Network:
         return outputs, {name: state[name] for name in mutable}
 
     def predict(params: Params, x: Inputs) -> object:
-        return functional_call(scoring, params, *arguments(x), tie_weights=tied)
+        return functional_call(scoring, {**params, **copies(params)}, *arguments(x), tie_weights=tied)
 
     def study(layer: str, params: Params, x: Inputs, real: Tensor | None, key: Tensor) -> tuple[object, Params, Tensor]:
         with _inputs_of(training if real is None else masked, layer) as seen:
@@ -206,17 +207,23 @@ def _inputs(
     model: nn.Module, training: nn.Module, masked: nn.Module
 ) -> Callable[[Params, Tensor | None, Tensor], tuple[Params, list[str]]]:
     """Returns the function that adds dropout's keys and BatchNorm's masks to a model's tensors, and names buffers."""
-    mutable = [name for name, _ in model.named_buffers()]
+    copies = _buffers_of(model)
     layers = enumerate(training.named_modules())
     drops = {f"{name}.key": place for place, (name, layer) in layers if isinstance(layer, ADDRESSED)}
     masks = [f"{name}.real" for name, layer in masked.named_modules() if isinstance(layer, MaskedBatchNorm)]
 
     def inputs(params: Params, real: Tensor | None, key: Tensor) -> tuple[Params, list[str]]:
-        state = {**params, **{name: params[name].clone() for name in mutable}}  # training changes buffers
-        state |= {name: key + place * 1_000_003 for name, place in drops.items()}
-        return state | (dict.fromkeys(masks, real) if real is not None else {}), mutable
+        buffers = copies(params)
+        state = {**params, **buffers} | {name: key + place * 1_000_003 for name, place in drops.items()}
+        return state | (dict.fromkeys(masks, real) if real is not None else {}), [*buffers]
 
     return inputs
+
+
+def _buffers_of(model: nn.Module) -> Callable[[Params], Params]:
+    """Returns the function that copies a model's buffers, which a forward pass may change in either mode."""
+    names = [name for name, _ in model.named_buffers()]
+    return lambda params: {name: params[name].clone() for name in names}
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch
 
 import fedatoms
 from fedatoms.cli import main
+from fedatoms.data.datasets import DATASETS, Form
 
 NETWORK = """
 from torch import nn
@@ -122,6 +123,14 @@ def test_what_is_suggested_can_be_typed(
         "from torch import nn\ndef build(classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
     )
     assert said(capsys, *words.split()).partition("next:  ")[2] == (f"{suggested}  # trains it\n" if suggested else "")
+
+
+def test_what_is_suggested_follows_the_table_of_data_sets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    larger = DATASETS["cifar100"]._replace(form=Form((3, 48, 48), 100))
+    monkeypatch.setitem(DATASETS, "cifar100", larger)
+    assert "--dataset cifar100" in said(capsys, "resnet18-small", "--image", "3x48x48")
 
 
 def test_what_is_suggested_begins_with_the_same_weights(

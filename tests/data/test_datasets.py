@@ -245,6 +245,14 @@ def test_cifar10_is_the_five_batches_in_order(tmp_path: Path) -> None:
     assert images.x[20 + 7, 2, 5, 9] == pixels[7, 2 * 1024 + 5 * 32 + 9]
 
 
+@pytest.mark.parametrize("name", ["digits", "cifar10"])
+def test_the_form_of_a_data_set_is_that_of_its_files(name: str, tmp_path: Path) -> None:
+    write_cifar10(tmp_path / "cifar-10-batches-py")
+    images, form = load(name, tmp_path), DATASETS[name].form
+    assert tuple(images.x.shape[1:]) == tuple(images.test_x.shape[1:]) == form.shape
+    assert images.classes == form.classes and int(images.y.max()) < form.classes
+
+
 def test_the_folder_or_its_parent_will_do(tmp_path: Path) -> None:
     write_cifar10(tmp_path / "cifar-10-batches-py")
     parent, itself = load("cifar10", tmp_path), load("cifar10", str(tmp_path / "cifar-10-batches-py"))

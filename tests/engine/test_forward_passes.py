@@ -1,21 +1,25 @@
 """What a network may do in its forward pass, and hold: it is refused in one line, or only its outputs change."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.small import clients_of, identical, small_net
+from support.small import Drifting, clients_of, difference, identical, small_net
 from torch import Tensor, nn
 
 from fedatoms.aggregation import krum, median
 from fedatoms.algorithms import moon
 from fedatoms.data.federations import Federation, federation
 from fedatoms.engine.attacks import Attack
-from fedatoms.engine.loop import Trained, begin, train
+from fedatoms.engine.evaluation import evaluate
+from fedatoms.engine.loop import Trained, begin, rounds, train
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.state import State
 from fedatoms.personal import fedpac
+from fedatoms.runs.checkpoints import load_checkpoint, save_checkpoint
 
 
 def tokens() -> Federation:
@@ -145,6 +149,52 @@ def test_a_forward_pass_may_change_its_inputs(changes: dict[str, Any]) -> None:
         found.append(train(Simulation(model, data, **changes), 3))
         assert torch.equal(data.x, clients_of((5, 25)).x) and torch.equal(data.test_x, clients_of((5, 25)).test_x)
     assert identical(*(done.state.server.params for done in found))
+
+
+DRIFTS = [(inplace, persistent) for inplace in (True, False) for persistent in (True, False)]
+
+
+def drifting(inplace: bool, persistent: bool, changes: dict[str, Any] | None = None) -> Simulation:
+    """Makes clients whose network changes its buffers in every forward pass; without padding, which would count."""
+    model = Drifting(small_net(), inplace=inplace, persistent=persistent).double()
+    return Simulation(model, clients_of((10, 20, 10)), **(changes or {}))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"personal": fedpac()}, {"score": ("local",)}], ids=["plain", "fedpac", "local"]
+)
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_a_score_changes_no_buffer_though_the_forward_pass_does(
+    drift: tuple[bool, bool], changes: dict[str, Any]
+) -> None:
+    sim = drifting(*drift, changes)
+    often, once = train(sim, 4), train(sim, 4, eval_every=4)
+    assert identical(often.state.server.params, once.state.server.params) and often.scores == once.scores
+    runtime = prepare(sim)
+    assert evaluate(runtime, often.state) == evaluate(runtime, often.state) == often.scores
+    assert begin(runtime).server.params["calls"] == 0 and not any(sim.model.get_buffer("level"))
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_clients_trained_at_once_are_those_trained_one_by_one_though_buffers_move(drift: tuple[bool, bool]) -> None:
+    one, other = (train(drifting(*drift, {"map": way}), 3) for way in ("one_by_one", "vectorised"))
+    assert difference(one.state.server.params, other.state.server.params) < 1e-12
+    assert one.scores["server"].loss == pytest.approx(other.scores["server"].loss, rel=1e-12)
+    assert bool(one.state.server.params["level"]) == drift[1]  # moved where it is saved, and so averaged
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_a_run_that_stops_and_resumes_is_one_that_never_stopped_though_buffers_move(
+    drift: tuple[bool, bool], tmp_path: Path
+) -> None:
+    def played(state: State, until: int) -> State:
+        return [progress.state for progress in rounds(prepare(sim), state, until)][-1]
+
+    sim = drifting(*drift)
+    whole, half = played(begin(prepare(sim)), 4), played(begin(prepare(sim)), 2)
+    save_checkpoint(tmp_path, half, trajectory="it", seconds=0.0)
+    resumed = load_checkpoint(tmp_path, prepare(sim), trajectory="it").state
+    assert identical(played(resumed, 4).server.params, whole.server.params)
 
 
 def test_a_complex_parameter_is_refused_unless_it_is_frozen() -> None:

@@ -20,9 +20,10 @@ from fedatoms.evidence.page.compare import against_all, baselines
 from fedatoms.evidence.page.figures import values
 from fedatoms.evidence.page.html_table import typed
 from fedatoms.evidence.page.plotly import Plot, axes
+from fedatoms.evidence.page.reruns import AGAIN
 from fedatoms.evidence.page.still import picture
 from fedatoms.evidence.page.styles import COLOURS, GREYS, TEXTURES, line_styles, looks
-from fedatoms.evidence.page.verdict_cards import AGAIN, NAMED, claim_cards, overview, slug
+from fedatoms.evidence.page.verdict_cards import NAMED, claim_cards, overview, slug
 from fedatoms.evidence.paper.study_list import studies
 from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.finding import find
@@ -197,15 +198,6 @@ def test_claims_are_grouped_by_verdict_each_with_an_address_and_a_command() -> N
     assert places == sorted(places) and page.count("Run it again:") == len(judged)
     known = {name for words in AGAIN.values() for name in words.split()}
     assert known <= studies().keys()
-
-
-def test_a_card_of_a_replay_has_the_commands_that_make_its_run_and_explain_it() -> None:
-    found = kept()
-    page = claim_cards(claims(found), [each.explanation for each in found.explanations])
-    commands = {unescape(re.sub("<[^>]+>", "", each)) for each in re.findall("<code>(.*?)</code>", page)}
-    assert "fedatoms run fedavg-atoms25-cifar10-5 --rounds 1 --name again-" in " ".join(sorted(commands))
-    assert any(re.fullmatch(r"fedatoms explain runs/again-\d --rounds 1 --fork 199", each) for each in commands)
-    assert not any("RUN" in each for each in commands)
 
 
 def test_every_cell_of_the_papers_tables_has_a_command_with_the_seeds_that_were_run(tmp_path: Path) -> None:

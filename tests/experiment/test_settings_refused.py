@@ -1,19 +1,24 @@
 """Settings that mean nothing cost one line, which names the flag and what to type."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedatoms.cli import main
 from fedatoms.cli.compare import _check
 from fedatoms.cli.parsing import as_typed
 from fedatoms.core import extras
-from fedatoms.experiment.build import simulation
+from fedatoms.core.options import CHOICES
+from fedatoms.data.datasets import load
+from fedatoms.evidence.page.figures import _split_key
+from fedatoms.experiment.build import simulation, split_of
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import PRESETS
-from fedatoms.experiment.relevance import BESIDE, idle
+from fedatoms.experiment.relevance import BESIDE, OF_PARTITION, idle
 from fedatoms.runs.execute import run
 
 ATTACKS = {
@@ -102,3 +107,19 @@ def test_what_a_starting_point_has_is_never_told(name: str) -> None:
 
 def test_every_field_that_may_change_nothing_is_a_field() -> None:
     assert all(hasattr(Experiment(), name) for each in BESIDE for name in (*each.fields, each.decides))
+
+
+VALUES = {"dirichlet": 5.0, "unbalanced": 0.9, "classes_per_client": 5, "distinct": True}
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("partition", CHOICES["partition"])
+def test_a_field_of_partitions_moves_images_and_has_a_picture_of_its_own_where_it_matters(
+    partition: str, name: str
+) -> None:
+    one = Experiment(partition=partition)
+    other = replace(one, **{name: VALUES[name]})
+    parts = [split_of(each, load("digits")).train for each in (one, other)]
+    differs = any(not torch.equal(*both) for both in zip(*parts, strict=True))
+    assert differs == (name in OF_PARTITION[partition]) == (not idle([other], [one]))
+    assert differs == (_split_key(one) != _split_key(other))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.cases import some_of, turns
-from support.small import difference, identical
+from support.small import Drifting, difference, identical, small_net
 
 pytest.importorskip("flwr")
 
@@ -104,6 +104,15 @@ def test_flower_and_the_simulator_give_the_same_bits_to_server_and_clients(
     assert identical(server_of(tmp_path), server_as_tree(state.server))
     for client in range(experiment.clients):
         assert identical(kept_by(tmp_path, client), row_as_tree(state.clients.read(client)))
+
+
+@pytest.mark.parametrize("personal", ["none", "finetune"])
+def test_scores_on_nodes_change_no_buffer_though_the_forward_pass_does(personal: str, tmp_path: Path) -> None:
+    experiment = replace(SMALL, eval_every=1, personal=personal)
+    task = task_of(experiment)._replace(model=lambda: Drifting(small_net()).float())
+    on_flower(experiment, tmp_path, task=task)
+    state, _ = simulated(replace(experiment, map="one_by_one"), task)  # which scores nothing
+    assert identical(server_of(tmp_path), server_as_tree(state.server))
 
 
 ON_DIGITS = {

@@ -1,6 +1,7 @@
 """What the folders promise; that imports go downwards is a contract of import-linter (pyproject.toml, `make lint`)."""
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -44,6 +45,14 @@ def test_the_lower_folders_neither_print_nor_touch_files() -> None:
         calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         names = {getattr(call, "id", getattr(call, "attr", "")) for call in calls}
         assert not names & touching, path
+
+
+def test_the_lower_folders_know_of_no_flag() -> None:
+    """The command line says their messages in flags (``as_typed``); those of torchrun are not ours."""
+    for path in (path for folder in (*LOWER, "data", "objectives") for path in (PACKAGE / folder).rglob("*.py")):
+        texts = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+        found = [text for text in texts if isinstance(text, str) and re.search(r"(?<![\w-])--[a-z]", text)]
+        assert not [text for text in found if "torchrun" not in text and ">>>" not in text], path
 
 
 def test_the_package_runs_as_a_module() -> None:

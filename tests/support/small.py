@@ -77,6 +77,25 @@ def small_net(*, norm: bool = False, dropout: bool = False, atoms: int | None = 
     return model if atoms is None else decompose(model, atoms, init="orthonormal")
 
 
+class Drifting(nn.Module):
+    """Layers behind a gain and a level, both buffers that every forward pass changes, in training or not."""
+
+    def __init__(self, layers: nn.Module, *, inplace: bool = True, persistent: bool = True) -> None:
+        super().__init__()
+        self.layers, self.inplace = layers, inplace
+        self.register_buffer("calls", torch.tensor(0), persistent=persistent)
+        self.register_buffer("level", torch.zeros(1), persistent=persistent)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.inplace:
+            self.calls += 1
+            self.level.mul_(0.9).add_(x.detach().mean(), alpha=0.1)
+        else:
+            self.calls = self.calls + 1
+            self.level = 0.9 * self.level + 0.1 * x.detach().mean()
+        return self.layers(x * (1 + 0.1 * self.calls) - 3 * self.level)
+
+
 def all_scores(method: Algorithm) -> tuple[Scored, ...]:
     """Returns the global models that an algorithm has."""
     return GLOBAL_MODELS if method.uploads_models else ("server",)

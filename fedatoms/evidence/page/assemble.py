@@ -99,7 +99,7 @@ def render(found: Found, folders: Sequence[Path], csv: str, data_dir: Path | Non
         unfinished=sections.unfinished(found),
         facts=sections.summary(found, groups, folders),
         overview=overview(judged),
-        claims=claim_cards(judged, [each.explanation for each in found.explanations]),
+        claims=claim_cards(judged, found),
         tables=sections.paper_tables(match(accuracies), known_spreads(accuracies), beside),
         explanations=explanations.section(found.explanations),
         measures=run_figures.section(of_runs) + measures.section(found.measures),

@@ -26,6 +26,7 @@ from fedatoms.evidence.results.names import distinct_names, setting
 from fedatoms.evidence.results.standings import leader
 from fedatoms.experiment.build import split_of
 from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.relevance import OF_PARTITION
 from fedatoms.runs.results import score_curves
 
 DIGITS = 5  # of a score; bytes and seconds, along the other axis, have one less
@@ -255,8 +256,7 @@ def _mean(group: Group, way: str) -> dict[str, float]:
 def _split_key(experiment: Experiment) -> Experiment:
     """Keeps the fields that the partition depends on."""
     kept = ("dataset", "partition", "clients", "seed", "holdout")
-    more = {"shards": ("classes_per_client", "distinct"), "dirichlet": ("dirichlet", "unbalanced"), "iid": ()}
-    names = (*kept, *more[experiment.partition])
+    names = (*kept, *OF_PARTITION[experiment.partition])
     return replace(Experiment(), **{name: getattr(experiment, name) for name in names})
 
 

@@ -2,17 +2,15 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from html import escape
 
 from fedatoms.core.gains import State
 from fedatoms.core.lookup import counted
 from fedatoms.evidence.claims.base import Claim, Evidence, Verdict, count_of, number_with_unit
-from fedatoms.evidence.explain.settings import Explain
-from fedatoms.evidence.explain.values import Explanation
 from fedatoms.evidence.page.dot_plots import KINDS, LEGEND, LONG, SAID, dots
 from fedatoms.evidence.page.html_table import Cell, gain_cell, minus, number, table, text, typed
-from fedatoms.evidence.results.commands import command_of
+from fedatoms.evidence.page.reruns import PAIRS, commands_again
+from fedatoms.evidence.results.finding import Found
 
 ORDER: tuple[State, ...] = ("contradicted", "inconclusive", "supported")
 NO_BREAK = "\u00a0±\u00a0"
@@ -24,33 +22,16 @@ VERDICTS: dict[Verdict, str] = {
     "not run": "quiet",
 }
 STATES = {state: Cell(SAID[state], str(order), KINDS[state]) for order, state in enumerate(ORDER)}
-AGAIN = {  # words of a claim, and the study that runs it again
-    "Table 1": "table1",
-    "Table 2": "table2",
-    "Table 3": "table3",
-    "figure (a)": "table1",
-    "figure (b)": "figure-variance",
-    "figure (c)": "figure-clients",
-    "own models need a share": "figure-communication-local",
-    "figure (d)": "figure-communication",
-    "bytes up": "table1",
-    "two Gaussians": "synthetic",
-    "After 20 rounds": "training-loss",
-    "loss landscape": "landscape",
-}
-PAIRS = "our other runs"  # a claim of runs that no study has
 A_TABLE = "fedatoms reproduce table1 --data-dir data"
-A_PAIR = "fedatoms compare --parametrisation plain,atoms --seeds 0,1,2"
-A_REPLAY = ("fedatoms run fedavg-atoms --name mine", "fedatoms explain runs/mine")
-REPLAYED = 2  # explanations whose commands a card has
 WORST = re.compile("smallest|largest|furthest")  # what a title calls a number that is not a mean
+NOTHING = Found([], [], [], [], [])
 NAMED = 5  # contradicted claims that are written out on top
 
 
-def claim_cards(claims: Sequence[Claim], explained: Sequence[Explanation] = ()) -> str:
+def claim_cards(claims: Sequence[Claim], found: Found = NOTHING) -> str:
     """Returns claims as cards, those that fail first; those without evidence are folded away.
 
-    The commands that replay rounds are those of what was ``explained``.
+    Their commands have the seeds of what was ``found``.
 
     >>> from fedatoms.evidence.claims.base import judge
     >>> claim_cards([judge("It helps.", "It adds to the accuracy.", [], (None, None))])[:48]
@@ -58,7 +39,7 @@ def claim_cards(claims: Sequence[Claim], explained: Sequence[Explanation] = ()) 
     """
     cards: dict[Verdict, list[str]] = {verdict: [] for verdict in VERDICTS}
     for place, claim in enumerate(claims):
-        cards[claim.verdict].append(_card(place, claim, explained))
+        cards[claim.verdict].append(_card(place, claim, found))
     rest = cards.pop("not run")
     shown = "".join(_group(verdict, some) for verdict, some in cards.items() if some)
     shown = LEGEND + shown if '<ul class="dots">' in shown else shown
@@ -133,7 +114,7 @@ def _both(claim: Claim) -> tuple[str, str]:
     return f"{paper} {claim.unit.name}" if paper else "", number_with_unit(claim).replace("-", "\u2212")
 
 
-def _card(place: int, claim: Claim, explained: Sequence[Explanation]) -> str:
+def _card(place: int, claim: Claim, found: Found) -> str:
     shown = "".join(
         f"<div><dt>{who}</dt><dd>{escape(said)}</dd></div>"
         for who, said in zip(("paper", "ours"), _both(claim), strict=True)
@@ -143,31 +124,15 @@ def _card(place: int, claim: Claim, explained: Sequence[Explanation]) -> str:
     return (
         f'<article class="{kind}" id="{name}"><p class="verdict {VERDICTS[claim.verdict]}">{claim.verdict}</p>'
         f'<h4><a href="#{name}">{escape(claim.text)}</a></h4><dl>{shown}</dl>{dots(claim)}'
-        f'<p class="quiet">{escape(claim.rule)}</p>{_evidence(place, claim)}{_again(claim, explained)}</article>'
+        f'<p class="quiet">{escape(claim.rule)}</p>{_evidence(place, claim)}{_again(claim, found)}</article>'
     )
 
 
-def _again(claim: Claim, explained: Sequence[Explanation]) -> str:
-    if PAIRS in claim.text:
-        known = ' each pair has its command <a href="#pairs">above</a>; a new one:' if claim.evidence else ""
-        return f'<p class="again"><span class="quiet">Run it again:</span>{known} <code>{typed(A_PAIR)}</code></p>'
-    study = next((study for words, study in AGAIN.items() if words in claim.text), "")
-    words = [f"fedatoms reproduce {study} --data-dir data"] if study else _replayed(explained)
-    commands = ", ".join(f"<code>{typed(each)}</code>" for each in words)
-    return f'<p class="again"><span class="quiet">Run it again:</span> {commands}</p>'
-
-
-def _replayed(explained: Sequence[Explanation]) -> list[str]:
-    """Returns what makes the runs that were explained, and explains them; the digits' if nobody else can make them."""
-    found = [(each, command_of(each.experiment, [each.experiment.seed])) for each in explained[:REPLAYED]]
-    pairs = [(f"{words} --name again-{n}", _replay(each, n)) for n, (each, words) in enumerate(found, 1) if words]
-    return [words for pair in pairs or [A_REPLAY] for words in pair]
-
-
-def _replay(explanation: Explanation, n: int) -> str:
-    asked, usual = asdict(explanation.settings), asdict(Explain())
-    flags = [f" --{name} {asked[name]}" for name in ("rounds", "crossed", "fork", "seed") if asked[name] != usual[name]]
-    return f"fedatoms explain runs/again-{n}{''.join(flags)}"
+def _again(claim: Claim, found: Found) -> str:
+    pairs = PAIRS in claim.text and claim.evidence
+    known = ' each pair has its command <a href="#pairs">above</a>; a new one:' if pairs else ""
+    commands = ", ".join(f"<code>{typed(each)}</code>" for each in commands_again(claim, found))
+    return f'<p class="again"><span class="quiet">Run it again:</span>{known} {commands}</p>'
 
 
 def _evidence(place: int, claim: Claim) -> str:

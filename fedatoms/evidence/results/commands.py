@@ -47,6 +47,15 @@ def together(experiments: Sequence[Experiment], seeds: Sequence[int]) -> str:
     return " ".join(["fedatoms compare", *presets, *flags[0][0], _seeds(seeds)])
 
 
+def reproduce(study: str, seeds: Sequence[int]) -> str:
+    """Returns the command that runs a study of the paper again.
+
+    >>> reproduce("table1", [0, 1])
+    'fedatoms reproduce table1 --data-dir data --seeds 0,1 --out again'
+    """
+    return again(f"fedatoms reproduce {study} --data-dir data {_seeds(seeds)}")
+
+
 def again(words: str) -> str:
     """Returns a command with a new folder: where its results lie already, it would only show them.
 

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
 from fedatoms.experiment.parse import is_private, period_of
+from fedatoms.experiment.relevance import OF_PARTITION
 from fedatoms.experiment.unusual import privacy_words
 
 _METHOD = {"algorithm", "parametrisation", "atoms", "fixed", "personal", "aggregation", "uploads"}  # always in a name
 _ONLY_WITH_ATOMS = {"init", "atoms_lr", "atoms_decay", "where"}
-_SETTING = {"dataset", "holdout", "partition", "clients", "classes_per_client", "distinct", "dirichlet", "unbalanced"}
+_SETTING = {"dataset", "holdout", "partition", "clients"}.union(*OF_PARTITION.values())
 _SETTING |= {"attack", "dp_epsilon", "dp_noise", "dp_delta"}  # what was done to a run, and none of its merits
 _NEVER = _METHOD | _SETTING | {"seed", *EXECUTION_FIELDS}  # the others are named where they differ
 _NAMED = [field.name for field in dataclasses.fields(Experiment) if field.name not in _NEVER]
