@@ -192,7 +192,7 @@ def _personal(contest: Contest) -> Iterator[Event]:
     if "fedavg" in timings:
         steps = sim.training.epochs * -(-contest.settings.samples // cell.batch)
         ms = 1e3 * statistics.median(timings["fedavg"]) / steps
-        yield Ratio("personal regime, ms a step", ms, 0.45, f"{where(cell)}, momentum, {steps} steps a round")
+        yield Ratio("personal regime, ms a step", ms, 0.27, f"{where(cell)}, momentum, {steps} steps a round")
 
 
 def _costs(
