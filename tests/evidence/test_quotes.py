@@ -13,7 +13,7 @@ from fedatoms.bench.line_up import JAX, OURS, PLAIN
 from fedatoms.bench.report import content
 from fedatoms.bench.results import Row, find_row, read
 from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, short
-from fedatoms.evidence.claims.base import CLEAR
+from fedatoms.evidence.claims.base import CLEAR, Evidence, judge
 from fedatoms.evidence.paper.tables import Cell, Pair, pairs
 from fedatoms.evidence.paper.tables import cells as paper_cells
 from fedatoms.evidence.results import finding
@@ -55,6 +55,24 @@ def test_the_page_of_the_paper_shows_the_files() -> None:
         preset, result = cell.preset, read_result(RUNS / cell.preset)
         assert identity(result.experiment) == identity(PRESETS[preset]), f"{preset} is no longer what was run"
         assert result.provenance["device"] == "NVIDIA H200" and str(result.provenance["commit"]) in page
+
+
+@pytest.mark.parametrize(
+    ("off", "alone"), [(-0.92, "contradicted"), (0.71, "contradicted"), (-0.704, "supported"), (0.7, "supported")]
+)
+def test_what_the_numbers_alone_say_of_the_baselines_follows_the_furthest(off: float, alone: str) -> None:
+    judged = runpy.run_path(str(RUNS / "verdicts.py"))
+    near, far = Evidence("a", 80.0, 80.0, "supported"), Evidence("b", 80.0, 80.0 + off, "inconclusive")
+    text = "Our baselines match the paper's within 0.7 points (Table 1 without decomposition, largest difference)."
+    (line,) = judged["_changed"](judge(text, "They are near.", [near, far], (None, off)))
+    assert f"By the numbers alone {alone}, with intervals partly" in line
+
+
+@pytest.mark.usefixtures("read_once")
+def test_every_claim_has_a_rule_for_its_numbers_alone() -> None:
+    judged = runpy.run_path(str(RUNS / "verdicts.py"))
+    for claim in judged["claims"](kept()):
+        assert sum(words in claim.text for words in judged["ALONE"]) == 1, claim.text
 
 
 @pytest.mark.parametrize(
