@@ -175,7 +175,7 @@ def _started(name: str, cache: Path) -> Measured:
 
 
 def byte_code(folder: Path) -> dict[str, str]:
-    """Compiles the modules of a start into a folder, unless it is there; returns what lets Python read and add to it."""
+    """Compiles the modules of a start into a folder, unless it is there; returns what lets Python read it."""
     env = {"PYTHONPYCACHEPREFIX": str(folder.resolve()), "PYTHONDONTWRITEBYTECODE": ""}
     if not folder.exists():
         specs = [importlib.util.find_spec(package) for package in PACKAGES]
