@@ -72,9 +72,17 @@ def why_refused(error: BaseException) -> str | None:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error and its chain of causes and contexts: compilers wrap the errors that they meet."""
-    while error is not None:
+    """Yields an error and its chain of causes and contexts, each once: compilers wrap the errors that they meet.
+
+    >>> error = RuntimeError("of itself")
+    >>> error.__cause__ = error
+    >>> list(causes(error))
+    [RuntimeError('of itself')]
+    """
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
         yield error
+        seen.append(error)
         error = error.__cause__ or error.__context__
 
 

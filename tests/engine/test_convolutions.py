@@ -426,6 +426,25 @@ def test_what_both_directions_and_several_layers_read_is_rounded_once(
     assert seen.count((2, 10, 10, 3)) == 1 and seen.count((16, 3, 3, 3)) == 2  # images; filters of each
 
 
+@pytest.mark.parametrize("in_float16", [True, False])
+def test_what_is_changed_in_place_is_read_anew(in_float16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a ReLU of a convolution's result, which another one has read before."""
+    if in_float16:
+        monkeypatch.setattr(convolutions, "rounded", in_half)
+
+    def model(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        y = F.conv2d(x, w)
+        z = F.conv2d(y, v)
+        y.relu_()
+        return z * F.conv2d(y, v)
+
+    tensors = random(2, 2, 3, 10, 10).float(), random(2, 16, 3, 3, 3).float(), random(2, 16, 16, 3, 3).float()
+    expected = torch.vmap(model)(*tensors)
+    with BatchedKernels():
+        found = torch.vmap(model)(*tensors)
+    assert float((expected - found).norm() / expected.norm()) < (2**-9 if in_float16 else 1e-5)
+
+
 def test_units_are_the_powers_of_two_above() -> None:
     for power in range(-34, 64):  # of numbers that are not cut
         exact, above = 2.0**power, 2.0**power * (1 + 2**-23)
@@ -437,6 +456,7 @@ def test_what_is_not_finite_stays_so_in_float16() -> None:
     for bad in (torch.inf, torch.nan):
         values, unit = in_half(torch.tensor([[1.0, bad]]))
         assert unit is not None and not bool((values * unit).isfinite().all())
+        assert bool(unit.isnan()) == (bad != bad)
     largest = in_half(torch.tensor([[1e38]])).unit
     assert largest is not None and bool((largest * largest).isfinite())
     assert in_half(torch.zeros(1, 3)).values.tolist() == [[0.0, 0.0, 0.0]]

@@ -20,6 +20,7 @@ from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, why
 from fedatoms.engine.gpu.precompile import compiling_elsewhere
 from fedatoms.engine.gpu.rewrite import BatchedKernels, kernel_is_missing, traced
+from fedatoms.nn.vectorising import causes
 
 T = TypeVar("T")
 
@@ -155,9 +156,10 @@ def _compile_by(
 ) -> Compiled:
     try:
         step = compiler(graph, [buffers])
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:
+        for each in causes(error):
+            if isinstance(each, torch.OutOfMemoryError):
+                raise each from None
         raise _NotCompiled(why(error)) from error
     step(buffers)
     return step

@@ -18,7 +18,7 @@ from fedatoms.core.collector import collector_paused
 from fedatoms.core.files import digest_of_code
 from fedatoms.engine import gpu
 from fedatoms.engine.gpu.precompile import NAMESPACE
-from fedatoms.nn.vectorising import first_sentence
+from fedatoms.nn.vectorising import causes, first_sentence
 
 if TYPE_CHECKING:
     from torch._subclasses import FakeTensorMode
@@ -31,7 +31,12 @@ _OPTIONS: dict[str, bool | int] = {
     "combo_kernel_allow_mixed_sizes": 2,
     "max_fusion_buffer_group_pairwise_attempts": 8,  # pairs to fuse, of all that read one tensor; not 64
 }
-_APART: dict[str, bool | int] = {"combo_kernels": False, "max_fusion_size": 4, "triton.persistent_reductions": False}
+_APART: dict[str, bool | int] = {  # on top of these, for what Triton fails at: either of the last two mended a step
+    "combo_kernels": False,
+    "max_fusion_size": 4,
+    "triton.persistent_reductions": False,
+}
+_NO_TRITON = ("TritonMissing", "GPUTooOldForTriton")  # errors of Inductor's, by name: not every torch has both
 _aten = torch.ops.aten
 
 
@@ -70,14 +75,13 @@ def compile_twice(again: Callable[[], GraphModule], graph: GraphModule, example:
     """
     try:
         return compile_decomposed(graph, example)
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:
+        if any(isinstance(each, torch.OutOfMemoryError) or type(each).__name__ in _NO_TRITON for each in causes(error)):
+            raise
         why = first_sentence(error)
-        warnings.warn(
-            f"a kernel cannot be compiled ({why}): the step gets smaller ones, which are slower", stacklevel=2
-        )
-    return compile_decomposed(again(), example, apart=True)
+    step = compile_decomposed(again(), example, apart=True)
+    warnings.warn(f"a kernel cannot be compiled ({why}): the step has smaller ones, which are slower", stacklevel=2)
+    return step
 
 
 def compile_decomposed(graph: GraphModule, example: list[object], *, apart: bool = False) -> Compiled:
@@ -248,5 +252,5 @@ def _kept_for_the_next_start(mode: "FakeTensorMode") -> Iterator[None]:
 
 @cache
 def _code_of_kernels() -> str:
-    """Returns a digest of the code of our operators, whose shapes are in what Inductor keeps, but not in its key."""
-    return digest_of_code(gpu.__name__)
+    """Returns a digest of what Inductor keeps but has not in its key: our operators' shapes, and what we tell it."""
+    return digest_of_code(gpu.__name__) + digest_of_code(__package__)

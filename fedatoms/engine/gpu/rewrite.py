@@ -57,13 +57,13 @@ class BatchedKernels(TorchFunctionMode):
         if made is not None and made.relu and function in _POOLS and _windows(*args[1:], **kwargs):
             return self._pool(made)
         result = function(*args, **kwargs)
+        if _may_change_its_input(function, kwargs):
+            for known in (self._made, self._filters, self._operands):
+                known.clear()
         if made is not None and function in _RELUS:
             self._made[id(result)] = made._replace(result=result, relu=True)
         elif function is torch.tensordot and _composes(result, *args, **kwargs):
             self._filters[id(result)] = _Filters(result, args[0], args[1])
-        elif _may_change_its_input(function, kwargs):
-            for known in (self._made, self._filters, self._operands):
-                known.clear()
         return result
 
     def _convolve(self, call: "_Conv2d") -> Tensor:

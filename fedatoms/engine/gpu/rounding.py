@@ -58,4 +58,5 @@ def unit_of(largest: Tensor) -> Tensor:
     [2.0, 4.0]
     """
     mantissa, exponent = torch.frexp(largest.clamp(LEAST, MOST))
-    return torch.exp2(exponent.to(largest.dtype) - torch.where(mantissa > 0.5, TOP, TOP + 1))
+    unit = torch.exp2(exponent.to(largest.dtype) - torch.where(mantissa > 0.5, TOP, TOP + 1))
+    return torch.where(largest.isnan(), largest, unit)  # which has no exponent that all devices agree on
