@@ -128,7 +128,10 @@ def _show(wanted: Sequence[Study], asked: Sequence["plan.Job"], settings: "Repro
     found = _find(out)
     for made in terminal_tables(wanted, asked, found, quick=settings.quick):
         shown = result_table(made, console.width)
-        console.print(shown) if isinstance(shown, str) else show_table(console, shown)
+        if isinstance(shown, str):
+            console.print(shown)
+        else:
+            show_table(console, shown)
         console.print()
     if found.runs or found.measures:
         page = report([out], out / "report.html", data_dir if data_dir.is_dir() else None).page

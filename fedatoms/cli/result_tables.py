@@ -30,7 +30,7 @@ def result_table(made: TerminalTable, columns: int = 80) -> Table | str:
     table = _edgeless(titled(made.title, made.note))
     table.add_column(first, overflow="fold", min_width=8)
     for head in others:
-        table.add_column("\n".join(wrap(head, 10)), justify="right", no_wrap=True)
+        table.add_column("\n".join(wrap(head, 10, break_long_words=False)), justify="right", no_wrap=True)
     for row in made.rows:
         table.add_row(*(_broken(text) if columns < 80 else text for text in map(_shown, row)))
     return table
@@ -316,7 +316,7 @@ def _edgeless(table: Table) -> Table:
 
 
 def _broken(text: str) -> str:
-    """Writes a setting of the paper in two lines, and all else as it is.
+    """Writes what is in brackets, as the clients of a setting of the paper, in a line of its own.
 
     >>> _broken("cifar10 (100, 2)")
     'cifar10\\n(100, 2)'

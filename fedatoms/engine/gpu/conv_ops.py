@@ -15,9 +15,7 @@ from torch.nn.grad import conv2d_weight
 
 from fedatoms.engine.gpu.client_axis import for_one, over_clients
 from fedatoms.engine.gpu.rounding import exact, unit_of_products
-from fedatoms.engine.gpu.tiles import parts_of
-
-DEAD = 4  # argmax code of a 2 x 2 window with no positive value
+from fedatoms.engine.gpu.tiles import DEAD, parts_of
 
 
 @torch.library.custom_op("fedatoms::convolve", mutates_args=())
@@ -62,11 +60,11 @@ def convolve_pool(
         [y[:, :, i : _even(y.shape[2]) : 2, j : _even(y.shape[3]) : 2] for i in (0, 1) for j in (0, 1)]
     )
     largest, which = windows.max(0)
-    places = torch.where(largest > 0, which, DEAD).to(torch.uint8)
+    pooled, places = largest.relu(), torch.where(largest > 0, which, DEAD).to(torch.uint8)
     if unit is None or other is None:
-        return largest.relu(), places, y.new_empty(0, dtype=torch.float16), y.new_empty(0, dtype=torch.float32)
+        return pooled, places, y.new_empty(0, dtype=torch.float16), y.new_empty(0, dtype=torch.float32)
     new = unit_of_products(unit, other, filters[0, 0].numel(), bias)
-    return largest.relu(), places, (largest.relu() / new[:, None, None, None, None]).half(), new
+    return pooled, places, (pooled / new[:, None, None, None, None]).half(), new
 
 
 @torch.library.custom_op("fedatoms::correlate", mutates_args=())

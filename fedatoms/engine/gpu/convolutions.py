@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedatoms.engine.gpu.conv_ops import (
-    DEAD,
     channels_first,
     channels_last,
     convolve_one,
@@ -19,8 +18,10 @@ from fedatoms.engine.gpu.conv_ops import (
     unpool,
 )
 from fedatoms.engine.gpu.rounding import Rounded, rounded
+from fedatoms.engine.gpu.tiles import DEAD
 
 Pair = tuple[int, int]
+_AS_IT_IS = (None, None)
 
 
 class Context(Protocol):
@@ -142,9 +143,6 @@ def pooled(
 ) -> tuple[Tensor, ...]:
     """Returns ``max_pool2d(relu(conv2d(...)), 2)`` and places of maxima; if ``operand`` made any, float16 and units."""
     return _pooled(x, weight, bias, *(images or _AS_IT_IS), *(filters or _AS_IT_IS), padding)
-
-
-_AS_IT_IS = (None, None)
 
 
 def operand(x: Tensor) -> Rounded | None:

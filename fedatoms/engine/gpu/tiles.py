@@ -9,6 +9,7 @@ PATCH = 128  # numbers of a patch whose gradients are summed at once
 PARTS = (32, 512)  # of a client's filters, at least and at most: the gradient of the atoms is summed over each part
 CHUNK = 8192  # numbers of a leaf whose squares are summed at once
 LONG = 64  # filters of a part, where neither is reached
+DEAD = 4  # argmax code of a 2 x 2 window with no positive value
 
 
 def tile(size: int, most: int = 128) -> int:

@@ -12,12 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedatoms.engine.gpu import rounding
+from fedatoms.engine.gpu import rounding, tiles
 from fedatoms.engine.gpu.launches import launch, shared_memory
 from fedatoms.engine.gpu.tiles import PATCH, PROGRAMS, out_tile, parts_of, tile
 
-DEAD = tl.constexpr(4)  # argmax code of a window with no positive value
-TOP, LEAST, MOST = (tl.constexpr(each) for each in (rounding.TOP, rounding.LEAST, rounding.MOST))
+DEAD, TOP, LEAST, MOST = map(tl.constexpr, (tiles.DEAD, rounding.TOP, rounding.LEAST, rounding.MOST))
 
 
 def convolve(
