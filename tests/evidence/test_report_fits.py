@@ -83,7 +83,7 @@ def test_a_phone_shows_the_whole_menu_and_no_card_in_a_box_that_scrolls(browser:
 def test_a_phone_shows_the_first_cards_and_the_others_by_a_button(browser: Browser, made: Report) -> None:
     page = opened(browser, made.page, 390)
     assert page.locator(SHOWN).count() == 6
-    page.fill("#search", "fedpara")
+    page.fill("#search", "fedprox")
     assert 0 < page.locator(SHOWN).count() < 6 and not page.locator("#versus + .more:visible").count()
     page.fill("#search", "")
     rows = page.evaluate("rowsIn('versus').filter(row => !row.hidden).length")
