@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import pad as pad_tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from fedatoms.core import trees
 from fedatoms.core.inputs import Inputs, each
@@ -163,6 +164,31 @@ def normalise(x: Tensor, recipe: Recipe | None, dtype: torch.dtype) -> Tensor:
         return x if x.dtype in (torch.int32, torch.int64) else x.to(dtype)  # whole numbers are token ids
     scale = _per_channel([1 / (recipe.scale * std) for std in recipe.std], dtype, x.device)
     return (x.to(dtype) * scale).add_(_black(recipe, dtype, x.device))  # twice as fast as addcmul on a CPU
+
+
+def largest_input(x: Inputs, recipe: Recipe | None) -> float | None:
+    """Returns what no number of a normalised image exceeds in magnitude, if the pool's pixels are bytes.
+
+    >>> recipe = Recipe(scale=255, mean=(0.25,), std=(0.5,), flip=False, pad=0, crop=0.0, fill="zero")
+    >>> largest_input(torch.zeros(1, 1, 2, 2, dtype=torch.uint8), recipe)
+    1.5
+    """
+    if recipe is None or not isinstance(x, Tensor) or x.dtype != torch.uint8:
+        return None
+    white = 255 / recipe.scale
+    return max(max(mean, abs(white - mean)) / std for mean, std in zip(recipe.mean, recipe.std, strict=True))
+
+
+def bounded(x: Tensor, largest: float) -> Tensor:
+    """Returns inputs as they are; who replaces it knows that none is larger than that, and need not search them.
+
+    >>> bounded(torch.tensor([0.5]), 1.0)
+    tensor([0.5000])
+    """
+    if has_torch_function_unary(x):
+        same: Tensor = handle_torch_function(bounded, (x,), x, largest)
+        return same
+    return x
 
 
 def _augmented(images: Tensor, recipe: Recipe, dtype: torch.dtype, flip: Tensor, shift: Tensor) -> Tensor:

@@ -69,6 +69,34 @@ def test_a_graph_is_simplified_when_it_is_compiled_and_not_when_it_is_kept(
     assert simplified == graphs[:1] and counters["inductor"]["fxgraph_cache_hit"] == 1
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
+@pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")  # torch's own
+def test_what_is_found_out_about_a_kernel_is_found_again_by_the_compilers_processes_and_by_this_one(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler's processes know torch's settings as they are, without what is changed while a step is compiled."""
+    from torch._inductor import compile_fx
+    from torch._inductor.runtime.autotune_cache import AutotuneCache
+
+    compile_inner, keys = compile_fx.compile_fx_inner, list[str]()
+
+    def noting_the_key(*args: object, **options: object) -> object:
+        keys.append(AutotuneCache._prepare_key("kernel.py"))
+        return compile_inner(*args, **options)
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", noting_the_key)
+    monkeypatch.setattr(inductor, "_OPTIONS", {})  # which are a GPU's
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("found")))
+
+    def step(a: Tensor) -> None:
+        a.copy_(a * 2)
+
+    given = [torch.ones(2, 3)]
+    inductor.compile_decomposed(rewrite.traced(step, *given), [given])(given)
+    assert keys == [AutotuneCache._prepare_key("kernel.py")]
+
+
 def test_operators_are_defined_only_where_their_code_is_a_part_of_the_key() -> None:
     defined = [path for path in (ROOT / "fedatoms").rglob("*.py") if "library.custom_op" in path.read_text()]
     assert defined and {path.parent for path in defined} == {Path(gpu.__file__).parent}

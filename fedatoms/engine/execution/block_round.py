@@ -8,7 +8,7 @@ from torch import Tensor
 from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
 from fedatoms.core.trees import Memory, Params
-from fedatoms.data.batches import Plan
+from fedatoms.data.batches import Plan, bounded, largest_input
 from fedatoms.engine.accumulation import Batch, Gradient
 from fedatoms.engine.client_round import Carry, Job, Learner, Loss, Reply, begin, data_of, expect, finish, local_step
 from fedatoms.optimisers.schedules import factors_at
@@ -30,12 +30,15 @@ def local_rounds(learner: Learner, broadcast: Server, jobs: Job) -> Reply:
 
 def block_step(learner: Learner) -> BlockStep:
     """Returns one step of a block of clients, number ``s`` (one element); a client whose rows are all padding stays."""
+    largest = largest_input(learner.data.x, learner.data.recipe)
 
     def unless_padding(
         carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: Tensor, atoms_lr: float | Tensor
     ) -> tuple[Carry, Tensor]:
         assert batch.real is not None
         alive = batch.real.any()
+        if largest is not None and isinstance(batch.x, Tensor):
+            batch = batch._replace(x=bounded(batch.x, largest))
         step = local_step(learner._replace(atoms_lr=atoms_lr), _by_transform)
         new, loss = step(carry, memory, batch, broadcast, rate)
 

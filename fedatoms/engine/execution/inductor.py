@@ -3,9 +3,10 @@
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Protocol, cast
+from threading import Thread
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -30,6 +31,9 @@ _OPTIONS: dict[str, bool | int] = {
     "combo_kernels": True,  # a step has many small tensors: one kernel for several of them, whatever their sizes
     "combo_kernel_allow_mixed_sizes": 2,
     "max_fusion_buffer_group_pairwise_attempts": 8,  # pairs to fuse, of all that read one tensor; not 64
+    "realize_opcount_threshold": 100,  # not 30: an image is fetched, cropped, normalised and rounded by one kernel
+    "triton.autotune_pointwise": False,  # two or more shapes of a kernel, timed by the first step: none gains by it
+    "graph_partition": False,  # into what CUDA graphs can hold: all of it, and the graphs are ours
 }
 _APART: dict[str, bool | int] = {  # on top of these, for what Triton fails at: either of the last two mended a step
     "combo_kernels": False,
@@ -46,6 +50,15 @@ def start_compiler() -> None:
         from torch._inductor import async_compile  # an import of seconds
 
         getattr(async_compile, "maybe_warm_pool", lambda: None)()  # older ones start as they are imported
+    Thread(target=_read_triton, daemon=True).start()
+
+
+def _read_triton() -> None:
+    """Computes the digest of Triton, 400 MB and a part of all keys, in a thread: hashing lets others run."""
+    with suppress(ImportError):
+        from torch._inductor.runtime.triton_compat import triton_key
+
+        triton_key()
 
 
 def decompositions() -> Decompositions:
@@ -232,22 +245,27 @@ def _options(apart: bool) -> dict[str, bool | int]:
     return {name: value for name, value in {**_OPTIONS, **(_APART if apart else {})}.items() if name in known}
 
 
-class _Config(Protocol):
-    """The part of torch's settings of compilers that is used here."""
-
-    def patch(self, *, cache_key_tag: str) -> AbstractContextManager[None]: ...
-
-
 @contextmanager
 def _kept_for_the_next_start(mode: "FakeTensorMode") -> Iterator[None]:
     """Lets Inductor keep what it compiles: it would not outside of a trace with an environment for shapes."""
     from torch._guards import TracingContext, tracing
+    from torch._inductor import config
 
-    if not hasattr(torch.compiler.config, "cache_key_tag"):  # an older torch
+    with tracing(TracingContext(mode)), config.patch(post_grad_custom_post_pass=_unchanged()):
         yield
-        return
-    with tracing(TracingContext(mode)), cast(_Config, torch.compiler.config).patch(cache_key_tag=_code_of_kernels()):
-        yield
+
+
+@cache
+def _unchanged() -> object:
+    """Returns a pass over graphs that changes none, but is a part of Inductor's key, and so is the digest of our code.
+
+    A tag of keys would also be one of what it finds out about kernels; its processes do not know of such a tag, and
+    what is found out in a first start was not found by the next.
+    """
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    methods = {"__call__": lambda self, graph: None, "uuid": lambda self: _code_of_kernels()}
+    return type("Unchanged", (CustomGraphPass,), methods)()
 
 
 @cache

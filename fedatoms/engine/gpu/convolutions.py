@@ -145,9 +145,12 @@ def pooled(
     return _pooled(x, weight, bias, *(images or _AS_IT_IS), *(filters or _AS_IT_IS), padding)
 
 
-def operand(x: Tensor) -> Rounded | None:
-    """Returns images, or filters, in float16 if they are kept so: once, for both directions and all who read them."""
-    found = rounded(channels_last(x.detach()))
+def operand(x: Tensor, largest: float | None = None) -> Rounded | None:
+    """Returns images, or filters, in float16 if they are kept so: once, for both directions and all who read them.
+
+    Their unit is that of their largest number, or of one that is known to be no smaller.
+    """
+    found = rounded(channels_last(x.detach()), largest)
     return None if found.unit is None else found._replace(values=_rows(found).contiguous())
 
 

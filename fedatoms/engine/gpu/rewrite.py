@@ -4,7 +4,7 @@ vmap turns the convolutions of C clients into one with C groups, for which cuDNN
 Inside ``BatchedKernels()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 2)`` become the operators of
 ``conv_ops``, filters for them that are ``tensordot(coefficients, atoms, 1)`` those of ``atom_ops``, BatchNorm of images
 those of ``norm_ops``, and ``trees.norm`` that of ``square_ops``; a convolution that they do not cover stays what it is,
-and so do its filters.
+and so do its filters. Of images that are ``bounded``, the largest number is not searched for.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
 from fedatoms.core import trees
+from fedatoms.data.batches import bounded
 from fedatoms.engine.gpu.atom_ops import LARGEST, composed
 from fedatoms.engine.gpu.convolutions import Pair, convolution, operand, pooled
 from fedatoms.engine.gpu.norm_ops import normalised
@@ -37,6 +38,7 @@ class BatchedKernels(TorchFunctionMode):
         self._made: dict[int, _Made] = {}  # by the identity of the tensor, which it holds and so keeps unique
         self._filters: dict[int, _Filters] = {}
         self._operands: dict[int, _Operand] = {}
+        self._bounds: dict[int, _Bound] = {}
 
     def __torch_function__(
         self,
@@ -53,12 +55,15 @@ class BatchedKernels(TorchFunctionMode):
             return _normalised(*args)
         if function is _norm and _summed(*args):
             return _norm_of(*args)
+        if function is _bounded:
+            self._bounds[id(args[0])] = _bound(*args)
+            return args[0]
         made = self._made.get(id(args[0])) if args else None
         if made is not None and made.relu and function in _POOLS and _windows(*args[1:], **kwargs):
             return self._pool(made)
         result = function(*args, **kwargs)
         if _may_change_its_input(function, kwargs):
-            for known in (self._made, self._filters, self._operands):
+            for known in (self._made, self._filters, self._operands, self._bounds):
                 known.clear()
         if made is not None and function in _RELUS:
             self._made[id(result)] = made._replace(result=result, relu=True)
@@ -84,7 +89,8 @@ class BatchedKernels(TorchFunctionMode):
     def _operand(self, x: Tensor) -> Rounded | None:
         """Returns what the operators read instead of images, if they do: as it was made, or known to other layers."""
         if id(x) not in self._operands:
-            self._operands[id(x)] = _Operand(x, operand(x))
+            bound = self._bounds.get(id(x))
+            self._operands[id(x)] = _Operand(x, operand(x, bound and bound.largest))
         return self._operands[id(x)].rounded
 
     def _pool(self, made: "_Made") -> Tensor:
@@ -154,6 +160,13 @@ class _Operand(NamedTuple):
     rounded: Rounded | None
 
 
+class _Bound(NamedTuple):
+    """Images, and what none of their numbers exceeds."""
+
+    x: Tensor
+    largest: float
+
+
 class _Filters(NamedTuple):
     """Provenance of filters: coefficients and atoms."""
 
@@ -165,6 +178,8 @@ class _Filters(NamedTuple):
 _conv2d: Callable[..., Tensor] = torch.conv2d
 _masked_batch_norm: object = masked_batch_norm
 _norm: object = trees.norm
+_bounded: object = bounded
+_bound: Callable[..., _Bound] = _Bound
 _norm_of: Callable[..., Tensor] = norm_of
 _summed: Callable[..., bool] = has_kernel
 _normalised: Callable[..., Normalised] = normalised
@@ -236,7 +251,7 @@ _windows: Callable[..., bool] = _windows_of_two
 def _may_change_its_input(function: Callable[..., Tensor], kwargs: dict[str, Tensor]) -> bool:
     """Says whether a function may change a tensor in place, or hooks its gradient."""
     name = getattr(function, "__name__", "")
-    in_place = name.endswith("_") and name != "__get__"
+    in_place = name.endswith("_") and name not in ("__get__", "requires_grad_")
     return (
         in_place
         or kwargs.get("out") is not None
@@ -246,8 +261,9 @@ def _may_change_its_input(function: Callable[..., Tensor], kwargs: dict[str, Ten
 
 
 def _cast(x: Tensor) -> Tensor:
-    """Casts an argument of a convolution as autocast does."""
-    return x.to(_kind(x))
+    """Casts an argument of a convolution as autocast does; one that needs no cast stays the same, as what is known."""
+    kind = _kind(x)
+    return x if x.dtype == kind else x.to(kind)
 
 
 def _kind(x: Tensor) -> torch.dtype:

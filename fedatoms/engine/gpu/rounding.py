@@ -1,5 +1,6 @@
 """What batched kernels multiply in tf32, kept in float16: as many significant bits in half the memory."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -16,22 +17,28 @@ class Rounded(NamedTuple):
     unit: Tensor | None = None
 
 
-def rounded(x: Tensor) -> Rounded:
+def rounded(x: Tensor, largest: float | None = None) -> Rounded:
     """Rounds float32 on a GPU to the eleven significant bits of tf32, in float16; leaves any other tensor alone.
+
+    ``largest`` is a bound that is known: none is searched for.
 
     >>> rounded(torch.ones(2))
     Rounded(values=tensor([1., 1.]), unit=None)
     """
-    return in_half(x) if x.is_cuda and x.dtype == torch.float32 else Rounded(x)
+    return in_half(x, largest) if x.is_cuda and x.dtype == torch.float32 else Rounded(x)
 
 
-def in_half(x: Tensor) -> Rounded:
+def in_half(x: Tensor, largest: float | None = None) -> Rounded:
     """Scales a tensor by a power of two into the range of float16; what is not finite stays so.
 
     >>> in_half(torch.tensor([[2.0**18, -2.0]]))
     Rounded(values=tensor([[ 1.6384e+04, -1.2500e-01]], dtype=torch.float16), unit=tensor(16.))
     """
-    unit = unit_of(x.abs().amax((-2, -1)).amax())  # in two steps: of one, the compiler would make three kernels
+    if largest is None:
+        unit = unit_of(x.abs().amax((-2, -1)).amax())  # in two steps: of one, the compiler would make three kernels
+    else:
+        mantissa, exponent = math.frexp(min(max(largest, LEAST), MOST))
+        unit = x.new_full((), 2.0 ** (exponent - (TOP if mantissa > 0.5 else TOP + 1)))  # as unit_of has it
     return Rounded((x * (1 / unit)).half(), unit)
 
 
