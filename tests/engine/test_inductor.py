@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -159,8 +160,52 @@ def test_a_step_that_triton_fails_at_gets_smaller_kernels(
 
 
 def test_a_second_try_joins_fewer_operations() -> None:
-    one, two = inductor._options(apart=False), inductor._options(apart=True)
+    one, two = inductor._options(apart=False, operations=9), inductor._options(apart=True, operations=9)
     assert one["combo_kernels"] and not two["combo_kernels"] and one.keys() < two.keys()
+
+
+def test_orders_of_loops_are_tried_for_small_steps_only() -> None:
+    small, large = (inductor._options(apart=False, operations=count) for count in (100, 10_000))
+    assert "loop_ordering_after_fusion" not in small and large == {**small, "loop_ordering_after_fusion": False}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
+@pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")  # torch's own
+def test_of_an_input_that_is_changed_only_what_is_still_read_is_computed(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read after it is of its old value, whether it is itself read again, a view of it, or made of it."""
+    from torch._inductor.graph import GraphLowering
+
+    generate, counts = GraphLowering.codegen, list[int]()
+
+    def counting(lowering: GraphLowering) -> object:
+        counts.append(len(lowering.operations))
+        return generate(lowering)
+
+    monkeypatch.setattr(GraphLowering, "codegen", counting)
+    monkeypatch.setattr(inductor, "_OPTIONS", {})  # which are a GPU's
+
+    def step(a: Tensor, b: Tensor) -> None:
+        once, again = (a * b).sin(), a * 3
+        seen = again.view(3, 2).transpose(0, 1)  # of what is not computed yet
+        new = once + a.exp() / (1 + b)
+        a.copy_(new)
+        b.copy_(seen + again + b)
+
+    def result() -> list[Tensor]:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("read")))
+        given = [torch.full((2, 3), 0.5), torch.arange(6.0).view(2, 3)]
+        graph = traced(step, *given, decompositions=inductor.decompositions())
+        inductor.compile_decomposed(graph, [given])(given)
+        return given
+
+    expected = [torch.full((2, 3), 0.5), torch.arange(6.0).view(2, 3)]
+    step(*expected)
+    for found in (result(), (monkeypatch.setattr(inductor, "_forgetting", nullcontext), result())[1]):
+        torch.testing.assert_close(found, expected)
+    assert counts[0] < counts[1]
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from threading import Thread
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -40,6 +40,10 @@ _APART: dict[str, bool | int] = {  # on top of these, for what Triton fails at: 
     "max_fusion_size": 4,
     "triton.persistent_reductions": False,
 }
+_LARGE: dict[str, bool | int] = {  # and for a step of many operations, which takes milliseconds, but seconds to compile
+    "loop_ordering_after_fusion": False,  # other orders of loops, to fuse more
+}
+_MANY = 2000
 _NO_TRITON = ("TritonMissing", "GPUTooOldForTriton")  # errors of Inductor's, by name: not every torch has both
 _aten = torch.ops.aten
 
@@ -78,7 +82,7 @@ def compile_graph(graph: GraphModule, example: list[object], *, apart: bool = Fa
 
     compile_it = cast(Callable[..., Compiled], torch._inductor.compile)
     with _kept_for_the_next_start(_mode_of(graph)):
-        return compile_it(graph, example, options=_options(apart))
+        return compile_it(graph, example, options=_options(apart, len(graph.graph.nodes)))
 
 
 def compile_twice(again: Callable[[], GraphModule], graph: GraphModule, example: list[object]) -> Compiled:
@@ -169,7 +173,8 @@ def _compile_as_it_is(graph: GraphModule, apart: bool) -> Compiled:
     _let_ours_share_what_they_read(graph.graph)
     constants = _as_inputs(graph)
     inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-    with V.set_fake_mode(_mode_of(graph)), config.patch(_options(apart)), _simplifying_what_is_not_kept():
+    options = _options(apart, len(graph.graph.nodes))
+    with V.set_fake_mode(_mode_of(graph)), config.patch(options), _simplifying_what_is_not_kept(), _forgetting():
         run = compile_fx_inner(graph, inputs, is_inference=True, static_input_idxs=[*range(len(inputs))])
     return lambda buffers: run([*pytree.tree_leaves(buffers), *constants])
 
@@ -201,6 +206,35 @@ def _simplifying_what_is_not_kept() -> Iterator[None]:
 
     with patch.object(compile_fx, "fx_codegen_and_compile", simplify_first):
         yield
+
+
+@contextmanager
+def _forgetting() -> Iterator[None]:
+    """Lets Inductor forget what nobody reads any more when an input is changed: it would prepare to compute all of it.
+
+    A step changes each parameter, and what it makes of it on the way, for its last reader, is of no use by then.
+    """
+    from unittest.mock import patch  # as torch does
+
+    from torch._inductor.graph import GraphLowering
+
+    compute: Callable[..., None] = GraphLowering.mark_buffer_mutated
+
+    def compute_what_is_read(lowering: _Lowering, name: str) -> None:
+        read = {id(value) for value in pytree.tree_leaves([*lowering.env.values()])}
+        users = lowering.name_to_users.get(name, [])
+        lowering.name_to_users[name] = [user for user in users if id(user) in read]
+        compute(lowering, name)
+
+    with patch.object(GraphLowering, "mark_buffer_mutated", compute_what_is_read):
+        yield
+
+
+class _Lowering(Protocol):
+    """The part of Inductor's interpreter of graphs that is used here."""
+
+    env: Mapping[Node, object]  # values that are still read
+    name_to_users: dict[str, list[object]]  # values by what they are made of
 
 
 def _as_inputs(graph: GraphModule) -> list[Tensor]:
@@ -237,12 +271,13 @@ def _mode_of(graph: GraphModule) -> "FakeTensorMode":
     return cast("FakeTensorMode", first.meta["val"].fake_mode)
 
 
-def _options(apart: bool) -> dict[str, bool | int]:
-    """Returns the options that this torch has."""
+def _options(apart: bool, operations: int) -> dict[str, bool | int]:
+    """Returns the options that this torch has, for a step of so many operations."""
     from torch._inductor import config
 
     known = cast(Mapping[str, object], config.get_config_copy())
-    return {name: value for name, value in {**_OPTIONS, **(_APART if apart else {})}.items() if name in known}
+    wanted = {**_OPTIONS, **(_APART if apart else {}), **(_LARGE if operations >= _MANY else {})}
+    return {name: value for name, value in wanted.items() if name in known}
 
 
 @contextmanager
