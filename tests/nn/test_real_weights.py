@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.efficientnet_lite import EfficientNetLite0, SamePadded
 from torch import Tensor, nn
 
-import fedatoms
-from fedatoms.nn.adapters import padded_same
+from examples.efficientnet_lite import MEAN, STD, EfficientNetLite0, build
 from fedatoms.nn.atoms import AtomConv, decompose, fuse
 from fedatoms.nn.weights import load_weights
 
@@ -45,8 +43,16 @@ def test_a_head_for_other_classes_starts_afresh(file: Path) -> None:
         assert load_weights(EfficientNetLite0(200), file)._fc.out_features == 200
 
 
-def test_they_survive_decomposition_and_come_back(trained: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(fedatoms.nn.ADAPTERS, SamePadded, padded_same)
+def test_images_may_be_normalised_as_ours_are(trained: nn.Module, file: Path) -> None:
+    ours, pixels = load_weights(build(1000), file).eval(), torch.arange(3.0 * 64 * 64).view(1, 3, 64, 64) % 256
+    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (MEAN, STD))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            ours((pixels / 255 - mean) / std), trained((pixels - 127) / 128), rtol=1e-3, atol=1e-3
+        )
+
+
+def test_they_survive_decomposition_and_come_back(trained: nn.Module) -> None:
     made, x = decompose(trained, atoms=25), torch.randn(2, 3, 96, 96, generator=torch.Generator().manual_seed(0))
     assert sum(isinstance(layer, AtomConv) for layer in made.modules()) == 17
     with torch.no_grad():
