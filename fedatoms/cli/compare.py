@@ -171,6 +171,7 @@ def _check(experiments: list[Experiment], plot: Path | None) -> None:
     """Refuses a mistake in the last experiment before the first takes its time."""
     from fedatoms.experiment.build import simulation
     from fedatoms.experiment.identities import run_folder
+    from fedatoms.experiment.images import shared_images
 
     if plot is not None and plot.suffix not in FORMATS:
         raise ValueError(f"--plot {plot} does not end in {', '.join(FORMATS)}. Use for example --plot plot.png.")
@@ -178,7 +179,8 @@ def _check(experiments: list[Experiment], plot: Path | None) -> None:
         check_output(plot)
     if any(experiment.name for experiment in experiments):
         raise ValueError("--name cannot name the runs of a comparison: each has its own folder in --out. Leave it out.")
+    read = shared_images()
     for experiment in experiments:
-        simulation(experiment, run_folder(experiment) / CLIENTS)  # as a run does; nothing is written
+        simulation(experiment, run_folder(experiment) / CLIENTS, read=read)  # as a run does; nothing is written
     if plot is not None:
         need(f"--plot {plot}", "plot", "matplotlib")  # last: what is wrong is told before what is not installed

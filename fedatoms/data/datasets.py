@@ -1,6 +1,8 @@
 """Data sets: read from their official files into tensors, each with the recipe that turns pixels into inputs."""
 
+import fnmatch
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -160,25 +162,30 @@ def _idx(folder: Path, part: str, form: Form) -> _Part:
 
 def _tiny(folder: Path, form: Form) -> tuple[_Part, _Part, int]:
     numbers = {name: number for number, name in enumerate(_names(folder / "wnids.txt"))}
-    train: list[tuple[Path, int]] = []
-    for name, number in numbers.items():
-        files = sorted((folder / "train" / name / "images").glob("*.JPEG"))
-        if not files:
-            raise ValueError(
-                f"{folder / 'train' / name / 'images'} has no *.JPEG file, but wnids.txt names it. {AGAIN}"
-            )
-        train += [(file, number) for file in files]
-    pictures, labels = zip(*train, *_annotated(folder / "val", numbers), strict=True)
+    train = [(file, number) for name, number in numbers.items() for file in _pictures(folder, name)]
+    pictures, labels = zip(*train, *_annotated(folder, numbers), strict=True)
     x, y, cut = (
-        decoded_once(folder, pictures, lambda: _decode(pictures, form)),
+        decoded_once(folder, pictures, lambda: _decode(folder, pictures, form)),
         np.array(labels, dtype=np.int64),
         len(train),
     )
     return (x[:cut], y[:cut]), (x[cut:], y[cut:]), len(numbers)
 
 
-def _annotated(folder: Path, numbers: dict[str, int]) -> list[tuple[Path, int]]:
-    path = folder / "val_annotations.txt"
+def _pictures(folder: Path, name: str) -> list[str]:
+    """Lists the training pictures of a class in order, by names in the folder: paths of all take seconds to make."""
+    images = os.path.join("train", name, "images", "")
+    try:
+        files = fnmatch.filter(os.listdir(folder / images), "*.JPEG")
+    except OSError:  # of a folder that is not there, as of an empty one
+        files = []
+    if not files:
+        raise ValueError(f"{folder / images} has no *.JPEG file, but wnids.txt names it. {AGAIN}")
+    return [images + file for file in sorted(files)]
+
+
+def _annotated(folder: Path, numbers: dict[str, int]) -> list[tuple[str, int]]:
+    path = folder / "val" / "val_annotations.txt"
     notes = _lines(path)
     wrong = [note for note in notes if note.count("\t") < 1 or note.split("\t")[1] not in numbers]
     if wrong or not notes:
@@ -186,7 +193,8 @@ def _annotated(folder: Path, numbers: dict[str, int]) -> list[tuple[Path, int]]:
         raise ValueError(f"{path}: {line!r} is not an image and a name of wnids.txt. {AGAIN}")
     pairs = [note.split("\t")[:2] for note in notes]
     _check_names([file for file, _ in pairs], path)
-    return [(folder / "images" / file, numbers[name]) for file, name in pairs]
+    images = os.path.join("val", "images", "")
+    return [(images + file, numbers[name]) for file, name in pairs]
 
 
 def _names(path: Path) -> list[str]:
@@ -208,10 +216,10 @@ def _check_names(names: Sequence[str], path: Path) -> None:
         raise ValueError(f"{path} names {some(twice)} more than once. {AGAIN}")
 
 
-def _decode(files: Sequence[Path], form: Form) -> Pixels:
+def _decode(folder: Path, files: Sequence[str], form: Form) -> Pixels:
     x = np.empty((len(files), *form.shape), dtype=np.uint8)
-    for row, path in zip(x, files, strict=True):
-        row[:] = _jpeg(path, form)
+    for row, file in zip(x, files, strict=True):
+        row[:] = _jpeg(folder / file, form)
     return x
 
 

@@ -16,17 +16,16 @@ NAME = "decoded.npz"
 Pixels = npt.NDArray[np.uint8]
 
 
-def decoded_once(folder: Path, files: Sequence[Path], decode: Callable[[], Pixels]) -> Pixels:
+def decoded_once(folder: Path, files: Sequence[str], decode: Callable[[], Pixels]) -> Pixels:
     """Returns what ``decode`` makes of some files, from the array file in their folder if it was made of these files.
 
-    Files are the same if their names, sizes and times of change are. An array file that is damaged, or of other files,
-    is written anew; where none can be written, the next start decodes again.
+    Files are named as seen from the folder, and the same if their names, sizes and times of change are. An array file
+    that is damaged, or of other files, is written anew; where none can be written, the next start decodes again.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> picture = folder / "a.JPEG"
-    >>> picture.touch()
-    >>> [decoded_once(folder, [picture], lambda: np.full((1, 2), value, np.uint8)).tolist() for value in (3, 4)]
+    >>> (folder / "a.JPEG").touch()
+    >>> [decoded_once(folder, ["a.JPEG"], lambda: np.full((1, 2), value, np.uint8)).tolist() for value in (3, 4)]
     [[[3, 3]], [[3, 3]]]
     """
     try:
@@ -40,11 +39,11 @@ def decoded_once(folder: Path, files: Sequence[Path], decode: Callable[[], Pixel
     return pixels
 
 
-def _key(folder: Path, files: Sequence[Path]) -> Pixels:
-    digest = hashlib.sha256()
+def _key(folder: Path, files: Sequence[str]) -> Pixels:
+    digest, place = hashlib.sha256(), os.path.join(folder, "")
     for file in files:
-        known = file.stat()
-        digest.update(f"{file.relative_to(folder)}\0{known.st_size}\0{known.st_mtime_ns}\n".encode())
+        known = os.stat(place + file)
+        digest.update(f"{file}\0{known.st_size}\0{known.st_mtime_ns}\n".encode())
     return np.frombuffer(digest.digest(), np.uint8)
 
 

@@ -27,8 +27,8 @@ from fedatoms.core.options import (
 )
 from fedatoms.core.outside import naming
 from fedatoms.core.randomness import generator
-from fedatoms.data.datasets import Images, load
-from fedatoms.data.federations import Federation, check_own_tests, hold_out, partition, test_by_classes
+from fedatoms.data.datasets import Images
+from fedatoms.data.federations import Federation, check_own_tests, partition, test_by_classes
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
 from fedatoms.engine.attacks import STRENGTHS, Attack
 from fedatoms.engine.checks import check_reports, check_rounds
@@ -39,6 +39,7 @@ from fedatoms.engine.spec import CLASSES, Simulation
 from fedatoms.engine.training import Training
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
+from fedatoms.experiment.images import Read, images_for
 from fedatoms.experiment.parse import attack_of, fast_groups, fixed_groups, pattern_of, period_of, scored_models
 from fedatoms.experiment.privacy import privacy_of
 from fedatoms.nn.atoms import decompose
@@ -56,7 +57,7 @@ THREADS = torch.get_num_threads()  # torch's choice, or the program's own from b
 SMALL_BATCH = 100_000  # images that a batch may have in any data
 
 
-def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation:
+def simulation(experiment: Experiment, folder: Path | None = None, *, read: Read = images_for) -> Simulation:
     """Builds what an experiment describes, or refuses it in one line; writes nothing.
 
     >>> from fedatoms.engine.runtime import layout_of
@@ -66,8 +67,7 @@ def simulation(experiment: Experiment, folder: Path | None = None) -> Simulation
     """
     check(experiment)
     _check_before_data(experiment)
-    images = load(experiment.dataset, experiment.data_dir, experiment.augment)
-    images = hold_out(images, experiment.holdout, experiment.seed)
+    images = read(experiment)
     _check_batch(experiment, len(images.y))
     with naming(yours(experiment)):
         model = network_of(experiment, images.classes, tuple(images.x.shape[1:]))

@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from fedatoms.adapt.fitting import with_own
 from fedatoms.core.inputs import Inputs, Shape, first_shape, no_samples, shapes_of, take
 from fedatoms.core.lookup import unknown
-from fedatoms.data.datasets import Images, Recipe, load
-from fedatoms.data.federations import Federation, hold_out
+from fedatoms.data.datasets import Images, Recipe
+from fedatoms.data.federations import Federation
 from fedatoms.data.samples import are_labels, pair_up
 from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import assemble, data_of, objective_of, parametrise
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
+from fedatoms.experiment.images import images_for
 from fedatoms.experiment.parse import is_private, scored_models
 from fedatoms.experiment.weights import changed, without_weights
 from fedatoms.nn.models import build
@@ -103,9 +104,7 @@ def built_in(experiment: Experiment) -> Task:
 
 @lru_cache(1)  # here and not in a task, which Ray must be able to send
 def _data(experiment: Experiment) -> tuple[Images, Federation]:
-    images = hold_out(
-        load(experiment.dataset, experiment.data_dir, experiment.augment), experiment.holdout, experiment.seed
-    )
+    images = images_for(experiment)
     return images, data_of(experiment, images)
 
 

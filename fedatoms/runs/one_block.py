@@ -8,9 +8,10 @@ from typing import TypeVar
 from fedatoms.engine.execution.blocks import MOST
 from fedatoms.engine.runtime import is_vectorised
 from fedatoms.engine.server import sample_size
-from fedatoms.experiment.build import device_of
+from fedatoms.experiment.build import device_of, simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import block_kind
+from fedatoms.experiment.images import shared_images
 from fedatoms.runs.abreast import Abreast, NotBeside
 from fedatoms.runs.execute import Engine
 
@@ -51,7 +52,8 @@ def in_one_block(works: Sequence[Callable[[Engine | None], T]]) -> list[T | None
     if len(works) == 1:
         return [works[0](None)]
     group = Abreast[T]()
-    engine = Engine(prepare=group.prepare, abreast=group.size)
+    build = partial(simulation, read=shared_images())  # one pool of samples, on the host as on the device
+    engine = Engine(build, prepare=group.prepare, abreast=group.size)
     over = group.run([partial(work, engine) for work in works])
     gc.collect()  # compiled steps refer to each other: frees GPU memory for the next
     return [None if isinstance(ended.error, NotBeside) else ended.result() for ended in over]

@@ -15,6 +15,7 @@ from fedatoms.engine.spec import Simulation
 from fedatoms.experiment.build import simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import run_folder
+from fedatoms.experiment.images import Read, images_for, shared_images
 from fedatoms.experiment.parse import is_private
 from fedatoms.experiment.weights import changed
 from fedatoms.runs.comparison import Watching
@@ -92,7 +93,8 @@ def best_of(study: Study) -> Experiment:
 
 def _new(plan: Plan, folder: Path) -> Study:
     """Returns a study without trials; every value of its axes is tried out on the way, before hours are spent."""
-    sims = [_built(replace(one, out=str(folder))) for one in _samples(plan)]
+    read = shared_images()
+    sims = [_built(replace(one, out=str(folder)), read) for one in _samples(plan)]
     common = [name for name in sims[0].scored if all(name in sim.scored for sim in sims)]
     if not common:
         raise ValueError(
@@ -110,8 +112,8 @@ def _samples(plan: Plan) -> Iterator[Experiment]:
             yield changed(plan.experiment, {**first, axis.field: value})
 
 
-def _built(experiment: Experiment) -> Simulation:
-    return simulation(experiment, run_folder(experiment) / CLIENTS)
+def _built(experiment: Experiment, read: Read = images_for) -> Simulation:
+    return simulation(experiment, run_folder(experiment) / CLIENTS, read=read)
 
 
 def _next(study: Study, known: Endings, watching: Watching) -> tuple[Trial, Endings]:
@@ -131,7 +133,8 @@ def _try(study: Study, proposal: Proposal, known: Endings, watching: Watching) -
     results: list[Result] = []
     runs = runs_of(study, number, settings)
     try:
-        _built(runs[0])
+        if not isinstance(known.get(runs[0].name), Result):  # else it was built, in a block
+            _built(runs[0])
     except ValueError as error:  # values that are good alone, but not together
         return Trial(number, settings, "failed", None, curve, one_line(error))
     for run in runs:

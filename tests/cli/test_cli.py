@@ -198,9 +198,9 @@ def test_cifar_runs_from_its_official_files(name: str) -> None:
 def test_a_holdout_is_scored_instead_of_the_test_set(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fedatoms.experiment.build
+    import fedatoms.experiment.images
 
-    real = fedatoms.experiment.build.load
+    real = fedatoms.experiment.images.load
 
     def without_a_test_set(*where: str) -> Images:
         images = real(*where)
@@ -208,7 +208,7 @@ def test_a_holdout_is_scored_instead_of_the_test_set(
 
     assert main(["run", *QUICK, "--holdout", "0.1", "--name", "x"]) == 0
     assert "held-out accuracy: mean" in capsys.readouterr().out
-    monkeypatch.setattr(fedatoms.experiment.build, "load", without_a_test_set)
+    monkeypatch.setattr(fedatoms.experiment.images, "load", without_a_test_set)
     assert main(["run", *QUICK, "--holdout", "0.1", "--name", "y"]) == 0
     seen, unseen = (read_result(Path("runs") / name) for name in ("x", "y"))
     assert seen.experiment.holdout == 0.1 and seen.accuracy == unseen.accuracy

@@ -2,6 +2,7 @@
 
 import copyreg
 import gzip
+import hashlib
 import os
 import pickle
 import shutil
@@ -437,6 +438,28 @@ def test_tiny_imagenet_is_decoded_once(tmp_path: Path, monkeypatch: pytest.Monke
         again = load("tiny-imagenet", tmp_path)
     assert torch.equal(first.x, again.x) and torch.equal(first.test_x, again.test_x) and first.y.equal(again.y)
     assert [path.name for path in tmp_path.iterdir() if "decoded" in path.name] == [decoded.NAME]
+
+
+def test_the_key_of_pictures_is_that_of_their_paths_sizes_and_times(tmp_path: Path) -> None:
+    """As the first version that wrote array files made it, path by path: files that it wrote are not decoded again."""
+    write_tiny(tmp_path)
+    shutil.copy(tmp_path / "val/images/val_0.JPEG", tmp_path / "train/n1/images/n1_10.JPEG")
+    load("tiny-imagenet", tmp_path)
+    train = [file for name in ("n2", "n1") for file in sorted((tmp_path / "train" / name / "images").glob("*.JPEG"))]
+    digest = hashlib.sha256()
+    for file in (*train, tmp_path / "val" / "images" / "val_0.JPEG"):
+        known = file.stat()
+        digest.update(f"{file.relative_to(tmp_path)}\0{known.st_size}\0{known.st_mtime_ns}\n".encode())
+    with np.load(tmp_path / decoded.NAME) as arrays:
+        assert arrays["key"].tobytes() == digest.digest()
+
+
+def test_what_is_no_picture_is_left_out_of_tiny_imagenet(tmp_path: Path) -> None:
+    write_tiny(tmp_path)
+    expected = load("tiny-imagenet", tmp_path)
+    for name in ("n1_0.txt", "n1_0.JPEG.partial", "n1_0.jpeg"):
+        (tmp_path / "train/n1/images" / name).touch()
+    assert torch.equal(load("tiny-imagenet", tmp_path).x, expected.x)
 
 
 @pytest.mark.parametrize("change", ["a picture", "one more", "damage", "an end", "no array"])

@@ -16,7 +16,7 @@ from support.small import difference
 from fedatoms.core.run_files import STUDY
 from fedatoms.data.federations import hold_out
 from fedatoms.engine.loop import Progress, Watch
-from fedatoms.experiment import build
+from fedatoms.experiment import images as reading
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs import abreast, one_block
 from fedatoms.runs.results import read_result
@@ -207,7 +207,7 @@ def test_seeds_of_a_trial_share_blocks_where_they_train_on_the_same_images(
     if ".." in over:
         pytest.importorskip("optuna")
     plan = plan_of(over, experiment=WILD, seeds=(0, 1), **({"trials": 3} if ".." in over else {}))
-    monkeypatch.setattr(build, "hold_out", lambda images, share, seed: hold_out(images, share, 0))
+    monkeypatch.setattr(reading, "hold_out", lambda images, share, seed: hold_out(images, share, 0))
     turn = search(in_turn(plan), tmp_path / "turn", silent)
     seeds_look_alike(monkeypatch)
     study = search(plan, tmp_path / "block", silent)
