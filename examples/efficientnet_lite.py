@@ -14,7 +14,7 @@ from torch.nn import functional
 from fedatoms.nn import ADAPTERS
 from fedatoms.nn.adapters import padded_same
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # by which our images are normalised
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # by which Tiny-ImageNet's images are normalised
 
 STAGES = (  # repeats, kernel, stride, expansion, channels
     *((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80)),
@@ -35,7 +35,7 @@ ADAPTERS[SamePadded] = padded_same
 
 
 def build(classes: int = 200) -> nn.Module:
-    """Returns the network for images that are normalised as Tiny-ImageNet's are.
+    """Returns the network for images that are normalised as Tiny-ImageNet's are; other data sets have other numbers.
 
     >>> build()(torch.zeros(2, 3, 64, 64)).shape
     torch.Size([2, 200])

@@ -22,7 +22,7 @@ def images_for(experiment: Experiment) -> Images:
 def shared_images() -> Read:
     """Returns what reads images for experiments that begin together: the same tensors for those that need the same.
 
-    What was read last is held as long as this is, so that it is for one start and not for hours: files that change
+    What was read last is held as long as this is, for instance until the runs of a block are over: files that change
     meanwhile are not read again.
 
     >>> read = shared_images()

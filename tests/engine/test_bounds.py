@@ -1,5 +1,7 @@
 """Images of bytes: what none of their numbers exceeds is known, and need not be searched for."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -71,12 +73,15 @@ def test_a_step_rounds_images_of_bytes_without_a_search_unless_the_network_chang
     assert difference(expected, found) < 1e-3 * (100 if changes else 1)
 
 
-def test_a_bound_is_forgotten_when_anything_is_changed_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("change", [Tensor.mul_, torch.ops.aten.mul_.Tensor])
+def test_a_bound_is_forgotten_when_anything_is_changed_in_place(
+    change: Callable[[Tensor, float], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(convolutions, "rounded", in_half)
 
     def model(x: Tensor, w: Tensor) -> Tensor:
         x = bounded(x, 1.0)
-        x[:, :1].mul_(2.0**20)  # by a view
+        change(x[:, :1], 2.0**20)  # by a view
         return F.conv2d(x, w)
 
     draws = torch.Generator().manual_seed(0)

@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from examples.efficientnet_lite import MEAN, STD, EfficientNetLite0, build
+from examples.efficientnet_lite import EfficientNetLite0, build
+from fedatoms.data.batches import normalise
+from fedatoms.data.datasets import recipe_of
 from fedatoms.nn.atoms import AtomConv, decompose, fuse
 from fedatoms.nn.weights import load_weights
 
@@ -43,13 +45,11 @@ def test_a_head_for_other_classes_starts_afresh(file: Path) -> None:
         assert load_weights(EfficientNetLite0(200), file)._fc.out_features == 200
 
 
-def test_images_may_be_normalised_as_ours_are(trained: nn.Module, file: Path) -> None:
+def test_images_may_be_normalised_as_those_of_tiny_imagenet_are(trained: nn.Module, file: Path) -> None:
     ours, pixels = load_weights(build(1000), file).eval(), torch.arange(3.0 * 64 * 64).view(1, 3, 64, 64) % 256
-    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (MEAN, STD))
+    normal = normalise(pixels.byte(), recipe_of("tiny-imagenet"), torch.float32)
     with torch.no_grad():
-        torch.testing.assert_close(
-            ours((pixels / 255 - mean) / std), trained((pixels - 127) / 128), rtol=1e-3, atol=1e-3
-        )
+        torch.testing.assert_close(ours(normal), trained((pixels - 127) / 128), rtol=1e-3, atol=1e-3)
 
 
 def test_they_survive_decomposition_and_come_back(trained: nn.Module) -> None:

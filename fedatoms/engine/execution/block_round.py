@@ -30,7 +30,8 @@ def local_rounds(learner: Learner, broadcast: Server, jobs: Job) -> Reply:
 
 def block_step(learner: Learner) -> BlockStep:
     """Returns one step of a block of clients, number ``s`` (one element); a client whose rows are all padding stays."""
-    largest = largest_input(learner.data.x, learner.data.recipe)
+    data = learner.data
+    largest = largest_input(data.x, data.recipe) if data.lazy is None else None  # which no recipe normalises
 
     def unless_padding(
         carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: Tensor, atoms_lr: float | Tensor

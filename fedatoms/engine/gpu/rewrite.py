@@ -254,6 +254,7 @@ def _may_change_its_input(function: Callable[..., Tensor], kwargs: dict[str, Ten
     in_place = name.endswith("_") and name not in ("__get__", "requires_grad_")
     return (
         in_place
+        or (isinstance(function, OpOverload) and function._schema.is_mutable)
         or kwargs.get("out") is not None
         or bool(kwargs.get("inplace"))
         or name in ("register_hook", "retain_grad")

@@ -37,8 +37,7 @@ def in_half(x: Tensor, largest: float | None = None) -> Rounded:
     if largest is None:
         unit = unit_of(x.abs().amax((-2, -1)).amax())  # in two steps: of one, the compiler would make three kernels
     else:
-        mantissa, exponent = math.frexp(min(max(largest, LEAST), MOST))
-        unit = x.new_full((), 2.0 ** (exponent - (TOP if mantissa > 0.5 else TOP + 1)))  # as unit_of has it
+        unit = x.new_full((), unit_of_number(largest))
     return Rounded((x * (1 / unit)).half(), unit)
 
 
@@ -67,3 +66,13 @@ def unit_of(largest: Tensor) -> Tensor:
     mantissa, exponent = torch.frexp(largest.clamp(LEAST, MOST))
     unit = torch.exp2(exponent.to(largest.dtype) - torch.where(mantissa > 0.5, TOP, TOP + 1))
     return torch.where(largest.isnan(), largest, unit)  # which has no exponent that all devices agree on
+
+
+def unit_of_number(largest: float) -> float:
+    """Returns the same of a number that is known before there is a tensor.
+
+    >>> unit_of_number(2.0**15), unit_of_number(2.0**15 + 1)
+    (2.0, 4.0)
+    """
+    mantissa, exponent = math.frexp(min(max(largest, LEAST), MOST))
+    return 2.0 ** (exponent - (TOP if mantissa > 0.5 else TOP + 1))
