@@ -10,36 +10,93 @@ from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.files import FILE
 from fedatoms.evidence.results.finding import find
 
+FILTERS, FACTORS = "aggregated filters", "raw factors"
+SHARE = "as a share of their squared move"
+READINGS = {
+    (of, kind): f"{what}{f' {SHARE}' if kind == 'by_move' else ''} is"
+    for of, what in (("filters", FILTERS), ("factors", FACTORS))
+    for kind in ("raw", "by_move")
+}
+
 
 def variances(*ratios: float) -> dict[str, object]:
-    plain = {name: [0.5] * len(ratios) for name in ("raw", "by_norm", "by_move")}
-    atoms = {"raw": [0.5 * r for r in ratios], "by_norm": [r for r in ratios], "by_move": [2 * r for r in ratios]}
-    return {"rounds": list(range(len(ratios))), "lines": [plain, atoms]}
+    """Returns values, as older files have them, in which the raw filters vary so many times as much as plain ones."""
+    same = {name: [0.5] * len(ratios) for name in ("raw", "by_norm", "by_move")}
+    return {"rounds": list(range(len(ratios))), "lines": [same, same | {"raw": [0.5 * r for r in ratios]}]}
 
 
-def test_the_variance_is_judged_in_each_round(tmp_path: Path) -> None:
-    a_full_measure(tmp_path / "it", "variance", variances(0.5, 0.25))
-    claim = the_claim(tmp_path, "figure (b)")
-    assert claim.verdict == "supported" and [line.ours for line in claim.evidence] == [0.5, 0.25]
-    assert claim.evidence[0].about == "after 0 rounds (by norm 1.00, by move 2.00)"
-    a_full_measure(tmp_path / "it", "variance", variances(0.5, 8.0))
-    claim = the_claim(tmp_path, "figure (b)")
-    assert claim.verdict == "partly" and claim.numbers == (None, 8.0)
-    assert [line.supports for line in claim.evidence] == [True, False]
+@pytest.mark.parametrize("of, kind", READINGS)
+def test_each_reading_of_the_variance_is_judged_in_each_round_by_its_own_line(
+    of: str, kind: str, tmp_path: Path
+) -> None:
+    kinds = ("raw", "by_norm", "by_move")
+    plain = {name: [0.5, 0.25] for name in kinds}
+    lines = {each: {name: [1.0, 1.0] for name in kinds} for each in ("filters", "factors")}
+    for last, verdict in ((0.125, "supported"), (2.0, "partly")):
+        lines[of][kind] = [0.25, last]
+        values = {"rounds": [0, 5], "lines": [plain, lines["filters"] | {"factors": lines["factors"]}]}
+        a_full_measure(tmp_path / "it", "variance", values)
+        found = {each: the_claim(tmp_path, words) for each, words in READINGS.items()}
+        claim = found.pop((of, kind))
+        assert claim.verdict == verdict and claim.numbers == (None, max(0.5, last / 0.25))
+        assert [(line.about, line.ours) for line in claim.evidence] == [
+            ("after 0 rounds", 0.5),
+            ("after 5 rounds", last / 0.25),
+        ]
+        assert all(other.verdict == "contradicted" for other in found.values())
+
+
+def test_a_file_without_factors_says_nothing_of_them(tmp_path: Path) -> None:
+    a_full_measure(tmp_path, "variance", variances(0.5, 0.25))
+    assert [the_claim(tmp_path, words).verdict for words in READINGS.values()] == [
+        "supported",
+        "contradicted",  # equal is not smaller
+        "not run",
+        "not run",
+    ]
+
+
+@pytest.mark.parametrize(
+    "factors, reason",
+    [
+        ({"raw": [0.5], "by_norm": [0.5]}, "by_move"),
+        ({"raw": [0.5], "by_norm": [0.5], "by_move": [0.5, 0.5]}, "not all of one length"),
+        ({"raw": ["0.5"], "by_norm": [0.5], "by_move": [0.5]}, "expected float"),
+        ([0.5], "expected object"),
+        (None, "expected object"),
+    ],
+)
+def test_damaged_factors_are_refused(factors: object, reason: str, tmp_path: Path) -> None:
+    values = variances(0.5)
+    values["lines"][1]["factors"] = factors  # type: ignore[index]
+    a_full_measure(tmp_path, "variance", values)
+    found = find([tmp_path])
+    assert not found.measures and reason in found.left_out[0].reason
+
+
+@pytest.mark.parametrize("other", [{"init": "orthonormal"}, {"init": "orthonormal", "atoms": 25}])
+def test_another_start_of_the_atoms_is_shown_and_decides_nothing(other: dict[str, object], tmp_path: Path) -> None:
+    folder = a_full_measure(tmp_path / "runs" / "it", "variance", variances(0.5))
+    plain, atoms = json.loads((folder / FILE).read_text())["experiments"]
+    changed(folder, FILE, experiments=[plain, atoms | other])
+    assert the_claim(tmp_path, READINGS["filters", "raw"]).verdict == "not run"
+    page = page_of(tmp_path / "runs")
+    assert "other settings than the paper" in page and "init orthonormal (fourier-bessel)" in page
+    assert ("25 atoms (9 atoms)" in page) == ("atoms" in other)
 
 
 def test_a_round_in_which_the_plain_filters_do_not_vary_speaks_against_it(tmp_path: Path) -> None:
     values = variances(0.5, 0.5, 0.5)
     plain, atoms = values["lines"]  # type: ignore[misc]
-    plain["by_move"][0] = plain["raw"][1] = 0.0
-    plain["raw"][2] = atoms["raw"][2] = 0.0
+    plain["raw"] = [0.5, 0.0, 0.0]
+    atoms["raw"][2] = 0.0
     a_full_measure(tmp_path, "variance", values)
-    claim = the_claim(tmp_path, "figure (b)")
+    claim = the_claim(tmp_path, READINGS["filters", "raw"])
     assert [(line.about, line.supports) for line in claim.evidence] == [
-        ("after 0 rounds (by norm 1.00)", True),
-        ("after 1 round (by norm 1.00, by move 2.00)", False),
+        ("after 0 rounds", True),
+        ("after 1 round", False),
     ]
-    assert "Ours: 25 atoms; seed 0." in claim.rule
+    assert "Ours: 9 atoms; seed 0." in claim.rule
 
 
 @pytest.mark.parametrize(
@@ -71,7 +128,7 @@ def test_a_round_that_is_none_is_damage(since: object, tmp_path: Path) -> None:
     assert not found.measures and "lower_from: expected int | null" in found.left_out[0].reason
 
 
-@pytest.mark.parametrize("name, words", [("variance", "figure (b)"), ("training_loss", "training loss")])
+@pytest.mark.parametrize("name, words", [("variance", f"{FILTERS} is"), ("training_loss", "training loss")])
 def test_a_measure_of_another_size_is_no_evidence(name: str, words: str, tmp_path: Path) -> None:
     quick = MEASURES[name].quick
     a_measure(tmp_path / "other", name)
@@ -82,7 +139,7 @@ def test_a_measure_of_another_size_is_no_evidence(name: str, words: str, tmp_pat
 def test_measures_of_many_seeds_are_told_apart(tmp_path: Path) -> None:
     for seed in (3, 4):
         a_full_measure(tmp_path / str(seed), "variance", variances(0.5), seed)
-    assert [line.about[:14] for line in the_claim(tmp_path, "figure (b)").evidence] == [
+    assert [line.about[:14] for line in the_claim(tmp_path, f"{FILTERS} is").evidence] == [
         "seed 3, after ",
         "seed 4, after ",
     ]
@@ -122,7 +179,7 @@ def test_of_copies_the_newest_counts_and_the_others_are_named(tmp_path: Path) ->
     found = find([tmp_path])
     assert {note.path.parent.relative_to(tmp_path).as_posix() for note in found.left_out} == {"measure/a", "why/b"}
     assert all("left out: " in note.reason and " and is used" in note.reason for note in found.left_out)
-    assert the_claim(tmp_path, "figure (b)").numbers == (None, 0.25)
+    assert the_claim(tmp_path, f"{FILTERS} is").numbers == (None, 0.25)
     assert the_claim(tmp_path, "with latent clients").numbers == (None, 1.25)
 
 
@@ -170,5 +227,5 @@ def test_a_measure_or_explanation_that_changes_changes_its_card(tmp_path: Path) 
     fields = json.loads(file.read_text())
     fields["values"]["lines"][1]["raw"] = [0.25, 2.0]
     file.write_text(json.dumps(fields))
-    card = next(card for card in page_of(folder).split("<article")[1:] if "figure (b)" in card)
+    card = next(card for card in page_of(folder).split("<article")[1:] if f"{FILTERS} is smaller" in card)
     assert ">partly<" in card and "4.00 times" in card and "1 of 2 support it, 1 contradicts it" in card

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from support.small import clients_of, identical, play, small_net
 from torch.nn.functional import cross_entropy
 
+from fedatoms.core.trees import Params
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.loop import begin
-from fedatoms.engine.round import select
+from fedatoms.engine.round import advance, select
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.training import Training
-from fedatoms.evidence.measures import FULL, MEASURES
+from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import Settings, Watch, size_of
 from fedatoms.evidence.measures.files import FILE, Measure, read_measure, write_measure
 from fedatoms.evidence.measures.gaussians import (
@@ -35,14 +36,24 @@ from fedatoms.evidence.measures.gaussians import (
 )
 from fedatoms.evidence.measures.loss_curves import Rounds, lower_from
 from fedatoms.evidence.measures.loss_landscape import Grid, from_one_point, loss_at, plane_of, some_rows, trajectory
-from fedatoms.evidence.measures.networks import filters, loss, prepared, reconstructed, scored_on_training
-from fedatoms.evidence.measures.update_variance import Repeats, Variance, along, other_draws, repeated, spread
+from fedatoms.evidence.measures.networks import factors, filters, loss, prepared, reconstructed, scored_on_training
+from fedatoms.evidence.measures.update_variance import (
+    Repeats,
+    Variance,
+    along,
+    other_draws,
+    repeated,
+    spread,
+    spreads,
+    vectors,
+)
 from fedatoms.evidence.measures.values import checked
 from fedatoms.evidence.page.measures import draw
 from fedatoms.evidence.results.measures import summarise
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity
-from fedatoms.nn.atoms import fuse
+from fedatoms.experiment.presets import preset
+from fedatoms.nn.atoms import decompose, fuse
 
 SMALL = Experiment(clients=10, fraction=0.2, epochs=1, batch_size=50, beta="1/1")  # as files write it
 PAIR = (SMALL, replace(SMALL, parametrisation="atoms"))
@@ -89,11 +100,13 @@ def measures(progress: Progress) -> dict[str, Measure]:
 def test_one_repeat_or_equal_draws_have_no_variance() -> None:
     sim = a_federation()
     state = begin(prepare(sim))
-    before = filters(sim.model, state.server.params)
-    (one,) = repeated([other_draws(prepare(sim), 0)], state)
-    assert spread([one], before).raw == 0
-    assert spread(repeated([other_draws(prepare(sim), 3)] * 2, state), before).raw == 0
-    assert spread(repeated([other_draws(prepare(sim), number) for number in (3, 4)], state), before).raw > 0
+    before = vectors(prepare(sim), state)
+    one, same, other = (
+        spreads(repeated([other_draws(prepare(sim), number) for number in some], state), before)
+        for some in ((0,), (3, 3), (3, 4))
+    )
+    assert [one.filters.raw, same.filters.raw, one.factors.raw, same.factors.raw] == [0] * 4  # type: ignore[union-attr]
+    assert other.filters.raw > 0 and other.factors and other.factors.raw > 0
 
 
 @given(st.floats(0.01, 100), st.integers(2, 5), st.integers(0, 1000))
@@ -115,7 +128,37 @@ def test_the_run_goes_on_as_if_nothing_had_been_repeated() -> None:
     with_more, alone = (list(along(prepare(sim), Repeats(rounds, 2), lambda: None))[-1] for rounds in ((0, 1, 3), (3,)))
     others = [other_draws(prepare(sim), number) for number in range(2)]
     state = play(sim, 3)
-    assert with_more == alone == spread(repeated(others, state), filters(sim.model, state.server.params))
+    assert with_more == alone == spreads(repeated(others, state), vectors(prepare(sim), state))
+
+
+def test_the_variance_of_factors_is_that_of_all_atoms_and_coefficients_in_the_same_rounds() -> None:
+    sim = a_federation()
+    state, others = begin(prepare(sim)), [other_draws(prepare(sim), number) for number in range(3)]
+    ends = [advance(one, state)[0].server.params for one in others]
+    (found,) = along(prepare(sim), Repeats((0,), 3), lambda: None)
+    for variance, leaves in (
+        (found.factors, [f"conv{n}.{kind}" for n in (1, 2) for kind in ("atoms", "coefficients")]),
+        (found.filters, [f"conv{n}.weight" for n in (1, 2)]),
+    ):
+        models = [params if leaves[0] in params else whole(sim, params) for params in (state.server.params, *ends)]
+        before, *repeats = [torch.cat([model[leaf].double().flatten() for leaf in leaves]) for model in models]
+        mean = sum(repeats) / 3
+        raw = sum(float((one - mean).norm() ** 2) for one in repeats) / 3
+        wanted = raw, raw / float(mean.norm() ** 2), raw / float((mean - before).norm() ** 2)
+        assert variance == pytest.approx(wanted) and raw > 0
+
+
+def whole(sim: Simulation, params: Params) -> Params:
+    return dict(reconstructed(sim.model, params).state_dict())
+
+
+def test_a_plain_network_has_no_factors_and_a_layer_that_stays_whole_is_its_filter() -> None:
+    plain = small_net(atoms=None)
+    assert factors(plain, dict(plain.state_dict())) is None
+    part = decompose(plain, atoms=9, where=lambda name, layer: name == "conv2")
+    found = factors(part, params := dict(part.state_dict()))
+    wanted = [params[name].flatten() for name in ("conv1.weight", "conv2.atoms", "conv2.coefficients")]
+    assert found is not None and torch.equal(found, torch.cat(wanted))
 
 
 def test_a_repeat_draws_other_clients_and_batches_and_builds_nothing() -> None:
@@ -139,7 +182,7 @@ def test_repeats_are_replayed_and_not_compiled_again(monkeypatch: pytest.MonkeyP
     found = list(along(runtime, Repeats((0,), 3), lambda: None))
     assert compiled == [1]
     for one, other in zip(plain, found, strict=True):
-        assert torch.allclose(torch.tensor(one), torch.tensor(other), rtol=1e-6)
+        assert torch.allclose(torch.tensor(one), torch.tensor(other), rtol=1e-6)  # of filters and of factors
 
 
 def test_filters_are_those_of_the_plain_network() -> None:
@@ -362,11 +405,21 @@ def test_clients_states_on_disk_do_not_matter() -> None:
 def test_the_size_of_a_measure_is_known(measures: dict[str, Measure]) -> None:
     kind, measure = MEASURES["variance"], measures["variance"]
     as_read = {"rounds": [0, 1, 2, 5, 10, 20, 50], "repeats": 10}
-    full = replace(measure, settings=as_read, experiments=tuple(replace(one, data_dir="x", seed=3) for one in FULL))
+    ran = tuple(replace(one, data_dir="x", seed=3) for one in kind.experiments)
+    full = replace(measure, settings=as_read, experiments=ran)
     assert size_of(kind, full) == "full"
+    for other in (dict(init="orthonormal"), dict(atoms=25, init="orthonormal")):
+        assert size_of(kind, replace(full, experiments=(ran[0], replace(ran[1], **other)))) == "other"  # type: ignore[arg-type]
     assert size_of(kind, replace(full, experiments=PAIR)) == "other"
     assert size_of(kind, measure) == "other"
     assert size_of(kind, replace(measure, settings={"rounds": [0, 1, 3], "repeats": 3})) == "quick"
+
+
+@pytest.mark.parametrize("name, classes", [("variance", 5), ("training_loss", 2), ("landscape", 2)])
+def test_a_measure_is_of_the_papers_9_atoms_and_partition(name: str, classes: int) -> None:
+    plain, atoms = MEASURES[name].experiments
+    assert (plain, atoms) == (preset(f"fedavg-cifar10-{classes}"), preset(f"fedavg-atoms-cifar10-{classes}"))
+    assert atoms.atoms == 9 and plain.parametrisation == "plain"
 
 
 def broken(change: dict[str, object]) -> str:
@@ -425,7 +478,9 @@ def test_a_repeat_is_the_run_with_another_seed_on_the_same_split() -> None:
 def test_variance_has_a_line_for_each_experiment(measures: dict[str, Measure]) -> None:
     values = measures["variance"].values
     assert values["rounds"] == [0, 2]
-    assert [sorted(line) for line in values["lines"]] == [sorted(Variance._fields)] * 2  # type: ignore[attr-defined]
+    plain, atoms = values["lines"]  # type: ignore[misc]
+    assert sorted(plain) == sorted(atoms["factors"]) == sorted(Variance._fields)
+    assert sorted(atoms) == sorted((*Variance._fields, "factors"))
 
 
 def test_training_loss_says_who_is_lower_in_the_end(measures: dict[str, Measure]) -> None:

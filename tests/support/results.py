@@ -121,7 +121,11 @@ GRID = {"x": [0.0, 1.0], "y": [0.0, 1.0, 2.0], "loss": [[2.5, 2.0], [2.25, None]
 VALUES: dict[str, dict[str, object]] = {
     "variance": {
         "rounds": [0, 5],
-        "lines": [{name: [0.5, scale] for name in ("raw", "by_norm", "by_move")} for scale in (0.25, 0.125)],
+        "lines": [
+            {name: [0.5, 0.25] for name in ("raw", "by_norm", "by_move")},
+            {name: [0.5, 0.125] for name in ("raw", "by_norm", "by_move")}
+            | {"factors": {name: [0.5, 0.75] for name in ("raw", "by_norm", "by_move")}},
+        ],
     },
     "synthetic": {
         "optimum": [0.2, 0.2],

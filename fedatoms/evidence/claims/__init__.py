@@ -29,7 +29,7 @@ def claims(found: Found) -> list[Claim]:
         tables.personal(ours, own),
         tables.more_atoms(ours, own),
         costs.fewer_rounds(ours),  # figure (a)
-        measures.variance(found.measures),  # (b)
+        *measures.variance(found.measures),  # (b)
         runs.sampled(groups, of_server),  # (c)
         runs.more_clients(groups, unpaired_server_spread(groups)),
         runs.growing(groups, of_server),

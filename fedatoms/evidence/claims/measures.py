@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from fedatoms.core.gains import State
 from fedatoms.evidence.claims.base import CLEAR, Claim, Evidence, Unit, conditions, counted, judge, least, most
@@ -26,16 +26,41 @@ LOWER_FROM = 20  # the round from which on the paper's training loss is lower wi
 V = TypeVar("V", bound=Checked)
 
 
-def variance(found: Sequence[FoundMeasure]) -> Claim:
-    """Judges figure (b) in each repeated round."""
+class Varied(NamedTuple):
+    """A reading of figure (b): what varies with decomposition, against the same of the plain run's filters."""
+
+    what: str
+    of: Literal["filters", "factors"]
+    kind: Literal["raw", "by_move"]
+
+
+SHARE = "as a share of their squared move"
+VARIED = (
+    Varied("aggregated filters", "filters", "raw"),
+    Varied(f"aggregated filters {SHARE}", "filters", "by_move"),
+    Varied("raw factors", "factors", "raw"),
+    Varied(f"raw factors {SHARE}", "factors", "by_move"),
+)
+
+
+def variance(found: Sequence[FoundMeasure]) -> list[Claim]:
+    """Judges each reading of figure (b) in each repeated round."""
     full = _full(VarianceValues, found)
-    lines = [line for each in full for line in _variances(each.start, each.values)]
-    text = "The variance of the aggregated filters is smaller with decomposition in each measured round (figure (b), "
-    text += "largest ratio)."
-    rule = "In each measured round the variance is below that of the plain filters. In brackets: the same ratio for "
-    rule += "variances divided by the filters' squared norm, and by their squared move in the round."
-    rule += _conditions(full)
-    return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain run's", ".2f"))
+    return [_varied(one, [each for each in full if getattr(each.values.lines[-1], one.of)]) for one in VARIED]
+
+
+def ratios(values: VarianceValues, one: Varied) -> dict[float, float]:
+    """Returns by round how many times the plain filters' variance the decomposed network's is; none where none varies.
+
+    >>> from fedatoms.evidence.measures.values import VarianceLine, VarianceLines
+    >>> filters = VarianceLines(VarianceLine([2.0], [0.0], [0.0]))
+    >>> decomposed = VarianceLines(VarianceLine([1.0], [0.0], [0.0]), VarianceLine([3.0], [0.0], [0.0]))
+    >>> [ratios(VarianceValues([5], [filters, decomposed], 10), one) for one in VARIED]
+    [{5: 0.5}, {}, {5: 1.5}, {}]
+    """
+    plain, line = values.lines[0].filters, getattr(values.lines[-1], one.of)
+    rows = zip(values.rounds, getattr(line, one.kind), getattr(plain, one.kind), strict=True) if line else ()
+    return {t: _ratio(mine, theirs) for t, mine, theirs in rows if mine or theirs}
 
 
 def training_loss(found: Sequence[FoundMeasure]) -> Claim:
@@ -127,15 +152,16 @@ def _explained(found: Sequence[Explanation]) -> str:
     return conditions([(each.experiment, [each.experiment.seed]) for each in found])
 
 
-def _variances(start: str, values: VarianceValues) -> Iterator[Evidence]:
-    plain, atoms = values.lines
-    pairs = (zip(*both, strict=True) for both in zip(atoms, plain, strict=True))  # raw, by norm, by move
-    for t, raw, by_norm, by_move in zip(values.rounds, *pairs, strict=True):
-        ratios = {"by norm": _ratio(*by_norm), "by move": _ratio(*by_move)}
-        others = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if math.isfinite(ratio))
-        if any(raw):  # else nothing varies, and there is nothing to compare
-            about = f"{start}after {t:,g} round{'s' * (t != 1)}{f' ({others})' if others else ''}"
-            yield Evidence(about, None, _ratio(*raw), counted(raw[0] < raw[1]))
+def _varied(one: Varied, full: Sequence[_Full[VarianceValues]]) -> Claim:
+    lines = [
+        Evidence(f"{each.start}after {t:,g} round{'s' * (t != 1)}", None, ratio, counted(ratio < 1))
+        for each in full
+        for t, ratio in ratios(each.values, one).items()
+    ]
+    less = "with decomposition" if one.of == "filters" else "than that of plain filters"
+    text = f"The variance of the {one.what} is smaller {less} in each measured round (figure (b), largest ratio)."
+    rule = f"In each measured round it is below that of the plain run's filters.{_conditions(full)}"
+    return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain run's", ".2f"))
 
 
 def _ratio(one: float, other: float) -> float:

@@ -12,17 +12,17 @@ from fedatoms.evidence.measures.loss_landscape import Grid, landscape
 from fedatoms.evidence.measures.update_variance import Repeats, variance
 from fedatoms.experiment.presets import preset
 
-FULL: Experiments = (preset("fedavg-cifar10-5"), preset("fedavg-atoms25-cifar10-5"))
+FIVE, TWO = (tuple(preset(f"fedavg{kind}-cifar10-{each}") for kind in ("", "-atoms")) for each in (5, 2))  # classes
 QUICK: Experiments = (replace(preset("fedavg"), epochs=2), replace(preset("fedavg-atoms"), epochs=2))
 
 MEASURES: dict[str, Kind] = {
     each.name: each
     for each in (
-        kind("variance", "Variance of a round", variance, (Repeats(), Repeats((0, 1, 3), 3)), (FULL, QUICK)),
+        kind("variance", "Variance of a round", variance, (Repeats(), Repeats((0, 1, 3), 3)), (FIVE, QUICK)),
         kind("synthetic", "Two Gaussians", synthetic, (Gaussians(), Gaussians(rounds=15, repeats=50))),
-        kind("training_loss", "Training loss", training_loss, (Rounds(), Rounds(12)), (FULL, QUICK)),
-        kind("landscape", "Loss landscape", landscape, (Grid(), Grid(8, 13, 500)), (FULL, QUICK)),
+        kind("training_loss", "Training loss", training_loss, (Rounds(), Rounds(12)), (TWO, QUICK)),
+        kind("landscape", "Loss landscape", landscape, (Grid(), Grid(8, 13, 500)), (TWO, QUICK)),
     )
 }
 
-__all__ = ["FULL", "MEASURES", "QUICK", "Kind"]
+__all__ = ["MEASURES", "QUICK", "Kind"]

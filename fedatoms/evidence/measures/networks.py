@@ -16,7 +16,7 @@ from fedatoms.engine.state import State
 from fedatoms.experiment.build import configure, simulation
 from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.atoms import fuse
-from fedatoms.nn.layers import Conv
+from fedatoms.nn.layers import Conv, Factored
 from fedatoms.nn.pure import with_params
 
 
@@ -55,6 +55,21 @@ def filters(model: nn.Module, params: Params) -> Tensor:
     return torch.cat([layer.weight.detach().double().flatten() for layer in layers])
 
 
+def factors(model: nn.Module, params: Params) -> Tensor | None:
+    """Returns the same layers as they are, factors for filters, as one float64 vector; None if no layer has factors.
+
+    >>> from fedatoms.nn.atoms import decompose
+    >>> net = decompose(nn.Sequential(nn.Conv2d(1, 2, 3)), atoms=4)  # 4 atoms of 9 numbers, 2 x 4 coefficients
+    >>> factors(net, dict(net.named_parameters())).shape
+    torch.Size([44])
+    """
+    whole = with_params(model, params)
+    layers = [whole.get_submodule(name) for name, layer in fuse(whole).named_modules() if isinstance(layer, Conv)]
+    if not any(isinstance(layer, Factored) for layer in layers):
+        return None
+    return torch.cat([leaf.detach().double().flatten() for layer in layers for leaf in _leaves(layer)])
+
+
 def scored_on_training(runtime: Runtime, rows: Tensor | None = None) -> Runtime:
     """Returns a simulation whose test set is all clients' training images, or some ``rows`` of the pool.
 
@@ -70,3 +85,7 @@ def scored_on_training(runtime: Runtime, rows: Tensor | None = None) -> Runtime:
 def loss(runtime: Runtime, params: Params) -> float:
     """Returns the mean loss of a model on the simulation's test set."""
     return score(runtime, params).loss
+
+
+def _leaves(layer: nn.Module) -> tuple[Tensor, ...]:
+    return layer.factors() if isinstance(layer, Factored) else (layer.get_parameter("weight"),)

@@ -1,7 +1,8 @@
 """The variance of a round: the same global model is trained several times, with other clients and batches.
 
-(1/N) sum over i of |theta_i - mean|^2 over N repeats (divided by N), theta all reconstructed filters: raw, divided by
-|mean|^2, and divided by the squared move |mean - theta_t|^2.
+(1/N) sum over i of |theta_i - mean|^2 over N repeats (divided by N): raw, divided by |mean|^2, and divided by the
+squared move |mean - theta_t|^2. Theta is all reconstructed filters; of a decomposed network also its factors as they
+are, from the same rounds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from fedatoms.engine.runtime import Runtime, prepare
 from fedatoms.engine.state import State
 from fedatoms.evidence.measures.base import Experiments, Watch, counting
 from fedatoms.evidence.measures.files import Values
-from fedatoms.evidence.measures.networks import filters, prepared
+from fedatoms.evidence.measures.networks import factors, filters, prepared
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,20 @@ class Variance(NamedTuple):
     by_move: float
 
 
+class Vectors(NamedTuple):
+    """A model as vectors: its filters, and its factors as they are if it is decomposed."""
+
+    filters: Tensor
+    factors: Tensor | None
+
+
+class Variances(NamedTuple):
+    """The variance of the filters, and that of the factors if there are any."""
+
+    filters: Variance
+    factors: Variance | None
+
+
 def variance(experiments: Experiments, settings: Repeats, watch: Watch) -> Values:
     """Measures each experiment in some rounds; between them the run continues as if nothing were repeated."""
     trained = settings.rounds[-1] + len(settings.rounds) * settings.repeats
@@ -50,19 +65,20 @@ def variance(experiments: Experiments, settings: Repeats, watch: Watch) -> Value
     lines = []
     for experiment in experiments:
         found = list(along(prepared(experiment), settings, lambda: tick("rounds")))
-        lines.append({name: [getattr(one, name) for one in found] for name in Variance._fields})
+        raw = [one.factors for one in found if one.factors]
+        lines.append(_columns([one.filters for one in found]) | ({"factors": _columns(raw)} if raw else {}))
     return {"rounds": list(settings.rounds), "lines": lines}
 
 
-def along(runtime: Runtime, settings: Repeats, tick: Callable[[], None]) -> Iterator[Variance]:
-    """Yields the variance of each round in the settings."""
+def along(runtime: Runtime, settings: Repeats, tick: Callable[[], None]) -> Iterator[Variances]:
+    """Yields the variances of each round in the settings."""
     others = [other_draws(runtime, number) for number in range(settings.repeats)]
     state = begin(runtime)
     for t in settings.rounds:
         while state.round < t:
             state, _record = advance(runtime, state)
             tick()
-        yield spread(repeated(others, state, tick), filters(runtime.sim.model, state.server.params))
+        yield spreads(repeated(others, state, tick), vectors(runtime, state))
 
 
 def other_draws(runtime: Runtime, number: int) -> Runtime:
@@ -71,13 +87,26 @@ def other_draws(runtime: Runtime, number: int) -> Runtime:
     return prepare(replace(sim, seed=address(sim.seed, "repeat", number)), like=runtime)
 
 
-def repeated(runtimes: Sequence[Runtime], state: State, tick: Callable[[], None] = lambda: None) -> list[Tensor]:
-    """Runs the same round in each simulation and returns the aggregated filters of each."""
+def repeated(runtimes: Sequence[Runtime], state: State, tick: Callable[[], None] = lambda: None) -> list[Vectors]:
+    """Runs the same round in each simulation and returns the aggregated model of each."""
     found = []
     for runtime in runtimes:
-        found.append(filters(runtime.sim.model, advance(runtime, state)[0].server.params))
+        found.append(vectors(runtime, advance(runtime, state)[0]))
         tick()
     return found
+
+
+def vectors(runtime: Runtime, state: State) -> Vectors:
+    """Returns the server's model as vectors."""
+    model, params = runtime.sim.model, state.server.params
+    return Vectors(filters(model, params), factors(model, params))
+
+
+def spreads(repeats: Sequence[Vectors], before: Vectors) -> Variances:
+    """Returns the variances of models that started at ``before``."""
+    raw = [each.factors for each in repeats if each.factors is not None]
+    of_factors = None if before.factors is None else spread(raw, before.factors)
+    return Variances(spread([each.filters for each in repeats], before.filters), of_factors)
 
 
 def spread(repeats: Sequence[Tensor], before: Tensor) -> Variance:
@@ -91,3 +120,7 @@ def spread(repeats: Sequence[Tensor], before: Tensor) -> Variance:
     raw = float((thetas - mean).square().sum(1).mean())
     norm, move = (float(vector.square().sum()) for vector in (mean, mean - before))
     return Variance(raw, raw / norm if norm else 0.0, raw / move if move else 0.0)
+
+
+def _columns(found: Sequence[Variance]) -> Values:
+    return {name: [getattr(one, name) for one in found] for name in Variance._fields}

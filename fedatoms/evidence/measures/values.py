@@ -1,7 +1,7 @@
 """The values of each measure, checked and typed: a damaged file is refused when it is read, not when it is drawn."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 from fedatoms.core.lookup import find
 from fedatoms.core.records import fit
@@ -24,18 +24,25 @@ class Trajectory(NamedTuple):
 
 
 class VarianceLine(NamedTuple):
-    """Variances of an experiment in the measured rounds: raw, divided by the squared norm, and by the squared move."""
+    """Variances in the measured rounds: raw, divided by the squared norm, and by the squared move."""
 
     raw: list[float]
     by_norm: list[float]
     by_move: list[float]
 
 
+class VarianceLines(NamedTuple):
+    """The lines of an experiment: of its filters, and of its factors as they are, if these were measured."""
+
+    filters: VarianceLine
+    factors: VarianceLine | None = None
+
+
 class VarianceValues(NamedTuple):
-    """Variances of the aggregated filters: a line for each experiment."""
+    """Variances of the aggregated model, for each experiment."""
 
     rounds: list[float]
-    lines: list[VarianceLine]
+    lines: list[VarianceLines]
     repeats: int
 
 
@@ -88,9 +95,19 @@ def checked(measure: Measure) -> Checked:
     return find(measure.name, _CHECK, "measure")(measure)
 
 
+class _VarianceLineFile(TypedDict):
+    raw: list[float]
+    by_norm: list[float]
+    by_move: list[float]
+
+
+class _VarianceLinesFile(_VarianceLineFile):
+    factors: NotRequired[_VarianceLineFile]  # no older file has them
+
+
 class _VarianceFile(TypedDict):
     rounds: list[float]
-    lines: list[dict[Literal["raw", "by_norm", "by_move"], list[float]]]
+    lines: list[_VarianceLinesFile]
 
 
 class _ModelsFile(TypedDict):
@@ -126,12 +143,16 @@ class _LandscapeFile(_SurfaceFile):
 
 def _variance(measure: Measure) -> VarianceValues:
     values = fit(measure.values, _VarianceFile, "values")
-    if any(line.keys() != set(VarianceLine._fields) for line in values["lines"]):
-        raise ValueError(f"values: a line has not exactly {', '.join(VarianceLine._fields)}")
-    found = [VarianceLine(line["raw"], line["by_norm"], line["by_move"]) for line in values["lines"]]
-    _check_lines([values["rounds"], *(column for line in found for column in line)])
+    found = [
+        VarianceLines(_line(each), _line(each["factors"]) if "factors" in each else None) for each in values["lines"]
+    ]
+    _check_lines([values["rounds"], *(column for each in found for line in each if line for column in line)])
     _check_experiments(measure, len(found))
     return VarianceValues(values["rounds"], found, _repeats(measure))
+
+
+def _line(line: _VarianceLineFile) -> VarianceLine:
+    return VarianceLine(line["raw"], line["by_norm"], line["by_move"])
 
 
 def _synthetic(measure: Measure) -> SyntheticValues:

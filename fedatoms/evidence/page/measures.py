@@ -28,7 +28,7 @@ from fedatoms.evidence.results.measures import (
     variances,
     variances_of_models,
 )
-from fedatoms.evidence.results.names import setting
+from fedatoms.evidence.results.names import differences, setting
 
 
 def section(found: Sequence[FoundMeasure]) -> str:
@@ -122,7 +122,14 @@ def _origin(each: FoundMeasure) -> str:
     """Returns the setting and settings of a measure, and where and when it was made."""
     settings = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in each.measure.settings.items()]
     what = [*(setting(one) for one in each.measure.experiments[:1]), "; ".join(settings)]
-    return f"{'; '.join(what)}. {measured_at(each.measure.provenance, each.folder)}"
+    return f"{'; '.join(what)}. {_unlike(each.measure)}{measured_at(each.measure.provenance, each.folder)}"
+
+
+def _unlike(measure: Measure) -> str:
+    """Says in what the last experiment differs from the one that verdicts count, if it is of the same data."""
+    both = zip(measure.experiments[-1:], MEASURES[measure.name].experiments[-1:], strict=False)
+    words = [differences(mine, usual) for mine, usual in both if mine.dataset == usual.dataset]
+    return "".join(f"In brackets what verdicts count: {each}. " for each in words if each)
 
 
 def _text(value: object) -> str:

@@ -76,7 +76,7 @@ _TABLES = (
         "9 atoms in each experiment.",
         ("9 atoms", "all 25 atoms of a 5 x 5 kernel"),
         "As written. 25 (the presets with -atoms25) gain as much and compress nothing; figures (b), (c) and, by "
-        "the server's model, (d) were run with them (paper-results).",
+        "the server's model, (d) were first run with them (paper-results).",
     ),
     Reading(
         "initialisation",
@@ -255,7 +255,7 @@ _FIGURES = (
         "variance",
         "Variance figure",
         "10 repeated trainings, the mean squared distance from their mean; neither task nor rounds are given.",
-        ("CIFAR-10 (100, 5), FedAvg, raw and divided by the mean's squared norm", "raw only"),
+        ("CIFAR-10 (100, 5), filters and raw factors, as they are and by their squared move", "raw filters only"),
         "Raw variances depend on the scale at the start, which differs between the two networks.",
     ),
     Reading(
@@ -277,10 +277,11 @@ _FIGURES = (
         "Training loss, loss landscape",
         "FedAvg with and without decomposition, lower from round 20 on; no task. The landscape: 25 rounds.",
         (
-            "CIFAR-10 (100, 5), all clients' data, the landscape in the space of reconstructed filters",
-            "a landscape in the space of atoms and coefficients",
+            "CIFAR-10 (100, 2), all clients' data, the landscape in the space of reconstructed filters",
+            "CIFAR-10 (100, 5), or a landscape in the space of atoms and coefficients",
         ),
-        "Losses from 2.24 to 1.72 fit ten classes; only reconstructed filters are a space that both networks have.",
+        "Losses from 2.24 to 1.72 in 25 rounds that cross in the 20th fit two classes each: with five they cross in "
+        "the 7th. Only reconstructed filters are a space that both networks have.",
     ),
     Reading(
         "absent-results",

@@ -1,6 +1,6 @@
 """The summary of a measure: one sentence with its numbers, and columns with a line for each round."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, assert_never
 
 from fedatoms.evidence.measures.files import Measure
@@ -69,8 +69,10 @@ def names_of(measure: Measure) -> list[str]:
 
 
 def variances(names: Sequence[str], values: VarianceValues, kind: str) -> Lines:
-    """Returns one of the ``VARIANCES`` of each experiment."""
-    return {name: getattr(line, kind) for name, line in zip(names, values.lines, strict=True)}
+    """Returns one of the ``VARIANCES`` of each experiment: of its filters, and of its factors if they were measured."""
+    found: Lines = {name: getattr(each.filters, kind) for name, each in zip(names, values.lines, strict=True)}
+    raw = {name: each.factors for name, each in zip(names, values.lines, strict=True) if each.factors}
+    return found | {_factors(name): getattr(line, kind) for name, line in raw.items()}
 
 
 def variances_of_models(values: SyntheticValues) -> tuple[list[int], Lines]:
@@ -85,12 +87,16 @@ def variances_of_models(values: SyntheticValues) -> tuple[list[int], Lines]:
 def _variance(names: Sequence[str], values: VarianceValues) -> Summary:
     found = {kind: variances(names, values, kind) for kind in VARIANCES}
     sentence = f"Variance of the aggregated filters over {values.repeats} repeats of a round, after "
-    sentence += f"{values.rounds[-1]:g} rounds: {_last(found['raw'])}"
+    sentence += f"{values.rounds[-1]:g} rounds: {_last({name: found['raw'][name] for name in names})}"
     if len(names) == 2:
-        raw, by_norm, by_move = (_times(*(line[-1] for line in some.values())) for some in found.values())
+        raw, by_norm, by_move = _all_times(found, *names)
         sentence += f", {raw} as much; divided by the filters' squared norm {by_norm}, by their squared move {by_move}"
-    columns = {f"{name}, {title}": found[kind][name] for kind, title in VARIANCES.items() for name in names}
-    return Summary(f"{sentence}.", Columns("Variance of the aggregated filters", AFTER, values.rounds, columns))
+    if len(names) == 2 and values.lines[1].factors:
+        raw, by_norm, by_move = _all_times(found, names[0], _factors(names[1]))
+        sentence += f". Of its factors: {raw} as much; divided by their squared norm {by_norm}, by their squared move "
+        sentence += by_move
+    columns = {f"{name}, {title}": line for kind, title in VARIANCES.items() for name, line in found[kind].items()}
+    return Summary(f"{sentence}.", Columns("Variance of the aggregated model", AFTER, values.rounds, columns))
 
 
 def _synthetic(values: SyntheticValues) -> Summary:
@@ -120,6 +126,14 @@ def _landscape(names: Sequence[str], values: LandscapeValues) -> Summary:
 
 def _last(lines: Mapping[str, Sequence[float]]) -> str:
     return ", ".join(f"{name} {line[-1]:.4g}" for name, line in lines.items())
+
+
+def _factors(name: str) -> str:
+    return f"{name}, factors"
+
+
+def _all_times(found: Mapping[str, Lines], first: str, second: str) -> Iterator[str]:
+    return (_times(some[first][-1], some[second][-1]) for some in found.values())
 
 
 def _times(first: float, second: float) -> str:
