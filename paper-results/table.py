@@ -3,22 +3,32 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from fedatoms.algorithms import ALGORITHMS as METHODS
 from fedatoms.bench.report import fill, table
 from fedatoms.core.gains import Gain, Pooled, mean_gain, over_seeds, pool, short
 from fedatoms.evidence.claims.costs import OWN_MODELS
+from fedatoms.evidence.claims.runs import CLIENTS
 from fedatoms.evidence.paper import tables
-from fedatoms.evidence.paper.study_list import BETAS, PAIR, SAMPLED
+from fedatoms.evidence.paper.study_list import BETAS, PAIR
 from fedatoms.evidence.paper.tables import CIFAR, Cell, Column, Pair
 from fedatoms.evidence.results.cells import gain_of, match, place, score_by_seed
 from fedatoms.evidence.results.communication import relative_cost
 from fedatoms.evidence.results.finding import find
-from fedatoms.evidence.results.groups import group, groups_of, key_of, on_common_seeds
+from fedatoms.evidence.results.groups import (
+    Group,
+    by_clients,
+    earlier_of,
+    group,
+    groups_of,
+    headline_by_seed,
+    key_of,
+    on_common_seeds,
+)
 from fedatoms.evidence.results.names import labels
-from fedatoms.evidence.results.pairs import gain_between, known_spreads, server_spread
+from fedatoms.evidence.results.pairs import Twins, gain_between, known_spreads, server_gain, server_spread, twins
 from fedatoms.evidence.results.run_figures import figures
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1, TABLE2
@@ -154,7 +164,7 @@ def _sent(folder: str) -> list[str]:
 
 def own_models() -> str:
     """Writes what figure (d) has by clients' own models, once it was run."""
-    found = [each for each in figures(list(GROUPS.values())) if each.name == OWN_MODELS and not each.quick]
+    found = [each for each in figures(list(GROUPS.values())) if each.name == OWN_MODELS and each.size == "full"]
     if not found:
         return "Not run yet."
     shown = table(found[0].heads, [list(map(_shown, row)) for row in found[0].rows])
@@ -179,10 +189,28 @@ def _shown(value: str | float | None) -> str:
 
 def clients() -> str:
     """Writes figure (c): accuracy against the clients of a round."""
-    pairs = {n: [f"clients/{stem}-cifar10-5-sampled-{n}" for stem in PAIR] for n in SAMPLED}
-    models = [[_both(f"{n}", *pairs[n], model=model) for n in SAMPLED] for model in ("server", "all")]
-    heads = ("clients in a round", "plain", "25 atoms", "gain", "plain, all", "25 atoms, all", "gain, all")
-    return table(heads, [[*one, *other[1:]] for one, other in zip(*models, strict=True)])
+    runs = [read(CLIENTS, list(GROUPS.values())) for read in (partial(groups_of, quick_ones=False), earlier_of)]
+    return "\n\n".join(shown for some in runs for shown in _sampled(by_clients(some.values())))
+
+
+def _sampled(found: dict[str, dict[int, Group]]) -> list[str]:
+    """Writes a table for each network with atoms, on the seeds that it and the plain one have."""
+    plain, shown = found.pop("plain", {}), []
+    for name, some in found.items():
+        pairs = {n: pair for n, mine in sorted(some.items()) for pair in twins(mine, plain.get(n))}
+        heads = ("clients in a round", "plain", name, "gain", "plain, all", f"{name}, all", "gain, all", "seeds")
+        rows = [
+            [f"{n}", *_of(pair, "server"), *_of(pair, "all"), ", ".join(map(str, pair[0].seeds))]
+            for n, pair in pairs.items()
+        ]
+        shown += [table(heads, rows)] if rows else []
+    return shown
+
+
+def _of(pair: Twins, model: str) -> list[str]:
+    atoms, plain = (statistics.mean(headline_by_seed(each, model).values()) for each in pair)
+    gain = server_gain(*pair, SERVER_SPREAD) if model == "server" else gain_between(*pair, SPREAD)
+    return [f"{plain:.2f}", f"{atoms:.2f}", short(gain)]
 
 
 def partitions() -> str:
@@ -193,10 +221,9 @@ def partitions() -> str:
     return table(("clients' data", "plain", "25 atoms", "gain"), [_both(*each) for each in (*folders, *shards)])
 
 
-def _both(name: str, plain: str, atoms: str, *, model: str = "all") -> list[str]:
-    one, two = (_read(folder).accuracy[model].headline for folder in (plain, atoms))
-    spread = SERVER_SPREAD if model == "server" else SPREAD
-    return [name, f"{one:.2f}", f"{two:.2f}", short(over_seeds([two - one], spread))]
+def _both(name: str, plain: str, atoms: str) -> list[str]:
+    one, two = (_all(_read(folder)) for folder in (plain, atoms))
+    return [name, f"{one:.2f}", f"{two:.2f}", short(over_seeds([two - one], SPREAD))]
 
 
 def atoms() -> str:

@@ -212,7 +212,7 @@ def test_each_seed_has_its_own_target_and_its_own_ratio(tmp_path: Path) -> None:
 def test_each_number_of_clients_in_a_round_has_its_gain(tmp_path: Path) -> None:
     gains = dict(zip(SAMPLED, (1.0, 2.0, 3.0, 0.5, 4.0, 5.0), strict=True))
     for (count, gain), seed in product(gains.items(), (0, 1)):
-        for kind, accuracy in (("", 50.0), ("-atoms25", 50.0 + gain)):
+        for kind, accuracy in (("", 50.0), ("-atoms", 50.0 + gain)):
             preset, score = f"fedavg{kind}-cifar10-5", near(accuracy, seed)
             a_run(tmp_path / f"{count}{kind}-{seed}", score, preset, seed, rounds=200, fraction=count / 100)
     claim = the_claim(tmp_path, "few clients in a round")
@@ -220,11 +220,11 @@ def test_each_number_of_clients_in_a_round_has_its_gain(tmp_path: Path) -> None:
         f"{count} clients in a round": gain for count, gain in gains.items()
     }
     assert claim.verdict == "supported" and claim.numbers == (None, min(gains.values()))
-    assert claim.rule.endswith("Run: 6 of 6 numbers of clients. Ours: 25 atoms; seeds 0, 1.")
+    assert claim.rule.endswith("Run: 6 of 6 numbers of clients. Ours: 9 atoms; seeds 0, 1.")
     assert the_claim(tmp_path, "our other runs").verdict == "not run"  # they are the paper's
     for seed in (0, 1):
-        shutil.rmtree(folder := tmp_path / f"20-atoms25-{seed}")
-        a_run(folder, near(49.5, seed), "fedavg-atoms25-cifar10-5", seed, rounds=200, fraction=0.2)
+        shutil.rmtree(folder := tmp_path / f"20-atoms-{seed}")
+        a_run(folder, near(49.5, seed), "fedavg-atoms-cifar10-5", seed, rounds=200, fraction=0.2)
     worse = the_claim(tmp_path, "few clients in a round")
     assert worse.verdict == "partly" and worse.numbers == (None, -0.5)
 
@@ -233,7 +233,7 @@ def test_figure_c_is_of_the_servers_model_and_says_whether_the_gain_grows(tmp_pa
     """The mean of all clients' last models has as many models in it whatever the clients in a round are."""
     gains = {2: (1.0, 1.25), 10: (9.0, 9.0), 40: (3.0, 3.25)}
     for (count, some), seed in product(gains.items(), (0, 1)):
-        for kind, accuracy in (("", 50.0), ("-atoms25", 50.0 + some[seed])):
+        for kind, accuracy in (("", 50.0), ("-atoms", 50.0 + some[seed])):
             curves = {"server": [accuracy] * 200, "all": [90.0 - accuracy] * 200}
             preset, folder = f"fedavg{kind}-cifar10-5", tmp_path / f"{count}{kind}-{seed}"
             a_run(folder, preset=preset, seed=seed, rounds=200, curves=curves, fraction=count / 100)
@@ -249,7 +249,7 @@ def test_figure_c_is_of_the_servers_model_and_says_whether_the_gain_grows(tmp_pa
 
 
 def test_clients_in_a_round_need_no_rounds_but_common_seeds(tmp_path: Path) -> None:
-    for kind, seed, accuracy in (("", 0, 50.0), ("", 1, 90.0), ("-atoms25", 0, 51.0)):
+    for kind, seed, accuracy in (("", 0, 50.0), ("", 1, 90.0), ("-atoms", 0, 51.0)):
         preset = f"fedavg{kind}-cifar10-5"
         a_run(tmp_path / f"{preset}-{seed}", accuracy, preset, seed, rounds=200, fraction=0.02)
     (tmp_path / "fedavg-cifar10-5-0" / "rounds.jsonl").unlink()
@@ -257,6 +257,36 @@ def test_clients_in_a_round_need_no_rounds_but_common_seeds(tmp_path: Path) -> N
     assert [line.ours for line in claim.evidence] == [1.0] and "Run: 1 of 6 numbers of clients." in claim.rule
     (figure,) = figures(group(find([tmp_path]).runs))
     assert figure.rows == [(2, 50.0, 51.0)] and "seed 0." in figure.sentence and "+1.00 with 2" in figure.sentence
+
+
+def test_figure_c_has_the_papers_9_atoms_and_others_only_where_those_are_missing(tmp_path: Path) -> None:
+    """Runs with 25 atoms have a figure of their own, on their own seeds, and are never paired with those of 9."""
+
+    def ran(kind: str, count: int, seed: int, accuracy: float) -> None:
+        preset = f"fedavg{kind}-cifar10-5"
+        a_run(tmp_path / f"{kind}-{count}-{seed}", near(accuracy, seed), preset, seed, rounds=200, fraction=count / 100)
+
+    for count, seed in product((2, 40), (0, 1, 2)):
+        ran("", count, seed, 50.0)
+    for count in (2, 40):
+        ran("-atoms25", count, 0, 57.0)
+    claim = the_claim(tmp_path, "few clients in a round")
+    assert [line.ours for line in claim.evidence] == pytest.approx([7.0, 7.0], abs=1e-3)
+    assert claim.rule.endswith("Ours: 25 atoms; seed 0.")
+    for seed in (0, 1, 2):
+        ran("-atoms", 2, seed, 53.0)
+    claim = the_claim(tmp_path, "few clients in a round")
+    assert [line.about for line in claim.evidence] == ["2 clients in a round"] and claim.numbers[1] is not None
+    assert claim.numbers[1] == pytest.approx(3.0, abs=1e-3) and claim.rule.endswith("Ours: 9 atoms; seeds 0, 1, 2.")
+    assert (
+        the_claim(tmp_path, "The more clients a round has").verdict == "not run"
+    )  # 9 atoms have one number of clients
+    rising = the_claim(tmp_path, "More clients in a round make")
+    assert [line.about.partition(",")[0] for line in rising.evidence] == ["plain"]
+    assert the_claim(tmp_path, "our other runs").verdict == "not run"
+    ours, earlier = figures(group(find([tmp_path]).runs))
+    assert ours.heads[1:] == ("plain", "9 atoms") and "seeds 0, 1, 2." in ours.sentence and ours.size == "full"
+    assert earlier.heads[1:] == ("plain", "25 atoms") and "seed 0." in earlier.sentence and earlier.size == "other"
 
 
 @pytest.mark.parametrize("last, verdict", [(61.0, "supported"), (59.75, "contradicted")])

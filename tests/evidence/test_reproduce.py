@@ -447,7 +447,7 @@ def test_parameters_sent_are_those_of_the_rounds_until_the_accuracy(folder: Path
     assert main(["reproduce", "figure-communication", "--quick", "--only", only]) == 0
     (figure,) = figures(group(find([folder]).runs))
     plain, beta = groups_of("figure-communication", group(find([folder]).runs), quick_ones=True).values()
-    assert figure.quick and figure.rows[0][4:6] == (1.0, 1.0)
+    assert figure.size == "quick" and figure.rows[0][4:6] == (1.0, 1.0)
     for each in (plain, beta):
         (run,) = each.runs
         for row in run.rows:

@@ -7,7 +7,7 @@ from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain
 from fedatoms.evidence.claims.base import Claim, Evidence, conditions, coverage, judge, smallest
 from fedatoms.evidence.paper.study_list import QUICK_ROUNDS, SAMPLED
 from fedatoms.evidence.results.cells import Ours
-from fedatoms.evidence.results.groups import Group, by_clients, groups_of, is_quick, is_stand_in
+from fedatoms.evidence.results.groups import Group, by_clients, earlier_of, groups_of, is_quick, is_stand_in
 from fedatoms.evidence.results.names import distinct_names
 from fedatoms.evidence.results.pairs import (
     Spreads,
@@ -40,7 +40,7 @@ def sampled(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
 
 def more_clients(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
     """Judges figure (c) by the gain from the fewest to the most clients in a round, whose samples differ."""
-    found = by_clients(groups_of(CLIENTS, groups, quick_ones=False).values())
+    found = _by_network(groups)
     lines = [line for name, each in found.items() for line in _fewest_to_most(name, each, pooled)]
     text = "More clients in a round make the accuracy higher (figure (c), smallest gain from the fewest to the most)."
     counts = {count for each in found.values() for count in each} if lines else set()
@@ -72,9 +72,15 @@ def growing(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
     return _smallest(text, rule + conditions([(mine.experiment, mine.seeds) for mine, _ in both.values()]), lines)
 
 
+def _by_network(groups: Sequence[Group]) -> dict[str, dict[int, Group]]:
+    """Returns the runs of figure (c) by network: with the paper's atoms, or while no such run is there, with others."""
+    found = by_clients(groups_of(CLIENTS, groups, quick_ones=False).values())
+    return found if found.keys() - {"plain"} else by_clients(earlier_of(CLIENTS, groups).values()) or found
+
+
 def _pairs_by_clients(groups: Sequence[Group]) -> dict[int, Twins]:
     """Returns the pairs of figure (c), with and without decomposition, by the number of clients in a round."""
-    found = by_clients(groups_of(CLIENTS, groups, quick_ones=False).values())
+    found = _by_network(groups)
     plain = found.pop("plain", {})
     both = {count: twins(mine, plain.get(count)) for each in found.values() for count, mine in sorted(each.items())}
     return {count: pair for count, some in both.items() for pair in some}
@@ -104,7 +110,8 @@ def elsewhere(groups: Sequence[Group], ours: Ours, spreads: Spreads) -> Claim:
     """
     groups = apart(groups)[1] or groups
     cells = {each.key: each.experiment for each in ours.values()}
-    known = {*cells, *(each.key for each in groups_of(CLIENTS, groups, quick_ones=False).values())}
+    sampled = (*groups_of(CLIENTS, groups, quick_ones=False).values(), *earlier_of(CLIENTS, groups).values())
+    known = {*cells, *(each.key for each in sampled)}
     rest = [each for each in groups if each.key not in known and not is_stand_in(each.experiment)]
     found = decomposed_pairs([each for each in rest if not each.experiment.holdout], groups)
     where, names = distinct_names(

@@ -43,5 +43,4 @@ def _article(n: int, each: RunFigure) -> str:
         for row in each.rows
     ]
     shown = table(f"study-{n}-table", each.title, each.heads, rows)
-    tag = SIZES["quick" if each.quick else "full"]
-    return article(f"study-{n}", each.title, tag, [each.sentence], [_draw(each)], shown)
+    return article(f"study-{n}", each.title, SIZES[each.size], [each.sentence], [_draw(each)], shown)

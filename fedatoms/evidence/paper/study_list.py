@@ -1,5 +1,6 @@
 """The paper's tables and figures as studies: the runs or the measure behind each, and quick stand-ins. No torch."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,19 +14,24 @@ Runs = dict[str, Experiment]  # by what one types after `fedatoms run`
 
 
 class Study(NamedTuple):
-    """A table or figure of the paper: its title, and the runs or the measure (``evidence.measures``) behind it."""
+    """A table or figure of the paper: its title, and the runs or the measure (``evidence.measures``) behind it.
+
+    ``earlier`` runs had another setting: they are shown beside, and judged only where the others are missing.
+    """
 
     name: str
     title: str
     runs: Runs
     measure: str = ""
+    earlier: Mapping[str, Experiment] = {}
 
 
 SAMPLED = (2, 5, 10, 20, 30, 40)  # clients in a round of figure (c), of 100
 BETAS = ("1/2", "1/5", "1/10")  # figure (d); 1 is the run with every round
 OWN_TARGET = 52.0  # per cent: the paper's target in figure (d), above what any global model of its Table 1 has
 QUICK_ROUNDS = 10  # of a quick stand-in
-PAIR = ("fedavg", "fedavg-atoms25")  # figures (c), (d) and other partitions were run with 25 atoms
+PAIR = ("fedavg", "fedavg-atoms25")  # figure (d) and other partitions were run with 25 atoms
+PAPER_PAIR = ("fedavg", "fedavg-atoms")
 
 
 def quick(experiment: Experiment) -> Experiment:
@@ -66,7 +72,12 @@ def studies() -> dict[str, Study]:
         Study("table3", "Table 3: number of atoms", _table(3)),
         Study("figure-convergence", "Figure (a): accuracy over rounds", _presets("feddyn", "feddyn-atoms")),
         Study("figure-variance", "Figure (b): variance of the aggregated filters", {}, "variance"),
-        Study("figure-clients", "Figure (c): accuracy against clients in a round", _clients()),
+        Study(
+            "figure-clients",
+            "Figure (c): accuracy against clients in a round",
+            _clients(*PAPER_PAIR),
+            earlier=_clients(*PAIR),
+        ),
         Study("figure-communication", "Figure (d): parameters sent to reach an accuracy", _communication()),
         Study("figure-communication-local", f"Figure (d) by clients' own models, to {OWN_TARGET:g} %", _own_models()),
         Study("synthetic", "Two Gaussians, 5 and 25 models", {}, "synthetic"),
@@ -107,10 +118,10 @@ def _presets(*stems: str, column: str = "cifar10-5") -> Runs:
     return {f"{stem}-{column}": PRESETS[f"{stem}-{column}"] for stem in stems}
 
 
-def _clients() -> Runs:
+def _clients(*stems: str) -> Runs:
     return {
         f"{name} --rounds 200 --fraction {sampled / 100:g}": replace(one, rounds=200, fraction=sampled / 100)
-        for name, one in _presets(*PAIR).items()
+        for name, one in _presets(*stems).items()
         for sampled in SAMPLED
     }
 

@@ -52,7 +52,7 @@ def terminal_tables(wanted: Sequence[Study], jobs: Sequence[Job], found: Found, 
     'Not run.'
     """
     groups, asked = group(found.runs), {job.typed: job for job in jobs}
-    from_runs = {each.name: each for each in figures(groups) if each.quick == quick}
+    from_runs = {each.name: each for each in figures(groups) if each.size == ("quick" if quick else "full")}
     made = []
     for study in wanted:
         if study.measure and study.name in asked:

@@ -1,7 +1,7 @@
 """Runs of one experiment over its seeds, sorted by study, by setting and by clients in a round."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -146,9 +146,18 @@ def groups_of(name: str, groups: Sequence[Group], *, quick_ones: bool) -> dict[s
     >>> groups_of("table1", [], quick_ones=False)
     {}
     """
-    known = {each.key: each for each in groups}
-    runs = {typed: key_of(quick(one) if quick_ones else one) for typed, one in study(name).runs.items()}
-    return {typed: known[key] for typed, key in runs.items() if key in known}
+    runs = study(name).runs
+    return _among({typed: quick(one) for typed, one in runs.items()} if quick_ones else runs, groups)
+
+
+def earlier_of(name: str, groups: Sequence[Group]) -> dict[str, Group]:
+    """Returns the groups of a study's earlier setting; none if they are all of the study itself.
+
+    >>> earlier_of("figure-clients", [])
+    {}
+    """
+    found, own = _among(study(name).earlier, groups), _among(study(name).runs, groups)
+    return found if found.keys() - own else {}
 
 
 def by_clients(groups: Iterable[Group]) -> dict[str, dict[int, Group]]:
@@ -211,9 +220,16 @@ def server_or_last(group: Group) -> str:
     return "server" if "server" in group.models else group.models[-1]
 
 
+def _among(runs: Mapping[str, Experiment], groups: Sequence[Group]) -> dict[str, Group]:
+    known = {each.key: each for each in groups}
+    keys = {typed: key_of(one) for typed, one in runs.items()}
+    return {typed: known[key] for typed, key in keys.items() if key in known}
+
+
 @cache
 def _stand_ins() -> frozenset[str]:
-    return frozenset(key_of(quick(one)) for study in studies().values() for one in study.runs.values())
+    runs = [one for study in studies().values() for one in (*study.runs.values(), *study.earlier.values())]
+    return frozenset(key_of(quick(one)) for one in runs)
 
 
 def _over_last(group: Group, model: str) -> tuple[str, Spread]:

@@ -1,7 +1,7 @@
 """Figures (a), (c) and (d) from our runs: accuracy over rounds, against clients in a round, against parameters sent."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fedatoms.evidence.paper.study_list import OWN_TARGET, study
 from fedatoms.evidence.results.communication import (
@@ -16,6 +16,7 @@ from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import (
     Group,
     by_clients,
+    earlier_of,
     groups_of,
     headline,
     headline_by_seed,
@@ -26,6 +27,7 @@ from fedatoms.evidence.results.groups import (
 from fedatoms.evidence.results.names import labels, seeds, setting
 
 NOT_RUN = "not run"
+Size = Literal["full", "quick", "other"]  # the paper's setting, few rounds on digits, or an earlier setting
 Row = tuple[str | float | None, ...]  # None: never reached
 
 
@@ -51,7 +53,7 @@ class RunFigure(NamedTuple):
 
     name: str
     title: str
-    quick: bool
+    size: Size
     sentence: str
     curves: Curves
     heads: tuple[str, ...]
@@ -64,19 +66,20 @@ def figures(groups: Sequence[Group]) -> list[RunFigure]:
     >>> figures([])
     []
     """
-    return [
-        figure
-        for is_quick in (False, True)
-        for name, make in _MAKE.items()
-        if (figure := _figure(name, list(groups_of(name, groups, quick_ones=is_quick).values()), make, is_quick))
+    found: list[tuple[Size, str, dict[str, Group]]] = [
+        *(("full", name, groups_of(name, groups, quick_ones=False)) for name in _MAKE),
+        *(("other", name, earlier_of(name, groups)) for name in _MAKE),
+        *(("quick", name, groups_of(name, groups, quick_ones=True)) for name in _MAKE),
     ]
+    return [figure for size, name, some in found if (figure := _figure(name, list(some.values()), size))]
 
 
-def _figure(name: str, found: Sequence[Group], make: "_Make", is_quick: bool) -> RunFigure | None:
+def _figure(name: str, found: Sequence[Group], size: Size) -> RunFigure | None:
     """Makes a figure of groups that can be compared: the same scored models, common seeds, and rounds if needed."""
+    make = _MAKE[name]
     whole = [group for group in found if group.models == found[0].models and (group.has_rounds or make is _clients)]
     shown = on_common_seeds(whole)
-    return RunFigure(name, study(name).title, is_quick, *make(shown)) if len(shown) > 1 else None
+    return RunFigure(name, study(name).title, size, *make(shown)) if len(shown) > 1 else None
 
 
 class _Content(NamedTuple):
