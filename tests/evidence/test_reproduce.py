@@ -139,7 +139,10 @@ def test_every_run_comes_once_for_each_seed() -> None:
     assert len({job.name for job in found}) == len(found)
     assert len({identity(job.experiments[0]) for job in runs}) == len(runs)
     assert {job.experiments[0].seed for job in runs} == {0, 3}
-    assert sum(bool(job.measure) for job in found) == sum(bool(study.measure) for study in ALL)
+    measured = [(job.measure, one.seed) for job in found if job.measure for one in job.experiments[:1]]
+    with_networks = [study.measure for study in ALL if study.measure and MEASURES[study.measure].experiments]
+    assert measured == [(name, seed) for name in with_networks for seed in (0, 3)]
+    assert sum(job.measure == "synthetic" for job in found) == 1  # it has no network to seed
 
 
 @pytest.mark.parametrize(
@@ -348,6 +351,17 @@ def test_the_papers_round_of_lower_loss_stands_beside_ours_but_not_beside_a_quic
     (shown,) = terminal_tables(wanted, [job], find([tmp_path]), quick=quickly)
     assert "is lower from round 1 on." in shown.note
     assert ("on. The paper: lower from about round 20 on." in shown.note) != quickly
+
+
+def test_every_seed_of_a_measure_is_said(tmp_path: Path) -> None:
+    wanted = chosen(["training-loss"])
+    asked = jobs(wanted, Reproduce(seeds="0,4"))
+    for job in asked:
+        settings = as_json(MEASURES["training_loss"].settings)
+        made = Measure("training_loss", job.experiments, settings, VALUES["training_loss"], SOURCE)
+        write_measure(tmp_path / job.folder.name, made)
+    (shown,) = terminal_tables(wanted, asked, find([tmp_path]), quick=False)
+    assert shown.note.startswith("Seed 0: Loss of") and shown.note.count(" Seed 4: Loss of") == 1
 
 
 def test_table_1_fits_80_columns() -> None:

@@ -45,9 +45,7 @@ def commands_again(claim: Claim, found: Found) -> list[str]:
     name = next((name for words, name in AGAIN.items() if words in claim.text), "")
     if not name:
         return _replayed([each.explanation for each in found.explanations])
-    seeds = _seeds(study(name), found) or [0]
-    measured = study(name).measure  # which takes the first seed alone
-    return [reproduce(name, some) for some in ([[seed] for seed in seeds] if measured else [seeds])]
+    return [reproduce(name, _seeds(study(name), found) or [0])]
 
 
 def _seeds(one: Study, found: Found) -> list[int]:

@@ -75,7 +75,7 @@ def by_worth(
 
     def worth(job: Job) -> tuple[int, bool, bool, int]:
         partner = (_pair_of(job), job.seed, _OTHER.get(job.experiments[0].parametrisation)) if job.experiments else ()
-        rank = 0 if job.measure else seeds.index(job.seed)  # measures take the first seed
+        rank = seeds.index(job.seed) if job.experiments else 0
         return rank, job.name not in begun, partner not in known, places[_pair_of(job)]
 
     return sorted(jobs, key=worth)

@@ -45,7 +45,7 @@ class Job(NamedTuple):
     @property
     def name(self) -> str:
         """A unique name."""
-        return f"{self.typed} --seed {self.seed}" if self.seed and not self.measure else self.typed
+        return f"{self.typed} --seed {self.seed}" if self.seed else self.typed
 
     @property
     def weight(self) -> float:
@@ -97,7 +97,7 @@ def jobs(wanted: Sequence[Study], settings: Reproduce) -> list[Job]:
         typed: [Job(typed, (replace(one, seed=seed),), quick=settings.quick) for seed in seeds]
         for typed, one in distinct(here).items()
     }
-    measured = {name: [_measure(study, settings, seeds[0])] for name, study in measures.items() if matches(name)}
+    measured = {name: _measures(study, settings, seeds) for name, study in measures.items() if matches(name)}
     names = dict.fromkeys(name for study in wanted for name in (study.runs or (study.name,)))
     return [job for name in names for job in (trained | measured).get(name, ())]
 
@@ -193,11 +193,12 @@ def seeds_of(settings: Reproduce) -> list[int]:
     return seeds
 
 
-def _measure(study: Study, settings: Reproduce, seed: int) -> Job:
+def _measures(study: Study, settings: Reproduce, seeds: Sequence[int]) -> list[Job]:
+    """Returns a job for each seed; one if there are no experiments to seed."""
     kind = MEASURES[study.measure]
-    experiments = kind.quick_experiments if settings.quick else kind.experiments
-    placed = tuple(replace(_placed(one, settings), seed=seed) for one in experiments)
-    return Job(study.name, placed, study.measure, settings.quick, out_of(settings))
+    here = [_placed(one, settings) for one in (kind.quick_experiments if settings.quick else kind.experiments)]
+    seeded = [tuple(replace(one, seed=seed) for one in here) for seed in (seeds if here else seeds[:1])]
+    return [Job(study.name, each, study.measure, settings.quick, out_of(settings)) for each in seeded]
 
 
 def _identity(job: Job) -> str:

@@ -51,15 +51,16 @@ def terminal_tables(wanted: Sequence[Study], jobs: Sequence[Job], found: Found, 
     >>> terminal_tables(wanted, jobs(wanted, Reproduce()), nothing, quick=False)[0].note
     'Not run.'
     """
-    groups, asked = group(found.runs), {job.typed: job for job in jobs}
+    groups, asked = group(found.runs), {job.typed for job in jobs}
     from_runs = {each.name: each for each in figures(groups) if each.size == ("quick" if quick else "full")}
     made = []
     for study in wanted:
         if study.measure and study.name in asked:
-            made.append(_measure(study, taken(asked[study.name], found), quick=quick))
-        elif not asked.keys().isdisjoint(study.runs):
+            measured = [each for job in jobs if job.typed == study.name for each in taken(job, found)]
+            made.append(_measure(study, measured, quick=quick))
+        elif not asked.isdisjoint(study.runs):
             figure = from_runs.get(study.name)
-            made.append(_figure(study, figure) if figure else _table(study, asked.keys(), groups, quick=quick))
+            made.append(_figure(study, figure) if figure else _table(study, asked, groups, quick=quick))
     return [table._replace(note=f"{table.note} {QUICK * quick}".strip()) for table in made]
 
 
@@ -67,8 +68,10 @@ def _measure(study: Study, found: Sequence[FoundMeasure], *, quick: bool) -> Ter
     if not found:
         return TerminalTable(study.title, "Not measured.")
     paper = "" if quick else PAPER.get(study.name, "")
-    sentence = summarise(found[-1].measure, found[-1].values).sentence
-    return TerminalTable(study.title, f"{sentence} {paper}".strip())
+    seeds = [f"Seed {each.measure.experiments[0].seed}: " if len(found) > 1 else "" for each in found]
+    said = [summarise(each.measure, each.values).sentence for each in found]
+    sentences = " ".join(f"{seed}{sentence}" for seed, sentence in zip(seeds, said, strict=True))
+    return TerminalTable(study.title, f"{sentences} {paper}".strip())
 
 
 def _figure(study: Study, figure: RunFigure) -> TerminalTable:
