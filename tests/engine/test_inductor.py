@@ -1,6 +1,9 @@
 """A traced step that goes to the compiler as it is."""
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -280,3 +283,14 @@ def test_a_step_that_is_compiled_as_it_is_trains_as_any(
         runtime = prepare(sim)._replace(map_clients=cuda_graph.compiled(2))
         assert difference(play(sim, 2).server.params, play(runtime, 2).server.params) < 1e-10
         assert counters["inductor"]["fxgraph_cache_hit"] == hits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("told", "size"), [({}, "100000"), ({"SYMPY_CACHE_SIZE": "500"}, "500")])
+def test_the_compilers_algebra_remembers_more_formulas_unless_told_how_many(told: dict[str, str], size: str) -> None:
+    code = (
+        "from fedatoms.engine.execution.inductor import start_compiler; start_compiler(); from sympy.core import cache"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "SYMPY_CACHE_SIZE"} | told
+    command = [sys.executable, "-c", f"{code}; print(cache.SYMPY_CACHE_SIZE)"]
+    assert subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip() == size

@@ -1,6 +1,7 @@
 """Inductor, torch's compiler, asked for a step that is traced already: it is not traced again, and kept on disk."""
 
 import operator
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -50,6 +51,7 @@ _aten = torch.ops.aten
 
 def start_compiler() -> None:
     """Starts the compiler's processes early: it takes seconds, during which other work is done."""
+    os.environ.setdefault("SYMPY_CACHE_SIZE", "100000")  # formulas it remembers, read at its import; 1,000 are too few
     with collector_paused():
         from torch._inductor import async_compile  # an import of seconds
 
