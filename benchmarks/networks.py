@@ -10,6 +10,7 @@ beforehand, as any machine has it that ran them before and may write.
 """
 
 import argparse
+import gc
 import importlib.util
 import json
 import os
@@ -56,6 +57,7 @@ class Measured(TypedDict, total=False):
     first: float
     again: float
     ms_step: list[float]  # of each turn
+    collector: list[float]  # of these, what Python's garbage collector took
     peak: float  # MB of one process
     commit: str | None
 
@@ -128,7 +130,7 @@ def read() -> dict[str, dict[str, Measured]]:
 def with_table(page: str) -> str:
     """Puts the table between the page's marks."""
     found = read()
-    heads = ("", "ms a step", "ms of each turn", "first round, s", "with a cache, s", "peak, MB", "commit")
+    heads = ("", "ms a step", "of each turn", "of collector", "first round, s", "with a cache, s", "peak, MB", "commit")
     lines = [_line(name, found["measured"][name]) for name in CASES if name in found["measured"]]
     made = found["provenance"]
     origin = f"{made['device']}, torch {made['torch']}, fedatoms {made['fedatoms']}."
@@ -145,15 +147,34 @@ def work(name: str, began: float) -> None:
         unending = rounds(runtime, begin(runtime), NEVER, NEVER)
         next(unending)
         torch.cuda.synchronize()
-        first, spent = time.time() - began, list[float]()
+        first, spent, collected, taken = time.time() - began, list[float](), list[float](), collecting()
         for _ in range(TURNS):
             start = time.perf_counter()
+            taken()
             for _ in range(count):
                 next(unending)
             torch.cuda.synchronize()
-            spent.append(round(1000 * (time.perf_counter() - start) / count / steps, 3))
+            for turns, seconds in ((spent, time.perf_counter() - start), (collected, taken())):
+                turns.append(round(1000 * seconds / count / steps, 3))
     if peers.rank == 0:
-        print(json.dumps({"first": first, "ms_step": spent, "peak": torch.cuda.max_memory_allocated() / 1e6}))
+        peak = torch.cuda.max_memory_allocated() / 1e6
+        print(json.dumps({"first": first, "ms_step": spent, "collector": collected, "peak": peak}))
+
+
+def collecting() -> Callable[[], float]:
+    """Returns a function that tells the seconds of Python's garbage collector since it was called last."""
+    spans = list[float]()  # the collector runs between two calls of ours, never during one
+
+    def note(phase: str, _: object) -> None:
+        spans.append((1 if phase == "stop" else -1) * time.perf_counter())
+
+    def taken() -> float:
+        seconds = sum(spans)
+        spans.clear()
+        return seconds
+
+    gc.callbacks.append(note)
+    return taken
 
 
 def _started(name: str, cache: Path) -> Measured:
@@ -171,7 +192,7 @@ def _started(name: str, cache: Path) -> Measured:
         raise RuntimeError(f"{name}: a process failed, see above")
     found = json.loads(said[0].splitlines()[-1])
     start: Measured = {"again": found["first"]} if known else {"first": found["first"]}
-    return {**start, "ms_step": found["ms_step"], "peak": found["peak"]}
+    return {**start, "ms_step": found["ms_step"], "collector": found["collector"], "peak": found["peak"]}
 
 
 def byte_code(folder: Path) -> dict[str, str]:
@@ -187,11 +208,13 @@ def byte_code(folder: Path) -> dict[str, str]:
 
 def _line(name: str, found: Measured) -> list[str]:
     middle = sorted(found["ms_step"])[len(found["ms_step"]) // 2]
-    turns = ", ".join(f"{each:.2f}" for each in found["ms_step"])
+    each = (found["ms_step"], found.get("collector", []))
+    turns, collected = (", ".join(f"{ms:.2f}" for ms in turn) for turn in each)
     return [
         CASES[name][0],
         f"{middle:.2f}",
         turns,
+        collected,
         *(f"{found[start]:.0f}" if start in found else "" for start in ("first", "again")),
         f"{found['peak']:,.0f}",
         str(found["commit"]),
