@@ -46,7 +46,8 @@ from fedatoms.runs.provenance import provenance_of
 
 ROOT = Path(__file__).parent.parent
 RESULT, PAGE = ROOT / "benchmarks" / "results" / "networks.json", ROOT / "docs" / "performance.md"
-TURNS = 9  # of a second at most; now and then one stalls
+TURNS = 9  # of a second at most; now and then one stalls, as Python's garbage collector looks through all objects
+STALL = 0.1  # ms a step
 NEVER = 10**9
 PACKAGES = ("fedatoms", "torch", "triton", "sympy", "mpmath", "networkx", "numpy", "safetensors", "msgspec")
 
@@ -130,7 +131,7 @@ def read() -> dict[str, dict[str, Measured]]:
 def with_table(page: str) -> str:
     """Puts the table between the page's marks."""
     found = read()
-    heads = ("", "ms a step", "of each turn", "of collector", "first round, s", "with a cache, s", "peak, MB", "commit")
+    heads = ("", "ms a step", "of each turn", "collector's", "first round, s", "with a cache, s", "peak, MB", "commit")
     lines = [_line(name, found["measured"][name]) for name in CASES if name in found["measured"]]
     made = found["provenance"]
     origin = f"{made['device']}, torch {made['torch']}, fedatoms {made['fedatoms']}."
@@ -208,13 +209,13 @@ def byte_code(folder: Path) -> dict[str, str]:
 
 def _line(name: str, found: Measured) -> list[str]:
     middle = sorted(found["ms_step"])[len(found["ms_step"]) // 2]
-    each = (found["ms_step"], found.get("collector", []))
-    turns, collected = (", ".join(f"{ms:.2f}" for ms in turn) for turn in each)
+    turns = ", ".join(f"{each:.2f}" for each in found["ms_step"])
+    stalls = [f"{ms:.2f} in turn {n}" for n, ms in enumerate(found.get("collector", []), 1) if ms > STALL]
     return [
         CASES[name][0],
         f"{middle:.2f}",
         turns,
-        collected,
+        ", ".join(stalls),
         *(f"{found[start]:.0f}" if start in found else "" for start in ("first", "again")),
         f"{found['peak']:,.0f}",
         str(found["commit"]),
