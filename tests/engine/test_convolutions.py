@@ -118,7 +118,14 @@ PLAIN: dict[str, Model] = {
     "padding beyond the kernel": lambda x, w, b: F.conv2d(x, w, b, padding=3),
     "few filters": lambda x, w, b: F.conv2d(x, w[:15], b[:15]),
     "one image": lambda x, w, b: F.conv2d(x[0], w, b),
+    "a slope of it": lambda x, w, b: torch.func.grad(lambda z: (F.conv2d(z, w, b) ** 3).sum())(x),
+    "a slope of atoms": lambda x, w, b: torch.func.grad(lambda z: (_composed_of(x, w, z) ** 3).sum())(b),
+    "a slope of a pool": lambda x, w, b: torch.func.grad(lambda z: (POOLED["modules"](x, z, b) ** 3).sum())(w),
 }
+
+
+def _composed_of(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.conv2d(x, torch.tensordot(w.flatten(2), b[:9, None, None] * torch.ones(9, 2, 2), 1))
 
 
 def _cleared(y: Tensor) -> Tensor:

@@ -75,6 +75,23 @@ def test_operators_have_the_gradients_of_the_layer() -> None:
         torch.testing.assert_close(found, expected)
 
 
+def test_a_norm_whose_slope_a_network_takes_is_torchs() -> None:
+    x, real, weight, bias = some((2, 4, 3, 5, 6))
+
+    def slope(x: Tensor, weight: Tensor, bias: Tensor, real: Tensor) -> Tensor:
+        """What a network may compute of its input, before its loss is differentiated."""
+        return torch.func.grad(lambda z: (masked_batch_norm(z, real, weight, bias, EPS)[0] ** 3).sum())(x)
+
+    def gradients(*each: Tensor) -> tuple[Tensor, ...]:
+        return torch.vmap(torch.func.grad(lambda *some: (slope(*some) ** 2).sum(), (0, 1, 2)))(*each)
+
+    each = x.nan_to_num(3.0).permute(0, 1, 4, 2, 3), weight, bias.double(), real
+    with BatchedKernels():
+        graph = traced(gradients, *each)
+    for found, expected in zip(graph(*each), gradients(*each), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
 def test_operators_keep_what_they_promise_the_tracer(kind: torch.dtype) -> None:
     x, real, weight, bias = some((2, 5, 4, 3, 16), kind)
