@@ -48,9 +48,11 @@ def algorithm(name: str, strength: float | None = None) -> "Algorithm":
     >>> algorithm("feddyn").decay, algorithm("feddyn", 0.1).decay
     (0.01, 0.1)
     """
-    from fedatoms.algorithms.base import Algorithm
+    from fedatoms.algorithms.base import Algorithm, Strength
 
-    return TABLE.build(name, strength, Algorithm)
+    made = TABLE.build(name, strength, Algorithm)
+    found = TABLE.strength_of(name, strength)
+    return made if found is None else made._replace(strength=Strength(*found))
 
 
 _HOMES = {**TABLE.homes(), **dict.fromkeys(("Algorithm", "Seen", "Server", "Work"), "base")}

@@ -104,6 +104,20 @@ def replace_params(server: Server, mean: Memory, participation: float) -> Server
     return Server(mean["params"], server.memory)
 
 
+class Strength(NamedTuple):
+    """An algorithm's own parameter: the argument of a factory that sets it, and its value."""
+
+    factory: Callable[..., object]
+    argument: str
+    value: float
+
+    def told(self, value: Tensor) -> "Algorithm":
+        """Returns the same algorithm with what a client's run has, where clients of several runs train in one block."""
+        made = self.factory(**{self.argument: value})
+        assert isinstance(made, Algorithm), "checked when the algorithm was made"
+        return made
+
+
 class Algorithm(NamedTuple):
     """A federated algorithm over the parameters that travel.
 
@@ -119,11 +133,12 @@ class Algorithm(NamedTuple):
     report: Report = upload_params  # trained parameters, broadcast, own memory, work -> upload, memory to keep
     aggregate: Aggregate = replace_params  # server, mean of the uploads, participation -> server
     weighting: Weighting = "samples"
-    decay: float = 0.0  # extra weight decay, after the clip
+    decay: float | Tensor = 0.0  # extra weight decay, after the clip
     sends: tuple[str, ...] = ()  # server memory that is broadcast too, and counted
     measures: bool = False  # ``report`` reads the displacement or its units, which some optimisers do not have
     penalty: Penalty | None = None  # seen, see, broadcast, own memory -> a term of each sample's loss
     uploads_models: bool = True  # "params" of an upload are a trained model, so that their mean can be scored
+    strength: Strength | None = None  # of one that the table made: what ``--strength`` sets
 
 
 def check_upload(upload: object, params: Params) -> Memory:
@@ -175,7 +190,7 @@ def check_terms(terms: object, samples: int) -> Tensor:
     )
 
 
-def require(value: float, name: str, *, share: bool = False, or_zero: bool = False) -> None:
+def require(value: float | Tensor, name: str, *, share: bool = False, or_zero: bool = False) -> None:
     """Refuses a strength that is not positive or too large; a ``share`` is below 1.
 
     >>> require(-1.0, "a")
@@ -183,4 +198,5 @@ def require(value: float, name: str, *, share: bool = False, or_zero: bool = Fal
     ...
     ValueError: a=-1.0 is not a positive number. Use None, or leave it out, for its default.
     """
-    check_range(f"method {'share' if share else 'strength'}{' or 0' * or_zero}", value, name)
+    if not isinstance(value, Tensor):  # else those of several runs, each of which was checked
+        check_range(f"method {'share' if share else 'strength'}{' or 0' * or_zero}", value, name)

@@ -79,6 +79,20 @@ class Table(NamedTuple):
             )
         return made
 
+    def strength_of(self, name: str, strength: float | None) -> tuple[Factory, str, float] | None:
+        """Returns the factory of a method of the table, the argument that a strength sets, and its value; None without.
+
+        >>> from fedatoms.algorithms import TABLE
+        >>> TABLE.strength_of("feddyn", None)[1:], TABLE.strength_of("feddyn", 0.1)[1:]
+        (('a', 0.01), ('a', 0.1))
+        """
+        argument = self.methods[name].strength if name in self.methods else None
+        if argument is None:
+            return None
+        factory, _ = self._inside(name)
+        usual: float = inspect.signature(factory).parameters[argument].default
+        return factory, argument, usual if strength is None else strength
+
     def call(self, value: object) -> str:
         """Returns the call that makes the method which was meant by its name, or by its factory alone.
 

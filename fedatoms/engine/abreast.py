@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from fedatoms.algorithms.base import Algorithm
 from fedatoms.core.inputs import named
 from fedatoms.core.trees import Params
 from fedatoms.data.federations import Federation
@@ -30,8 +31,8 @@ OF_A_MAP = ("device", "map", "block", "precision", "head")  # what runs that sha
 def beside(first: Runtime, sim: Simulation) -> Runtime | None:
     """Prepares a simulation whose clients can share blocks with those of another; None if they cannot.
 
-    The two may differ in seed, in the initial model, in who holds which samples, and in the numbers ``lr``,
-    ``lr_decay`` and ``atoms_lr``. All else must be the same: methods are taken from the first.
+    The two may differ in seed, in the initial model, in who holds which samples, in the numbers ``lr``, ``lr_decay``
+    and ``atoms_lr``, and in an algorithm's strength. All else must be the same: methods are taken from the first.
 
     >>> from fedatoms.data.federations import federation
     >>> x, y = torch.randn(8, 2), torch.arange(8) % 2
@@ -44,7 +45,8 @@ def beside(first: Runtime, sim: Simulation) -> Runtime | None:
     if not _is_alike(first.sim, sim):
         return None
     numbers = {name: getattr(sim.training, name) for name in ("lr", "lr_decay", "atoms_lr")}
-    method = {name: getattr(first.sim, name) for name in ("algorithm", "objective", "personal", "exchange")}
+    method = {name: getattr(first.sim, name) for name in ("objective", "personal", "exchange")}
+    method["algorithm"] = _of_either(first.sim.algorithm, sim.algorithm)
     data = first.data._replace(parts=sim.data.parts, test_parts=sim.data.test_parts)
     made = prepare(replace(sim, **method, training=first.sim.training._replace(**numbers), data=data))
     net = made.network
@@ -71,6 +73,13 @@ def map_of(runs: Sequence[Runtime], count: int) -> MapClients:
 def clients_of(runtime: Runtime) -> int:
     """Returns the most clients that a run trains in a round."""
     return sample_size(len(runtime.sim.data.parts), runtime.sim.fraction)
+
+
+def _of_either(first: Algorithm, other: Algorithm) -> Algorithm:
+    """Returns the other algorithm if it differs from the first in its strength alone, else the first."""
+    if first.strength is None or other.strength is None:
+        return first
+    return other if first.strength._replace(value=0.0) == other.strength._replace(value=0.0) else first
 
 
 def _is_alike(one: Simulation, other: Simulation) -> bool:

@@ -259,9 +259,9 @@ def _decayed(learner: Learner, gradient: Params, weights: Params, *, apart: bool
     for name, g in gradient.items():
         decay = training.weight_decay * (training.atoms_decay if name in learner.decomposed else 1.0)
         left[name], decay = (decay, 0.0) if apart else (0.0, decay)
-        decay += learner.algorithm.decay if name in learner.travelling else 0.0  # a part of the algorithm's loss
+        total = decay + (learner.algorithm.decay if name in learner.travelling else 0.0)  # a part of its loss
         g = g if scale is None else g * scale
-        decayed[name] = torch.add(g, weights[name], alpha=decay) if decay else g
+        decayed[name] = g if isinstance(total, float) and not total else _down(g, weights[name], -total)  # that is, up
     return decayed, left
 
 

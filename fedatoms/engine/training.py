@@ -26,6 +26,7 @@ class Told(NamedTuple):
     rate: Tensor  # eta_t
     unit: Tensor  # the rate by which the algorithm turns a move into a gradient
     atoms_lr: Tensor
+    strength: Tensor  # the algorithm's own parameter, if it has one
 
 
 def checked_moves(update: Update, gradient: Params, state: Memory, weights: Params) -> tuple[Params, Memory]:

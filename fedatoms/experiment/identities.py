@@ -4,6 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from fedatoms.algorithms import ALGORITHMS
 from fedatoms.experiment.fields import EXECUTION_FIELDS, RESUMED_FIELDS, TOLD_FIELDS, Experiment
 from fedatoms.experiment.files import ADDED_LATER, to_json
 from fedatoms.experiment.unusual import circumstances
@@ -57,9 +58,15 @@ def block_kind(experiment: Experiment) -> tuple[object, ...]:
     True
     >>> block_kind(Experiment()) == block_kind(Experiment(batch_size=50))
     False
+    >>> block_kind(Experiment(algorithm="feddyn")) == block_kind(Experiment(algorithm="feddyn", strength=0.1))
+    True
+    >>> block_kind(Experiment(algorithm="mine:own")) == block_kind(Experiment(algorithm="mine:own", strength=0.1))
+    False
     """
     drawn = bool(experiment.holdout or experiment.fixed)  # a pool, or frozen parameters, that the seed draws
     own = (TOLD_FIELDS - {"seed"} if drawn else TOLD_FIELDS) | {"name"}
+    if experiment.algorithm in ALGORITHMS:  # else it may want a plain number
+        own |= {"strength"}
     return tuple(value for name, value in to_json(pinned(experiment)).items() if name not in own)
 
 

@@ -128,6 +128,38 @@ def test_three_seeds_in_one_block_are_three_runs(name: str) -> None:
         check_same(alone, shared)
 
 
+STRONG = [name for name, method in ALGORITHMS.items() if method.strength]
+
+
+def strengths(name: str, sim: Simulation, score: tuple[str, ...]) -> list[Simulation]:
+    """Returns runs that differ in nothing but the strength of an algorithm."""
+    values = (0.02, 0.3, 0.9)
+    return [replace(sim, algorithm=algorithm(name, value), score=score) for value in values]
+
+
+@pytest.mark.parametrize("name", some_of(STRONG, "fedprox", "feddyn"))
+def test_runs_of_three_strengths_in_one_block_are_three_runs(name: str) -> None:
+    sims = strengths(name, simulation(), all_scores(algorithm(name)))
+    alone = [watched(sim, 4) for sim in sims]
+    if name != "fedexp":  # whose epsilon matters where clients hardly move
+        models = [each[-1].state.server.params for each in alone]
+        assert min(difference(one, other) for one, other in itertools.combinations(models, 2)) > 1e-6
+    for one, shared in zip(alone, together(sims), strict=True):
+        check_same(one, shared)
+
+
+@pytest.mark.parametrize("name", some_of(STRONG, "feddyn"))
+def test_so_they_are_in_compiled_blocks_that_go_on_as_runs_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sims = strengths(name, simulation(), ("server",))
+    alone = [watched(sim, rounds) for sim, rounds in zip(sims, (1, 3, 2), strict=True)]
+    compiled_in_blocks_of(5, monkeypatch)
+    group = Abreast[list[Progress]]()
+    made = partial(group.prepare, peers=ALONE)
+    works = [partial(watched, sim, len(one), made) for sim, one in zip(sims, alone, strict=True)]
+    for one, shared in zip(alone, group.run(works), strict=True):
+        check_same(one, shared.result())
+
+
 @pytest.mark.parametrize(
     ("name", "size"),
     [

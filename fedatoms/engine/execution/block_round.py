@@ -11,6 +11,7 @@ from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, bounded, largest_input
 from fedatoms.engine.accumulation import Batch, Gradient
 from fedatoms.engine.client_round import Carry, Job, Learner, Loss, Reply, begin, data_of, expect, finish, local_step
+from fedatoms.engine.training import Told
 from fedatoms.optimisers.schedules import factors_at
 
 BlockStep = Callable[[Carry, Job, Tensor, Server, Tensor], tuple[Carry, Tensor]]
@@ -34,13 +35,13 @@ def block_step(learner: Learner) -> BlockStep:
     largest = largest_input(data.x, data.recipe) if data.lazy is None else None  # which no recipe normalises
 
     def unless_padding(
-        carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: Tensor, atoms_lr: float | Tensor
+        carry: Carry, memory: Memory, batch: Batch, broadcast: Server, rate: Tensor, told: Told | tuple[()]
     ) -> tuple[Carry, Tensor]:
         assert batch.real is not None
         alive = batch.real.any()
         if largest is not None and isinstance(batch.x, Tensor):
             batch = batch._replace(x=bounded(batch.x, largest))
-        step = local_step(learner._replace(atoms_lr=atoms_lr), _by_transform)
+        step = local_step(_of_run(learner, told), _by_transform)
         new, loss = step(carry, memory, batch, broadcast, rate)
 
         # in the order of the old one, which a graph's buffers have; each a new tensor, never an input itself, which a
@@ -54,9 +55,9 @@ def block_step(learner: Learner) -> BlockStep:
     of_step = learner.training.of_step
 
     def run(carry: Carry, jobs: Job, s: Tensor, broadcast: Server, rate: Tensor) -> tuple[Carry, Tensor]:
-        plan, several, atoms_lr = jobs.plan, None, learner.atoms_lr
+        plan, several = jobs.plan, None
         if jobs.told:  # by several runs, to each client by its own
-            (broadcast, rate, _, atoms_lr), several = jobs.told, 0
+            broadcast, rate, several = jobs.told.broadcast, jobs.told.rate, 0
         rows, real, flip, shift = (leaf.index_select(1, s).squeeze(1) for leaf in plan[:4])
         now = Plan(rows, real, flip, shift, plan.key + s * learner.training.accumulate)
         x, y = data_of(learner, now, (), now.key)
@@ -64,7 +65,7 @@ def block_step(learner: Learner) -> BlockStep:
             rate = rate * factors_at(of_step, s.double(), plan.real.any(-1).sum(-1).double()).to(rate.dtype)
         axes = (0, 0, 0, several, several if of_step is None else 0, several)
         batch = Batch(x, y, now.real, now.key)
-        return torch.vmap(unless_padding, axes)(carry, jobs.memory, batch, broadcast, rate, atoms_lr)
+        return torch.vmap(unless_padding, axes)(carry, jobs.memory, batch, broadcast, rate, jobs.told)
 
     return run
 
@@ -84,11 +85,19 @@ def finish_block(learner: Learner, broadcast: Server, jobs: Job, carry: Carry, l
 
     def one(job: Job, carry: Carry, losses: Tensor) -> Reply:
         if job.told:
-            own = learner._replace(atoms_lr=job.told.atoms_lr)
-            return finish(own, job.told.broadcast, job, carry, losses, job.told.unit)
+            return finish(_of_run(learner, job.told), job.told.broadcast, job, carry, losses, job.told.unit)
         return finish(learner, broadcast, job, carry, losses, rate)
 
     return torch.vmap(one)(jobs, carry, losses)
+
+
+def _of_run(learner: Learner, told: Told | tuple[()]) -> Learner:
+    """Returns what a client learns by, with the numbers that its run told it, if several runs train in one block."""
+    if not told:
+        return learner
+    strength = learner.algorithm.strength
+    algorithm = learner.algorithm if strength is None else strength.told(told.strength)
+    return learner._replace(atoms_lr=told.atoms_lr, algorithm=algorithm)
 
 
 def _by_transform(loss: Loss, weights: Params) -> Gradient:

@@ -1,13 +1,14 @@
 """Clients of several runs in one block: each is told what its own run says, and its reply goes back to that run."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedatoms.algorithms.base import Algorithm, Server, as_it_is, upload_params
+from fedatoms.algorithms.base import Algorithm, Server, Strength, as_it_is, upload_params
 from fedatoms.data.federations import Federation
 from fedatoms.engine.client_round import Job, Learner, Reply
 from fedatoms.engine.execution.loop import MapClients
@@ -36,13 +37,14 @@ class Basis(NamedTuple):
 def kind_of(learner: Learner) -> object:
     """Returns what two requests must have in common to be trained in one block."""
     sets = (learner.trained, learner.travelling, learner.statistics)
-    return (*sets, learner.algorithm, _without_numbers(learner.training), learner.align, learner.head)
+    return (*sets, _on_clients(learner.algorithm), _without_numbers(learner.training), learner.align, learner.head)
 
 
 def train_several(map_clients: MapClients, basis: Basis, requests: Sequence[Request]) -> list[list[Reply]]:
     """Trains the clients of requests of one kind, and returns the replies to each of them."""
     learner = requests[0].learner
     learner = learner._replace(**basis._asdict(), training=_without_numbers(learner.training), rate=1.0, atoms_lr=1.0)
+    learner = learner._replace(algorithm=_on_clients(learner.algorithm))
     jobs = [job._replace(told=told) for each in requests for told in [told_by(each)] for job in each.jobs]
     sizes, answers = [len(each.jobs) for each in requests], [list[Reply]() for _ in requests]
     first = 0
@@ -67,13 +69,24 @@ def told_by(request: Request) -> Told:
         return torch.full((), float(value), dtype=dtype, device=device)
 
     unit = training.lr if training.controls == "first" else learner.rate
-    broadcast = request.broadcast if _listens(learner.algorithm) else _NOTHING
-    return Told(broadcast, number(learner.rate), number(unit), number(learner.atoms_lr))
+    broadcast, strength = request.broadcast if _listens(learner.algorithm) else _NOTHING, learner.algorithm.strength
+    numbers = (learner.rate, unit, learner.atoms_lr, 0.0 if strength is None else strength.value)
+    return Told(broadcast, *map(number, numbers))
 
 
 def _without_numbers(training: Training) -> Training:
     """Returns a training without the numbers that a run tells its own clients."""
     return training._replace(lr=1.0, lr_decay=1.0, atoms_lr=1.0, controls="current")
+
+
+def _on_clients(algorithm: Algorithm) -> Algorithm:
+    """Returns what an algorithm is to clients that are told its strength: the same whatever that is."""
+    return algorithm if algorithm.strength is None else _of_any_strength(algorithm.strength._replace(value=0.0))
+
+
+@cache
+def _of_any_strength(strength: Strength) -> Algorithm:
+    return strength.told(torch.zeros(()))._replace(strength=strength)
 
 
 def _listens(algorithm: Algorithm) -> bool:
