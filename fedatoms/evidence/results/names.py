@@ -84,7 +84,7 @@ def differences(mine: Experiment, base: Experiment) -> str:
     >>> differences(Experiment(algorithm="scaffold"), Experiment())
     'scaffold (fedavg)'
     """
-    methods = [(one.algorithm, _layers(one), one.personal) for one in (mine, base)]
+    methods = [(one.algorithm, layers(one), one.personal) for one in (mine, base)]
     words = [f"{ours} ({theirs})" for ours, theirs in zip(*methods, strict=True) if ours != theirs]
     fields = [
         name for name in (*_NAMED, "fixed", "aggregation", "uploads") if _matters(mine, name) and _matters(base, name)
@@ -94,7 +94,12 @@ def differences(mine: Experiment, base: Experiment) -> str:
     return ", ".join(words)
 
 
-def _layers(experiment: Experiment) -> str:
+def layers(experiment: Experiment) -> str:
+    """Names what the layers of a network are made of.
+
+    >>> layers(Experiment()), layers(Experiment(parametrisation="atoms"))
+    ('plain', '9 atoms')
+    """
     kind = experiment.parametrisation
     return f"{experiment.atoms} atoms" if kind == "atoms" else kind
 
