@@ -49,6 +49,16 @@ def test_each_reading_of_the_variance_is_judged_in_each_round_by_its_own_line(
         assert all(other.verdict == "contradicted" for other in found.values())
 
 
+def test_a_reading_that_is_a_share_is_one_on_both_sides_and_factors_have_another_scale(tmp_path: Path) -> None:
+    a_full_measure(tmp_path, "variance", VALUES["variance"])
+    for (of, kind), words in READINGS.items():
+        claim = the_claim(tmp_path, words)
+        share = kind == "by_move"
+        assert ("than the same share of plain filters in each measured round" in claim.text) == share
+        start = f"In each measured round the ratio to the {'same share of the ' * share}plain run's filters is below 1."
+        assert claim.rule.startswith(start) and ("scaling atoms by c" in claim.rule) == (of == "factors")
+
+
 def test_a_file_without_factors_says_nothing_of_them(tmp_path: Path) -> None:
     a_full_measure(tmp_path, "variance", variances(0.5, 0.25))
     assert [the_claim(tmp_path, words).verdict for words in READINGS.values()] == [
