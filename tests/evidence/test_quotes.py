@@ -20,6 +20,7 @@ from fedatoms.evidence.claims.base import CLEAR, Evidence, judge
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
 from fedatoms.evidence.measures.files import Measure, write_measure
+from fedatoms.evidence.paper.readings import reading
 from fedatoms.evidence.paper.tables import Cell, Pair, pairs
 from fedatoms.evidence.paper.tables import cells as paper_cells
 from fedatoms.evidence.results import finding
@@ -31,6 +32,7 @@ from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import ALGORITHMS as TABLE1_ALGORITHMS
 from fedatoms.experiment.presets import PRESETS, TABLE2_ROWS
 from fedatoms.runs.results import Result, read_result
+from fedatoms.runs.rounds import read_rounds
 
 RUNS = ROOT / "paper-results"
 CIFAR_PAIRS = [pair for name in ("cifar10", "cifar100") for pair in pairs(name)]
@@ -136,6 +138,16 @@ def test_the_page_on_the_paper_shows_its_data() -> None:
     page, made = (ROOT / "docs" / "paper.md").read_text(), runpy.run_path(str(RUNS / "readings.py"))
     for name, block in made["BLOCKS"].items():
         assert content(page, name, made["MAKER"]) == block()
+
+
+def test_the_reading_of_the_training_loss_quotes_our_runs() -> None:
+    why = reading("training-loss").why
+    for classes, rounds in ((2, (10, 20, 30)), (5, (10,))):
+        runs = [read_rounds(RUNS / f"fedavg{kind}-cifar10-{classes}") for kind in ("", "-atoms")]
+        for t in rounds:
+            plain, atoms = (float(str(rows[t - 1]["scores"]["server"]["loss"])) for rows in runs)
+            assert f"{plain:.3f} and {atoms:.3f}" in why
+            assert (max(plain, atoms) < 1.72) == (classes == 5 or t == 30) and max(plain, atoms) < 2.24
 
 
 @pytest.mark.usefixtures("read_once")
