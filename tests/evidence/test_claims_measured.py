@@ -77,6 +77,7 @@ def test_a_file_without_factors_says_nothing_of_them(tmp_path: Path) -> None:
         ({"raw": ["0.5"], "by_norm": [0.5], "by_move": [0.5]}, "expected float"),
         ([0.5], "expected object"),
         (None, "expected object"),
+        ({"raw": [0.5], "by_norm": [0.5], "by_move": [0.5], "by_foot": [0.5]}, "by_foot"),
     ],
 )
 def test_damaged_factors_are_refused(factors: object, reason: str, tmp_path: Path) -> None:
@@ -85,6 +86,15 @@ def test_damaged_factors_are_refused(factors: object, reason: str, tmp_path: Pat
     a_full_measure(tmp_path, "variance", values)
     found = find([tmp_path])
     assert not found.measures and reason in found.left_out[0].reason
+
+
+@pytest.mark.parametrize("name", ["factor", "by_foot"])
+def test_a_name_that_no_line_of_variances_has_is_refused(name: str, tmp_path: Path) -> None:
+    values = variances(0.5)
+    values["lines"][1][name] = {"raw": [0.5], "by_norm": [0.5], "by_move": [0.5]}  # type: ignore[index]
+    a_full_measure(tmp_path, "variance", values)
+    found = find([tmp_path])
+    assert not found.measures and name in found.left_out[0].reason
 
 
 @pytest.mark.parametrize("other", [{"init": "orthonormal"}, {"init": "orthonormal", "atoms": 25}])

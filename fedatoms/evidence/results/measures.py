@@ -100,8 +100,8 @@ def setting_text(value: object) -> str:
 def variances(names: Sequence[str], values: VarianceValues, kind: str) -> Lines:
     """Returns one of the ``VARIANCES`` of each experiment: of its filters, and of its factors if they were measured."""
     found: Lines = {name: getattr(each.filters, kind) for name, each in zip(names, values.lines, strict=True)}
-    raw = {name: each.factors for name, each in zip(names, values.lines, strict=True) if each.factors}
-    return found | {name + FACTORS: getattr(line, kind) for name, line in raw.items()}
+    of_factors = {name: each.factors for name, each in zip(names, values.lines, strict=True) if each.factors}
+    return found | {name + FACTORS: getattr(line, kind) for name, line in of_factors.items()}
 
 
 def variances_of_models(values: SyntheticValues) -> tuple[list[int], Lines]:
