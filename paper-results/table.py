@@ -3,32 +3,35 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from fedatoms.algorithms import ALGORITHMS as METHODS
 from fedatoms.bench.report import fill, table
 from fedatoms.core.gains import Gain, Pooled, mean_gain, over_seeds, pool, short
 from fedatoms.evidence.claims.costs import OWN_MODELS
-from fedatoms.evidence.claims.runs import CLIENTS
 from fedatoms.evidence.paper import tables
-from fedatoms.evidence.paper.study_list import BETAS, PAIR
+from fedatoms.evidence.paper.study_list import BETAS, PAIR_25
 from fedatoms.evidence.paper.tables import CIFAR, Cell, Column, Pair
 from fedatoms.evidence.results.cells import gain_of, match, place, score_by_seed
 from fedatoms.evidence.results.communication import relative_cost
 from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import (
-    Group,
-    by_clients,
-    earlier_of,
     group,
     groups_of,
     headline_by_seed,
     key_of,
     on_common_seeds,
 )
-from fedatoms.evidence.results.names import labels
-from fedatoms.evidence.results.pairs import Twins, gain_between, known_spreads, server_gain, server_spread, twins
+from fedatoms.evidence.results.names import labels, layers
+from fedatoms.evidence.results.pairs import (
+    Twins,
+    gain_between,
+    known_spreads,
+    sampled_pairs,
+    server_gain,
+    server_spread,
+)
 from fedatoms.evidence.results.run_figures import figures
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1, TABLE2
@@ -189,22 +192,18 @@ def _shown(value: str | float | None) -> str:
 
 def clients() -> str:
     """Writes figure (c): accuracy against the clients of a round."""
-    runs = [read(CLIENTS, list(GROUPS.values())) for read in (partial(groups_of, quick_ones=False), earlier_of)]
-    return "\n\n".join(shown for some in runs for shown in _sampled(by_clients(some.values())))
+    return "\n\n".join(_sampled(pairs) for pairs in sampled_pairs(list(GROUPS.values())) if pairs)
 
 
-def _sampled(found: dict[str, dict[int, Group]]) -> list[str]:
-    """Writes a table for each network with atoms, on the seeds that it and the plain one have."""
-    plain, shown = found.pop("plain", {}), []
-    for name, some in found.items():
-        pairs = {n: pair for n, mine in sorted(some.items()) for pair in twins(mine, plain.get(n))}
-        heads = ("clients in a round", "plain", name, "gain", "plain, all", f"{name}, all", "gain, all", "seeds")
-        rows = [
-            [f"{n}", *_of(pair, "server"), *_of(pair, "all"), ", ".join(map(str, pair[0].seeds))]
-            for n, pair in pairs.items()
-        ]
-        shown += [table(heads, rows)] if rows else []
-    return shown
+def _sampled(pairs: dict[int, Twins]) -> str:
+    """Writes the pairs with one number of atoms, each on the seeds that both have."""
+    name = layers(next(iter(pairs.values()))[0].experiment)
+    heads = ("clients in a round", "plain", name, "gain", "plain, all", f"{name}, all", "gain, all", "seeds")
+    rows = [
+        [f"{n}", *_of(pair, "server"), *_of(pair, "all"), ", ".join(map(str, pair[0].seeds))]
+        for n, pair in pairs.items()
+    ]
+    return table(heads, rows)
 
 
 def _of(pair: Twins, model: str) -> list[str]:
@@ -216,8 +215,10 @@ def _of(pair: Twins, model: str) -> list[str]:
 def partitions() -> str:
     """Writes accuracies on other partitions of CIFAR-10, the most alike clients first."""
     kinds = {"iid": "iid", "Dirichlet 0.6": "dirichlet-0.6", "Dirichlet 0.3": "dirichlet-0.3"}
-    folders = [(name, *(f"partitions/{stem}-cifar10-5-{kind}" for stem in PAIR)) for name, kind in kinds.items()]
-    shards = [(f"{c.classes} classes each", *(f"{stem}-cifar10-{c.classes}" for stem in PAIR)) for c in CIFAR10[::-1]]
+    folders = [(name, *(f"partitions/{stem}-cifar10-5-{kind}" for stem in PAIR_25)) for name, kind in kinds.items()]
+    shards = [
+        (f"{c.classes} classes each", *(f"{stem}-cifar10-{c.classes}" for stem in PAIR_25)) for c in CIFAR10[::-1]
+    ]
     return table(("clients' data", "plain", "25 atoms", "gain"), [_both(*each) for each in (*folders, *shards)])
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from fedatoms.bench.report import fill, table
 from fedatoms.evidence.claims import Claim, claims
 from fedatoms.evidence.claims.base import CLEAR, Verdict, count_of, number_with_unit
-from fedatoms.evidence.claims.measures import VARIED, ratios
+from fedatoms.evidence.claims.measures import judged
 from fedatoms.evidence.claims.tables import FREE, NEAR
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import size_of
-from fedatoms.evidence.measures.values import VarianceValues
-from fedatoms.evidence.results.finding import Found, find
+from fedatoms.evidence.results.finding import Found, FoundMeasure, find
+from fedatoms.evidence.results.measures import unlike_the_papers
+from fedatoms.evidence.results.names import seeds
 
 ROOT, MAKER = Path(__file__).parent, "paper-results/verdicts.py"
 HEADS = ("claim", "verdict", "lines of evidence", "paper", "ours")
@@ -40,14 +41,12 @@ ALONE: dict[str, Callable[[float, float], bool]] = {
 }
 
 
-# What else was tried where a claim is contradicted, by words of its text; of figure (b), measures with other settings.
+# What else was tried where a claim is contradicted, by words of its text, besides measures of other settings.
 CONTROLS = {
     "slow groups": "Twice the rate for atoms and coefficients (`atoms-lr-2/`): shares of 0.25 at β = 1/2, 0.26 at 1/5, "
     "so that 1/5 is still not enough. By clients' own models [no β reaches 52 %](#figure-d-slow-and-fast-groups).",
     "own models need a share": "A lower target, which all reach: the shares are above β, too. By the server's model "
     "β = 1/2 is enough, 1/5 and 1/10 are not ([both](#figure-d-slow-and-fast-groups)).",
-    "training loss is lower": "25 atoms on CIFAR-10 (100, 5), one seed (`training_loss-25-atoms`): lower from round 7.",
-    "loss landscape": "25 atoms on CIFAR-10 (100, 5), one seed (`landscape-25-atoms`): 0.91 times the plain run's.",
     "bounded by those of real clients": "The worse of their own two clients instead of the worst of the round: 91 and "
     "94 % ([why it works](../docs/explain.md#what-we-saw)). The paper gives no constant; 99 % are within the worst.",
     "average with latent clients": "Whole runs without them, with the paper's 9 atoms and with 25, and atoms that are "
@@ -62,26 +61,42 @@ def verdicts() -> str:
     changed = [line for claim in found for line in _changed(claim)]
     shown = table(HEADS, [_row(claim) for claim in found], align="---")
     tried = [f"* *{claim.text}* {_control(claim, files)}" for claim in found if claim.verdict == "contradicted"]
-    controls = ["\n\nControls of what is contradicted:\n", *tried] if tried else [""]
-    return "\n".join(
-        [shown, *controls, f"\nVerdicts that intervals changed, {len(changed)} of {len(found)}:\n", *changed]
-    )
+    left = [(claim, _elsewhere(claim, files)) for claim in found if claim.verdict == "not run"]
+    open_ones = [f"* *{claim.text}* {said}" for claim, said in left if said]
+    parts = {
+        "Measured in other settings, which decides nothing:": open_ones,
+        "Controls of what is contradicted:": tried,
+        f"Verdicts that intervals changed, {len(changed)} of {len(found)}:": changed,
+    }
+    return "\n".join([shown, *(each for head, lines in parts.items() if lines for each in ("", head, "", *lines))])
 
 
 def _control(claim: Claim, found: Found) -> str:
     known = next((text for words, text in CONTROLS.items() if words in claim.text), "")
-    return known or _variances(claim, found) or "None was run yet."
+    other = _elsewhere(claim, found)
+    return known or (f"In other settings: {other}" if other else "None was run yet.")
 
 
-def _variances(claim: Claim, found: Found) -> str:
-    """Writes what a reading of figure (b) is in measures with other settings, which decide nothing."""
-    varied = [each for each in VARIED if f"variance of the {each.what} is" in claim.text]
+def _elsewhere(claim: Claim, found: Found) -> str:
+    """Writes what a claim's number is in measures of other settings, which decide nothing."""
     others = [each for each in found.measures if size_of(MEASURES[each.measure.name], each.measure) == "other"]
-    known = [(each.folder.name, each.values) for each in others if isinstance(each.values, VarianceValues)]
-    parts = [(name, ratios(values, one).values()) for one in varied for name, values in known]
-    shown = [f"{min(some):.2f} to {max(some):.2f} (`{name}`)" for name, some in parts if some]
-    where = "([figures](../docs/figures.md#what-we-saw))"
-    return f"In other settings {', '.join(shown)} times the plain run's {where}." if shown else ""
+    same = [(each, one) for each in others for one in judged([each]) if one.text == claim.text and one.evidence]
+    shown = [f"{_range(one)} ({_which(each)})" for each, one in same]
+    return f"{'; '.join(shown)} ([figures](../docs/figures.md#what-we-saw))." if shown else ""
+
+
+def _range(claim: Claim) -> str:
+    """Writes the numbers of all lines of a claim, or of the only one what it says, too."""
+    ours, unit = [line.ours for line in claim.evidence], claim.evidence_unit
+    if len(ours) == 1:
+        return f"{ours[0]:{unit.form}} {unit.name}, {claim.evidence[0].about}"
+    return f"{min(ours):{unit.form}} to {max(ours):{unit.form}} {unit.name}"
+
+
+def _which(each: FoundMeasure) -> str:
+    """Names the folder of a measure, what it has other than the paper's, and its seed."""
+    other = [mine for mine, _ in unlike_the_papers(each.measure)]
+    return ", ".join([f"`{each.folder.name}`", *other, *(seeds([one.seed]) for one in each.measure.experiments[:1])])
 
 
 def _row(claim: Claim) -> list[str]:

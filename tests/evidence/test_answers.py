@@ -19,7 +19,7 @@ from fedatoms.evidence.claims import claims
 from fedatoms.evidence.page.compare import against_all, baselines
 from fedatoms.evidence.page.figures import values
 from fedatoms.evidence.page.html_table import typed
-from fedatoms.evidence.page.plotly import Plot, axes
+from fedatoms.evidence.page.plotly import Plot, axes, curves
 from fedatoms.evidence.page.reruns import AGAIN
 from fedatoms.evidence.page.still import picture
 from fedatoms.evidence.page.styles import COLOURS, GREYS, TEXTURES, line_styles, looks
@@ -28,6 +28,7 @@ from fedatoms.evidence.paper.study_list import studies
 from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import group
+from fedatoms.evidence.results.measures import FACTORS
 from fedatoms.evidence.results.standings import all_standings, versus
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json
@@ -180,6 +181,16 @@ def test_what_is_no_method_has_no_colour_of_one() -> None:
     assert len({(each["colour"], each["mark"]) for each in others[:4]}) == 4
     assert not {grey for grey, _ in TEXTURES.values()} & {*COLOURS}
     assert len({*TEXTURES.values()}) == len(TEXTURES) == len(GROUPS)  # each can be told from the others
+
+
+def test_filters_and_factors_of_plain_and_decomposed_networks_have_lines_of_their_own() -> None:
+    names = ["fedavg", "fedavg + 9 atoms", f"fedavg + 9 atoms{FACTORS}"]
+    traces = curves([0, 1], {name: [1.0, 2.0] for name in names})
+    drawn = [(*trace["line"].values(), trace["marker"]["symbol"]) for trace in traces]  # type: ignore[attr-defined,index]
+    assert len(set(drawn)) == 3
+    still = picture(Plot("variance", traces, axes("round", "variance")))
+    lines = re.findall(r'<path d="[^"]*" fill="none" stroke="(\S+)" stroke-width="1.6"(.*?)/>', still)
+    assert len(set(lines)) == 3
 
 
 def test_a_personalised_method_is_never_drawn_like_an_algorithm() -> None:

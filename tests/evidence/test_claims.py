@@ -259,46 +259,65 @@ def test_clients_in_a_round_need_no_rounds_but_common_seeds(tmp_path: Path) -> N
     assert figure.rows == [(2, 50.0, 51.0)] and "seed 0." in figure.sentence and "+1.00 with 2" in figure.sentence
 
 
-def test_figure_c_has_the_papers_9_atoms_and_others_only_where_those_are_missing(tmp_path: Path) -> None:
+def of_figure_c(folder: Path, atoms: int, counts: tuple[int, ...], seeds: tuple[int, ...], accuracy: float) -> None:
+    """Writes runs of figure (c): plain ones, or with 9 or 25 atoms."""
+    kind = {0: "", 9: "-atoms", 25: "-atoms25"}[atoms]
+    for count, seed in product(counts, seeds):
+        preset, score = f"fedavg{kind}-cifar10-5", near(accuracy, seed)
+        a_run(folder / f"{preset}-{count}-{seed}", score, preset, seed, rounds=200, fraction=count / 100)
+
+
+def test_figure_c_has_the_atoms_of_most_pairs_and_the_papers_on_a_tie(tmp_path: Path) -> None:
     """Runs with 25 atoms have a figure of their own, on their own seeds, and are never paired with those of 9."""
-
-    def ran(kind: str, count: int, seed: int, accuracy: float) -> None:
-        preset = f"fedavg{kind}-cifar10-5"
-        a_run(tmp_path / f"{kind}-{count}-{seed}", near(accuracy, seed), preset, seed, rounds=200, fraction=count / 100)
-
-    for count, seed in product((2, 40), (0, 1, 2)):
-        ran("", count, seed, 50.0)
-    for count in (2, 40):
-        ran("-atoms25", count, 0, 57.0)
-    claim = the_claim(tmp_path, "few clients in a round")
-    assert [line.ours for line in claim.evidence] == pytest.approx([7.0, 7.0], abs=1e-3)
-    assert claim.rule.endswith("Ours: 25 atoms; seed 0.")
-    for seed in (0, 1, 2):
-        ran("-atoms", 2, seed, 53.0)
-    claim = the_claim(tmp_path, "few clients in a round")
-    assert [line.about for line in claim.evidence] == ["2 clients in a round"] and claim.numbers[1] is not None
-    assert claim.numbers[1] == pytest.approx(3.0, abs=1e-3) and claim.rule.endswith("Ours: 9 atoms; seeds 0, 1, 2.")
-    assert (
-        the_claim(tmp_path, "The more clients a round has").verdict == "not run"
-    )  # 9 atoms have one number of clients
-    rising = the_claim(tmp_path, "More clients in a round make")
-    assert [line.about.partition(",")[0] for line in rising.evidence] == ["plain"]
+    of_figure_c(tmp_path, 0, (2, 40), (0, 1, 2), 50.0)
+    of_figure_c(tmp_path, 25, (2, 40), (0,), 57.0)
+    of_figure_c(tmp_path, 9, (2,), (0, 1, 2), 53.0)
+    helps = the_claim(tmp_path, "few clients in a round")  # one pair with 9 atoms throws away none with 25
+    assert [line.ours for line in helps.evidence] == pytest.approx([7.0, 7.0], abs=1e-3)
+    assert helps.rule.endswith("Run: 2 of 6 numbers of clients. Ours: 25 atoms; seed 0.")
+    of_figure_c(tmp_path, 9, (40,), (0, 1), 54.0)
+    helps = the_claim(tmp_path, "few clients in a round")
+    assert [line.ours for line in helps.evidence] == pytest.approx([3.0, 4.0], abs=1e-3)
+    assert helps.rule.endswith("Ours: 9 atoms; seeds 0, 1, 2, but seeds 0, 1 in 1 of 2.")
+    more = the_claim(tmp_path, "More clients in a round make")
+    assert [line.about.partition(",")[0] for line in more.evidence] == ["plain", "9 atoms"]
     assert the_claim(tmp_path, "our other runs").verdict == "not run"
     ours, earlier = figures(group(find([tmp_path]).runs))
-    assert ours.heads[1:] == ("plain", "9 atoms") and "seeds 0, 1, 2." in ours.sentence and ours.size == "full"
+    assert ours.heads[1:] == ("plain", "9 atoms") and "seeds 0, 1." in ours.sentence and ours.size == "full"
     assert earlier.heads[1:] == ("plain", "25 atoms") and "seed 0." in earlier.sentence and earlier.size == "other"
+
+
+def test_more_clients_are_counted_where_both_networks_have_them(tmp_path: Path) -> None:
+    of_figure_c(tmp_path, 0, (2, 10, 40), (0, 1), 50.0)
+    assert the_claim(tmp_path, "More clients in a round make").verdict == "not run"  # plain ones alone
+    of_figure_c(tmp_path, 9, (2,), (0, 1), 53.0)
+    assert the_claim(tmp_path, "More clients in a round make").verdict == "not run"
+    of_figure_c(tmp_path, 9, (10, 20), (0, 1), 54.0)
+    claim = the_claim(tmp_path, "More clients in a round make")
+    assert [line.about[: line.about.index(" (")] for line in claim.evidence] == [
+        "plain, 2 to 10 clients",
+        "9 atoms, 2 to 10 clients",
+    ]
+    assert claim.rule.endswith("Run: 2 of 6 numbers of clients.")
+
+
+def test_figure_c_shows_no_plain_runs_alone(tmp_path: Path) -> None:
+    of_figure_c(tmp_path, 0, (2, 40), (0,), 50.0)
+    assert not figures(group(find([tmp_path]).runs))
+    of_figure_c(tmp_path, 25, (2, 40), (0,), 57.0)
+    (earlier,) = figures(group(find([tmp_path]).runs))
+    assert earlier.size == "other" and earlier.heads[1:] == ("plain", "25 atoms")
 
 
 @pytest.mark.parametrize("last, verdict", [(61.0, "supported"), (59.75, "contradicted")])
 def test_steps_to_more_clients_are_shown_and_their_sum_decides(last: float, verdict: str, tmp_path: Path) -> None:
-    accuracies = [60.0, 70.0, 69.0, last]
-    for seed, (count, accuracy) in product((0, 1), zip(SAMPLED, accuracies, strict=False)):
-        score = near(accuracy, seed)
-        a_run(tmp_path / f"{count}-{seed}", score, "fedavg-cifar10-5", seed, rounds=200, fraction=count / 100)
+    for count, accuracy in zip(SAMPLED, (60.0, 70.0, 69.0, last), strict=False):
+        for atoms in (0, 9):
+            of_figure_c(tmp_path, atoms, (count,), (0, 1), accuracy + atoms)
     claim = the_claim(tmp_path, "More clients in a round")
-    (line,) = claim.evidence
     assert claim.verdict == verdict and claim.numbers == pytest.approx((None, last - 60.0))
-    assert line.about == f"plain, 2 to 20 clients (+10.00, -1.00, {last - 69:+.2f})"
+    steps = f"2 to 20 clients (+10.00, -1.00, {last - 69:+.2f})"
+    assert [line.about for line in claim.evidence] == [f"plain, {steps}", f"9 atoms, {steps}"]
 
 
 def with_beta(folder: Path, server: list[float], clients: list[float], seeds: tuple[int, ...] = (0,)) -> Path:

@@ -1,14 +1,17 @@
 """Claims that measures and explanations speak of hold or fall with the numbers in their files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.results import VALUES, a_full_measure, a_measure, an_explanation, changed, page_of, the_claim
+from support.results import SOURCE, VALUES, a_full_measure, a_measure, an_explanation, changed, page_of, the_claim
 
 from fedatoms.evidence.measures import MEASURES
-from fedatoms.evidence.measures.files import FILE
+from fedatoms.evidence.measures.base import as_json
+from fedatoms.evidence.measures.files import FILE, Measure, write_measure
 from fedatoms.evidence.results.finding import find
+from fedatoms.evidence.results.measures import unlike_the_papers
 
 FILTERS, FACTORS = "aggregated filters", "raw factors"
 SHARE = "as a share of their squared move"
@@ -46,6 +49,16 @@ def test_each_reading_of_the_variance_is_judged_in_each_round_by_its_own_line(
         assert all(other.verdict == "contradicted" for other in found.values())
 
 
+def test_a_reading_that_is_a_share_is_one_on_both_sides_and_factors_have_another_scale(tmp_path: Path) -> None:
+    a_full_measure(tmp_path, "variance", VALUES["variance"])
+    for (of, kind), words in READINGS.items():
+        claim = the_claim(tmp_path, words)
+        share = kind == "by_move"
+        assert ("than the same share of plain filters in each measured round" in claim.text) == share
+        start = f"In each measured round the ratio to the {'same share of the ' * share}plain run's filters is below 1."
+        assert claim.rule.startswith(start) and ("scaling atoms by c" in claim.rule) == (of == "factors")
+
+
 def test_a_file_without_factors_says_nothing_of_them(tmp_path: Path) -> None:
     a_full_measure(tmp_path, "variance", variances(0.5, 0.25))
     assert [the_claim(tmp_path, words).verdict for words in READINGS.values()] == [
@@ -64,6 +77,7 @@ def test_a_file_without_factors_says_nothing_of_them(tmp_path: Path) -> None:
         ({"raw": ["0.5"], "by_norm": [0.5], "by_move": [0.5]}, "expected float"),
         ([0.5], "expected object"),
         (None, "expected object"),
+        ({"raw": [0.5], "by_norm": [0.5], "by_move": [0.5], "by_foot": [0.5]}, "by_foot"),
     ],
 )
 def test_damaged_factors_are_refused(factors: object, reason: str, tmp_path: Path) -> None:
@@ -74,6 +88,15 @@ def test_damaged_factors_are_refused(factors: object, reason: str, tmp_path: Pat
     assert not found.measures and reason in found.left_out[0].reason
 
 
+@pytest.mark.parametrize("name", ["factor", "by_foot"])
+def test_a_name_that_no_line_of_variances_has_is_refused(name: str, tmp_path: Path) -> None:
+    values = variances(0.5)
+    values["lines"][1][name] = {"raw": [0.5], "by_norm": [0.5], "by_move": [0.5]}  # type: ignore[index]
+    a_full_measure(tmp_path, "variance", values)
+    found = find([tmp_path])
+    assert not found.measures and name in found.left_out[0].reason
+
+
 @pytest.mark.parametrize("other", [{"init": "orthonormal"}, {"init": "orthonormal", "atoms": 25}])
 def test_another_start_of_the_atoms_is_shown_and_decides_nothing(other: dict[str, object], tmp_path: Path) -> None:
     folder = a_full_measure(tmp_path / "runs" / "it", "variance", variances(0.5))
@@ -81,8 +104,22 @@ def test_another_start_of_the_atoms_is_shown_and_decides_nothing(other: dict[str
     changed(folder, FILE, experiments=[plain, atoms | other])
     assert the_claim(tmp_path, READINGS["filters", "raw"]).verdict == "not run"
     page = page_of(tmp_path / "runs")
-    assert "other settings than the paper" in page and "init orthonormal (fourier-bessel)" in page
-    assert ("25 atoms (9 atoms)" in page) == ("atoms" in other)
+    takes = f"{'9 atoms, ' * ('atoms' in other)}init fourier-bessel"
+    assert "other settings than the paper" in page and f"It decides no verdict: that takes {takes}. Measured" in page
+
+
+def test_a_measure_of_another_setting_says_all_that_it_would_take_to_count(tmp_path: Path) -> None:
+    kind = MEASURES["training_loss"]
+    plain, atoms = (replace(one, classes_per_client=5, seed=1) for one in kind.experiments)
+    ran = plain, replace(atoms, atoms=25, init="orthonormal")
+    write_measure(tmp_path / "runs", Measure("training_loss", ran, {"rounds": 50}, VALUES["training_loss"], SOURCE))
+    said = "It decides no verdict: that takes 9 atoms, init fourier-bessel, 2 classes each, rounds 100. Measured"
+    assert said in page_of(tmp_path / "runs")
+    alone = Measure("training_loss", ran[1:], as_json(kind.settings), {}, {})
+    assert unlike_the_papers(alone)[0] == ("1 experiment", "2 experiments")
+    full = Measure("training_loss", kind.experiments, as_json(kind.settings), VALUES["training_loss"], SOURCE)
+    write_measure(tmp_path / "full", full)
+    assert not unlike_the_papers(full) and "decides no verdict" not in page_of(tmp_path / "full")
 
 
 def test_a_round_in_which_the_plain_filters_do_not_vary_speaks_against_it(tmp_path: Path) -> None:

@@ -3,27 +3,36 @@
 import json
 import runpy
 import statistics
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 from support import ROOT
-from support.results import kept
+from support.results import SOURCE, VALUES, kept
 
 from fedatoms.bench.line_up import JAX, OURS, PLAIN
 from fedatoms.bench.report import content
 from fedatoms.bench.results import Row, find_row, read
 from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, short
+from fedatoms.evidence.claims import claims
 from fedatoms.evidence.claims.base import CLEAR, Evidence, judge
+from fedatoms.evidence.measures import MEASURES
+from fedatoms.evidence.measures.base import as_json
+from fedatoms.evidence.measures.files import Measure, write_measure
+from fedatoms.evidence.paper.readings import reading
 from fedatoms.evidence.paper.tables import Cell, Pair, pairs
 from fedatoms.evidence.paper.tables import cells as paper_cells
 from fedatoms.evidence.results import finding
 from fedatoms.evidence.results.cells import Ours, gain_of, lead_of, match, ours_of
+from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import Group, group
 from fedatoms.evidence.results.pairs import known_spreads
 from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import ALGORITHMS as TABLE1_ALGORITHMS
 from fedatoms.experiment.presets import PRESETS, TABLE2_ROWS
 from fedatoms.runs.results import Result, read_result
+from fedatoms.runs.rounds import read_rounds
 
 RUNS = ROOT / "paper-results"
 CIFAR_PAIRS = [pair for name in ("cifar10", "cifar100") for pair in pairs(name)]
@@ -75,6 +84,27 @@ def test_every_claim_has_a_rule_for_its_numbers_alone() -> None:
         assert sum(words in claim.text for words in judged["ALONE"]) == 1, claim.text
 
 
+def test_measures_of_other_settings_are_quoted_from_their_files_and_decide_nothing(tmp_path: Path) -> None:
+    judged = runpy.run_path(str(RUNS / "verdicts.py"))
+    for name in ("training_loss", "landscape", "variance"):
+        kind = MEASURES[name]
+        plain, atoms = kind.experiments
+        ran = plain, replace(atoms, atoms=25)
+        write_measure(tmp_path / f"{name}-25", Measure(name, ran, as_json(kind.settings), VALUES[name], SOURCE))
+    found = find([tmp_path])
+    said = {claim.text: judged["_elsewhere"](claim, found) for claim in claims(found)}
+    assert {claim.verdict for claim in claims(found)} == {"not run"}
+    which = "25 atoms, seed 0"
+    for words, number in (
+        ("training loss is lower", "1 rounds, lower from round 1 to round 100 (`training_loss-25`"),
+        ("loss landscape", "0.75 times the plain run's, after round 1: 1.500, plain 2.000 (`landscape-25`"),
+        ("raw factors is", "1.00 to 3.00 times the plain run's (`variance-25`"),
+    ):
+        (line,) = [line for text, line in said.items() if words in text]
+        assert line.startswith(number) and which in line
+    assert sum(map(bool, said.values())) == 6  # figure (b) has four readings
+
+
 @pytest.mark.parametrize(
     ("dataset", "classes", "best"),
     [
@@ -108,6 +138,16 @@ def test_the_page_on_the_paper_shows_its_data() -> None:
     page, made = (ROOT / "docs" / "paper.md").read_text(), runpy.run_path(str(RUNS / "readings.py"))
     for name, block in made["BLOCKS"].items():
         assert content(page, name, made["MAKER"]) == block()
+
+
+def test_the_reading_of_the_training_loss_quotes_our_runs() -> None:
+    why = reading("training-loss").why
+    for classes, rounds in ((2, (10, 20, 30)), (5, (10,))):
+        runs = [read_rounds(RUNS / f"fedavg{kind}-cifar10-{classes}") for kind in ("", "-atoms")]
+        for t in rounds:
+            plain, atoms = (float(str(rows[t - 1]["scores"]["server"]["loss"])) for rows in runs)
+            assert f"{plain:.3f} and {atoms:.3f}" in why
+            assert (max(plain, atoms) < 1.72) == (classes == 5 or t == 30) and max(plain, atoms) < 2.24
 
 
 @pytest.mark.usefixtures("read_once")

@@ -253,7 +253,12 @@ def test_the_library_that_draws_is_in_the_package_with_its_licence() -> None:
 @pytest.mark.parametrize(
     "name, said",
     [
-        ("variance", "repeats of a round, after 5 rounds: fedavg 0.25, fedavg + 9 atoms 0.125, 0.50 times as much"),
+        (
+            "variance",
+            "repeats of a round, after 5 rounds: fedavg 0.25, fedavg + 9 atoms 0.125. The filters of fedavg + 9 atoms "
+            "vary 0.50 times as much as the filters of fedavg; divided by their squared norm 0.50 times, by their "
+            "squared move 0.50 times. The factors of fedavg + 9 atoms vary 3.00 times as much as",
+        ),
         ("synthetic", "after round 2: 5 models 0.75, latent 0.5, the same without latent clients 0.625"),
         (
             "training_loss",

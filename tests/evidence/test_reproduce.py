@@ -15,7 +15,7 @@ import pytest
 import torch
 from rich.console import Console
 from support import ROOT
-from support.results import SOURCE, VALUES, a_run, kept, stand_ins
+from support.results import SOURCE, VALUES, a_measure, a_run, kept, stand_ins
 
 from fedatoms.cli import main
 from fedatoms.cli.args import GROUPS, flags, updated
@@ -24,7 +24,7 @@ from fedatoms.cli.result_tables import result_table
 from fedatoms.engine.loop import Watch
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
-from fedatoms.evidence.measures.files import Measure, write_measure
+from fedatoms.evidence.measures.files import FILE, Measure, write_measure
 from fedatoms.evidence.page.run_figures import section
 from fedatoms.evidence.paper.study_list import Study, distinct, quick, studies
 from fedatoms.evidence.paper.tables import cells
@@ -306,6 +306,19 @@ def test_a_damaged_result_is_named_and_made_again(folder: Path, capsys: pytest.C
     assert "1 of 2 to do" in said.out and "[1/1]" in said.out and shown(said.out) == whole
 
 
+def test_a_measure_of_other_experiments_is_kept_and_one_is_told_what_to_do(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_measure(folder / "variance-quick", rounds=[0, 1, 3], repeats=3)  # as quick, of other experiments
+    earlier = (folder / "variance-quick" / FILE).read_bytes()
+    assert main(["reproduce", "figure-variance", "--quick"]) == 1
+    said = capsys.readouterr().err
+    place = Path("runs", "quick", "variance-quick")
+    assert f"figure-variance failed: {place} holds a measure of other experiments or settings" in said
+    assert "Rename this folder to keep it, or use another --out." in said and said.count("\n") == 1
+    assert (folder / "variance-quick" / FILE).read_bytes() == earlier
+
+
 def test_only_what_was_asked_for_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pair = r"^fedavg(-atoms25)?-cifar100-20$|synthetic"
     assert main(["reproduce", "figure-communication", "synthetic", "--quick", "--only", pair]) == 0
@@ -351,6 +364,18 @@ def test_the_papers_round_of_lower_loss_stands_beside_ours_but_not_beside_a_quic
     (shown,) = terminal_tables(wanted, [job], find([tmp_path]), quick=quickly)
     assert "is lower from round 1 on." in shown.note
     assert ("on. The paper: lower from about round 20 on." in shown.note) != quickly
+
+
+def test_of_several_seeds_each_is_named_and_those_that_are_missing_are(tmp_path: Path) -> None:
+    wanted, kind = chosen(["training-loss"]), MEASURES["training_loss"]
+    three = jobs(wanted, Reproduce(seeds="4,0,2"))
+    assert [job.name for job in three] == ["training-loss --seeds 4", "training-loss", "training-loss --seeds 2"]
+    made = Measure(kind.name, three[0].experiments, as_json(kind.settings), VALUES[kind.name], SOURCE)
+    write_measure(tmp_path / "one", made)
+    (shown,) = terminal_tables(wanted, three, find([tmp_path]), quick=False)
+    assert shown.note.startswith("Seed 4: Loss of") and "on. Not measured: seeds 0, 2. The paper: " in shown.note
+    (alone,) = terminal_tables(wanted, three[:1], find([tmp_path]), quick=False)
+    assert "eed 4" not in alone.note and "Not measured" not in alone.note
 
 
 def test_every_seed_of_a_measure_is_said(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +20,12 @@ from fedatoms.evidence.measures.base import as_json, size_of
 from fedatoms.evidence.measures.files import Measure, write_measure
 from fedatoms.evidence.page.reruns import AGAIN, PAIRS
 from fedatoms.evidence.page.verdict_cards import claim_cards
-from fedatoms.evidence.paper.study_list import study
+from fedatoms.evidence.paper.study_list import CLIENTS, study
 from fedatoms.evidence.reproduce.plan import chosen, jobs
 from fedatoms.evidence.reproduce.settings import Reproduce
 from fedatoms.evidence.results.finding import Found, find
 from fedatoms.evidence.results.groups import group, groups_of
+from fedatoms.evidence.results.pairs import judged_pairs
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity, run_name
 
@@ -72,11 +74,13 @@ def type_all(claim: Claim, found: Found) -> None:
 
 
 def behind(name: str, found: Found) -> Iterator[Experiment]:
-    """Returns the experiments of a study that were found, each with its seed."""
+    """Returns the experiments that a claim rests on, each with its seed: of its study, of figure (c) of its pairs."""
     for each in found.measures:
         if (kind := study(name).measure) == each.measure.name and size_of(MEASURES[kind], each.measure) == "full":
             yield from each.measure.experiments
-    for one in groups_of(name, group(found.runs), quick_ones=False).values():
+    groups = group(found.runs)
+    pairs = [one for both in judged_pairs(groups).values() for one in both] if name == CLIENTS else []
+    for one in pairs or groups_of(name, groups, quick_ones=False).values():
         yield from (run.result.experiment for run in one.runs)
 
 
@@ -115,6 +119,24 @@ def test_a_command_on_a_card_is_read_as_all_the_runs_behind_it_with_their_seeds(
         again = [one for each in heard for one in each.experiments]
         assert identities(behind(name, found)) <= identities(again)
         assert {one.seed for one in again} == {one.seed for one in behind(name, found)}
+        assert {each.out for each in heard} == {Path("again")}
+
+
+def test_figure_c_of_earlier_runs_is_run_again_as_it_was(heard: list[Heard], tmp_path: Path) -> None:
+    """Its study has the paper's 9 atoms: its command would run none of the pairs with 25 on the card."""
+    for count, kind in product((2, 40), ("", "-atoms25")):
+        preset = f"fedavg{kind}-cifar10-5"
+        a_run(tmp_path / f"{count}{kind}", 70.0, preset, 3, rounds=200, fraction=count / 100)
+    a_run(tmp_path / "ours", 70.0, "fedavg-atoms-cifar10-5", 3, rounds=200, fraction=0.02)
+    found = find([tmp_path])
+    judged = [claim for claim, name in of_studies(found) if name == CLIENTS]
+    assert len(judged) == 3
+    for claim in judged:
+        heard.clear()
+        type_all(claim, found)
+        again = [one for each in heard for one in each.experiments]
+        assert identities(again) == identities(behind(CLIENTS, found))
+        assert {one.atoms for one in again if one.parametrisation == "atoms"} == {25}
         assert {each.out for each in heard} == {Path("again")}
 
 

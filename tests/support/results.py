@@ -154,7 +154,7 @@ def a_measure(folder: Path, name: str = "variance", **settings: object) -> Path:
 
 
 def a_full_measure(folder: Path, name: str, values: dict[str, object], seed: int = 0) -> Path:
-    """Writes a measure of the paper's size."""
+    """Writes a measure with the paper's experiments and settings."""
     kind = MEASURES[name]
     experiments = tuple(replace(one, seed=seed) for one in kind.experiments)
     write_measure(folder, Measure(name, experiments, as_json(kind.settings), values, SOURCE))

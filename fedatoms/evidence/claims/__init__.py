@@ -18,6 +18,7 @@ def claims(found: Found) -> list[Claim]:
     """
     groups = group([run for run in found.runs if run.result.metric.is_accuracy])
     ours, explained = match(groups), [each.explanation for each in found.explanations]
+    measured = measures.of_the_papers(found.measures)
     spreads, of_server = known_spreads(groups), server_spread(groups)
     shared, own = spreads
     return [
@@ -29,15 +30,15 @@ def claims(found: Found) -> list[Claim]:
         tables.personal(ours, own),
         tables.more_atoms(ours, own),
         costs.fewer_rounds(ours),  # figure (a)
-        *measures.variance(found.measures),  # (b)
+        *measures.variance(measured),  # (b)
         runs.sampled(groups, of_server),  # (c)
         runs.more_clients(groups, unpaired_server_spread(groups)),
         runs.growing(groups, of_server),
         costs.communication(groups, costs.rounds_spread(ours)),  # (d)
         costs.own_models(groups, costs.rounds_spread(ours)),
-        measures.synthetic(found.measures),
-        measures.training_loss(found.measures),
-        measures.landscape(found.measures),
+        measures.synthetic(measured),
+        measures.training_loss(measured),
+        measures.landscape(measured),
         measures.bounded(explained),
         measures.latent(explained),
         runs.elsewhere(groups, ours, spreads),

@@ -1,4 +1,4 @@
-"""Claims judged by measures of the paper's size and by explanations."""
+"""Claims judged by measures of the paper's experiments and settings, and by explanations."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -27,26 +27,47 @@ V = TypeVar("V", bound=Checked)
 
 
 class Varied(NamedTuple):
-    """A reading of figure (b): what varies with decomposition, against the same of the plain run's filters."""
+    """A reading of figure (b): what of a decomposed network is held against the same of plain filters."""
 
-    what: str
     of: Literal["filters", "factors"]
     kind: Literal["raw", "by_move"]
 
 
-SHARE = "as a share of their squared move"
-VARIED = (
-    Varied("aggregated filters", "filters", "raw"),
-    Varied(f"aggregated filters {SHARE}", "filters", "by_move"),
-    Varied("raw factors", "factors", "raw"),
-    Varied(f"raw factors {SHARE}", "factors", "by_move"),
-)
+VARIED = tuple(Varied(of, kind) for of in ("filters", "factors") for kind in ("raw", "by_move"))
+TEXTS = {
+    Varied("filters", "raw"): "The variance of the aggregated filters is smaller with decomposition",
+    Varied("filters", "by_move"): "The variance of the aggregated filters as a share of their squared move is smaller "
+    "with decomposition than the same share of plain filters",
+    Varied("factors", "raw"): "The variance of the raw factors is smaller than that of plain filters",
+    Varied("factors", "by_move"): "The variance of the raw factors as a share of their squared move is smaller than "
+    "the same share of plain filters",
+}
+SCALE = " Factors are fewer numbers of another scale: scaling atoms by c and coefficients by 1/c changes their variance"
+SCALE += " and no filter."
+
+
+def of_the_papers(found: Sequence[FoundMeasure]) -> list[FoundMeasure]:
+    """Keeps the measures with the paper's experiments and settings, as we read it, with any seed: they decide.
+
+    >>> of_the_papers([])
+    []
+    """
+    return [each for each in found if size_of(MEASURES[each.measure.name], each.measure) == "full"]
+
+
+def judged(found: Sequence[FoundMeasure]) -> list[Claim]:
+    """Judges all claims that measures speak of by the given ones, whatever their setting.
+
+    >>> {claim.verdict for claim in judged([])}
+    {'not run'}
+    """
+    return [*variance(found), synthetic(found), training_loss(found), landscape(found)]
 
 
 def variance(found: Sequence[FoundMeasure]) -> list[Claim]:
     """Judges each reading of figure (b) in each repeated round."""
-    full = _full(VarianceValues, found)
-    return [_varied(one, [each for each in full if getattr(each.values.lines[-1], one.of)]) for one in VARIED]
+    given = _given(VarianceValues, found)
+    return [_varied(one, [each for each in given if getattr(each.values.lines[-1], one.of)]) for one in VARIED]
 
 
 def ratios(values: VarianceValues, one: Varied) -> dict[float, float]:
@@ -69,28 +90,28 @@ def training_loss(found: Sequence[FoundMeasure]) -> Claim:
     >>> training_loss([]).text
     'After 20 rounds the training loss is lower with decomposition.'
     """
-    full = _full(TrainingLossValues, found)
-    lines = [_lower_from(each) for each in full]
+    given = _given(TrainingLossValues, found)
+    lines = [_lower_from(each) for each in given]
     text = f"After {LOWER_FROM} rounds the training loss is lower with decomposition."
     rule = f"It is lower in every round from round {LOWER_FROM} or earlier to the last one."
-    rule += _one_seed(full) + _conditions(full)
+    rule += _one_seed(given) + _conditions(given)
     latest = most(line.ours for line in lines)
     return judge(text, rule, lines, (LOWER_FROM, latest), Unit("rounds", ".0f"))
 
 
 def landscape(found: Sequence[FoundMeasure]) -> Claim:
     """Judges the loss landscape by the losses at the ends of both trajectories."""
-    full = _full(LandscapeValues, found)
-    lines = [_end(each) for each in full]
+    given = _given(LandscapeValues, found)
+    lines = [_end(each) for each in given]
     text = "From the same start, training reaches a lower loss with decomposition (loss landscape, largest ratio)."
     rule = "At the end of its trajectory the training loss is below that of the plain run."
-    rule += _one_seed(full) + _conditions(full)
+    rule += _one_seed(given) + _conditions(given)
     return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain run's", ".2f"))
 
 
 def synthetic(found: Sequence[FoundMeasure]) -> Claim:
     """Judges the two Gaussians by the variance of an average of many models against that of a few."""
-    lines = [line for each in _full(SyntheticValues, found) for line in _more_models(each.values)]
+    lines = [line for each in _given(SyntheticValues, found) for line in _more_models(each.values)]
     text = "More models make the variance of their average smaller (two Gaussians, largest ratio)."
     rule = "After the last round the variance over repeats is below that of the fewest models. Latent clients are not "
     rule += "independent models: the figure shows them."
@@ -119,8 +140,8 @@ def latent(found: Sequence[Explanation]) -> Claim:
     return judge(text, rule, lines, (None, least(line.ours for line in lines)))
 
 
-class _Full(NamedTuple, Generic[V]):
-    """A measure of the paper's size, with the start of its lines: its seed, if there are several."""
+class _Given(NamedTuple, Generic[V]):
+    """A measure with the start of its lines: its seed, if there are several."""
 
     start: str
     measure: Measure
@@ -132,35 +153,35 @@ class _Full(NamedTuple, Generic[V]):
         return "inconclusive" if self.alone else counted(supports)
 
 
-def _full(kind: type[V], found: Sequence[FoundMeasure]) -> list[_Full[V]]:
-    """Returns the measures of a kind that have the paper's size."""
+def _given(kind: type[V], found: Sequence[FoundMeasure]) -> list[_Given[V]]:
+    """Returns the measures of a kind."""
     same = [(each.measure, each.values) for each in found if isinstance(each.values, kind)]
-    full = [(one, values) for one, values in same if size_of(MEASURES[one.name], one) == "full"]
-    many = len(full) > 1
-    return [_Full(f"seed {one.experiments[0].seed}, " if many else "", one, values, not many) for one, values in full]
+    many = len(same) > 1
+    return [_Given(f"seed {one.experiments[0].seed}, " if many else "", one, values, not many) for one, values in same]
 
 
-def _one_seed(full: Sequence[_Full[V]]) -> str:
-    return " One seed decides nothing." if len(full) == 1 else ""
+def _one_seed(given: Sequence[_Given[V]]) -> str:
+    return " One seed decides nothing." if len(given) == 1 else ""
 
 
-def _conditions(full: Sequence[_Full[V]]) -> str:
-    return conditions([(one, [one.seed]) for each in full for one in each.measure.experiments[-1:]])
+def _conditions(given: Sequence[_Given[V]]) -> str:
+    return conditions([(one, [one.seed]) for each in given for one in each.measure.experiments[-1:]])
 
 
 def _explained(found: Sequence[Explanation]) -> str:
     return conditions([(each.experiment, [each.experiment.seed]) for each in found])
 
 
-def _varied(one: Varied, full: Sequence[_Full[VarianceValues]]) -> Claim:
+def _varied(one: Varied, given: Sequence[_Given[VarianceValues]]) -> Claim:
     lines = [
         Evidence(f"{each.start}after {t:,g} round{'s' * (t != 1)}", None, ratio, counted(ratio < 1))
-        for each in full
+        for each in given
         for t, ratio in ratios(each.values, one).items()
     ]
-    less = "with decomposition" if one.of == "filters" else "than that of plain filters"
-    text = f"The variance of the {one.what} is smaller {less} in each measured round (figure (b), largest ratio)."
-    rule = f"In each measured round it is below that of the plain run's filters.{_conditions(full)}"
+    text = f"{TEXTS[one]} in each measured round (figure (b), largest ratio)."
+    same = "" if one.kind == "raw" else "same share of the "
+    rule = f"In each measured round the ratio to the {same}plain run's filters is below 1."
+    rule += SCALE * (one.of == "factors") + _conditions(given)
     return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain run's", ".2f"))
 
 
@@ -168,16 +189,15 @@ def _ratio(one: float, other: float) -> float:
     return one / other if other else math.inf
 
 
-def _lower_from(each: _Full[TrainingLossValues]) -> Evidence:
+def _lower_from(each: _Given[TrainingLossValues]) -> Evidence:
     since, last = each.values.lower_from, float(str(each.measure.settings["rounds"]))
     if since is None:
         return Evidence(f"{each.start}not lower in round {last:g}", LOWER_FROM, last, each.says(False))
-    return Evidence(
-        f"{each.start}lower from that round to round {last:g}", LOWER_FROM, since, each.says(since <= LOWER_FROM)
-    )
+    about = f"{each.start}lower from round {since} to round {last:g}"
+    return Evidence(about, LOWER_FROM, since, each.says(since <= LOWER_FROM))
 
 
-def _end(each: _Full[LandscapeValues]) -> Evidence:
+def _end(each: _Given[LandscapeValues]) -> Evidence:
     plain, atoms = each.values.losses
     about = f"{each.start}after round {len(plain) - 1}: {atoms[-1]:.3f}, plain {plain[-1]:.3f}"
     return Evidence(about, None, _ratio(atoms[-1], plain[-1]), each.says(atoms[-1] < plain[-1]))

@@ -7,20 +7,19 @@ from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain
 from fedatoms.evidence.claims.base import Claim, Evidence, conditions, coverage, judge, smallest
 from fedatoms.evidence.paper.study_list import QUICK_ROUNDS, SAMPLED
 from fedatoms.evidence.results.cells import Ours
-from fedatoms.evidence.results.groups import Group, by_clients, earlier_of, groups_of, is_quick, is_stand_in
-from fedatoms.evidence.results.names import distinct_names
+from fedatoms.evidence.results.groups import Group, is_quick, is_stand_in
+from fedatoms.evidence.results.names import distinct_names, layers
 from fedatoms.evidence.results.pairs import (
     Spreads,
-    Twins,
     apart,
     decomposed_pairs,
     gain_between,
+    judged_pairs,
+    sampled_pairs,
     server_gain,
     server_growth,
     twins,
 )
-
-CLIENTS = "figure-clients"
 
 
 def sampled(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
@@ -29,7 +28,7 @@ def sampled(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
     >>> sampled([]).rule
     "Each gain of the server's model is above 0."
     """
-    both = _pairs_by_clients(groups)
+    both = judged_pairs(groups)
     gains = {count: server_gain(*pair, pooled) for count, pair in both.items()}
     lines = [_above(f"{count} clients in a round", gain) for count, gain in gains.items()]
     text = "The decomposition helps with few clients in a round and with many (figure (c), smallest gain)."
@@ -40,14 +39,14 @@ def sampled(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
 
 def more_clients(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
     """Judges figure (c) by the gain from the fewest to the most clients in a round, whose samples differ."""
-    found = _by_network(groups)
-    lines = [line for name, each in found.items() for line in _fewest_to_most(name, each, pooled)]
+    both = judged_pairs(groups)
+    networks = [{count: pair[which] for count, pair in both.items()} for which in (1, 0)]  # plain first
+    lines = [line for each in networks for line in _fewest_to_most(each, pooled)]
+    lines = lines if len(lines) == len(networks) else []
     text = "More clients in a round make the accuracy higher (figure (c), smallest gain from the fewest to the most)."
-    counts = {count for each in found.values() for count in each} if lines else set()
-    rule = (
-        "With and without decomposition, the gain of the server's model from the fewest to the most clients is above "
-    )
-    rule += f"0. In brackets: the steps between them.{coverage(len(counts), len(SAMPLED), 'numbers of clients')}"
+    rule = "With and without decomposition, the gain of the server's model from the fewest to the most clients is "
+    rule += "above 0. In brackets: the steps between them."
+    rule += coverage(len(both) if lines else 0, len(SAMPLED), "numbers of clients")
     return _smallest(text, rule, lines)
 
 
@@ -57,7 +56,7 @@ def growing(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
     >>> growing([]).verdict
     'not run'
     """
-    both = _pairs_by_clients(groups)
+    both = judged_pairs(groups)
     text = "The more clients a round has, the more the decomposition adds (figure (c), the gain with the most clients "
     text += "minus that with the fewest)."
     rule = "The difference of the two gains of the server's model is above 0. In brackets: the gains by clients in a "
@@ -72,29 +71,15 @@ def growing(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
     return _smallest(text, rule + conditions([(mine.experiment, mine.seeds) for mine, _ in both.values()]), lines)
 
 
-def _by_network(groups: Sequence[Group]) -> dict[str, dict[int, Group]]:
-    """Returns the runs of figure (c) by network: with the paper's atoms, or while no such run is there, with others."""
-    found = by_clients(groups_of(CLIENTS, groups, quick_ones=False).values())
-    return found if found.keys() - {"plain"} else by_clients(earlier_of(CLIENTS, groups).values()) or found
-
-
-def _pairs_by_clients(groups: Sequence[Group]) -> dict[int, Twins]:
-    """Returns the pairs of figure (c), with and without decomposition, by the number of clients in a round."""
-    found = _by_network(groups)
-    plain = found.pop("plain", {})
-    both = {count: twins(mine, plain.get(count)) for each in found.values() for count, mine in sorted(each.items())}
-    return {count: pair for count, some in both.items() for pair in some}
-
-
-def _fewest_to_most(name: str, found: dict[int, Group], pooled: Pooled | None) -> list[Evidence]:
-    """Returns the line of a network; none if only one number of clients was run, or no common seed."""
-    few, many = min(found), max(found)
-    if few == many:
+def _fewest_to_most(found: dict[int, Group], pooled: Pooled | None) -> list[Evidence]:
+    """Returns the line of a network; none if fewer than two numbers of clients were run, or no common seed."""
+    if len(found) < 2:
         return []
+    few, many = min(found), max(found)
     steps = [
         f"{gain.gain:+.2f}" for one, other in pairwise(sorted(found)) for gain in _added(found, one, other, pooled)
     ]
-    about = f"{name}, {few} to {many} clients ({', '.join(steps)})"
+    about = f"{layers(found[few].experiment)}, {few} to {many} clients ({', '.join(steps)})"
     return [_above(about, gain) for gain in _added(found, few, many, pooled)]
 
 
@@ -110,8 +95,7 @@ def elsewhere(groups: Sequence[Group], ours: Ours, spreads: Spreads) -> Claim:
     """
     groups = apart(groups)[1] or groups
     cells = {each.key: each.experiment for each in ours.values()}
-    sampled = (*groups_of(CLIENTS, groups, quick_ones=False).values(), *earlier_of(CLIENTS, groups).values())
-    known = {*cells, *(each.key for each in sampled)}
+    known = {*cells, *(mine.key for pairs in sampled_pairs(groups) for mine, _ in pairs.values())}
     rest = [each for each in groups if each.key not in known and not is_stand_in(each.experiment)]
     found = decomposed_pairs([each for each in rest if not each.experiment.holdout], groups)
     where, names = distinct_names(

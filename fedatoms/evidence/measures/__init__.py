@@ -12,16 +12,21 @@ from fedatoms.evidence.measures.loss_landscape import Grid, landscape
 from fedatoms.evidence.measures.update_variance import Repeats, variance
 from fedatoms.experiment.presets import preset
 
-FIVE, TWO = (tuple(preset(f"fedavg{kind}-cifar10-{each}") for kind in ("", "-atoms")) for each in (5, 2))  # classes
+
+def _pair(classes: int) -> Experiments:
+    """Returns FedAvg plain and with 9 atoms, with so many classes of CIFAR-10 on each client."""
+    return preset(f"fedavg-cifar10-{classes}"), preset(f"fedavg-atoms-cifar10-{classes}")
+
+
 QUICK: Experiments = (replace(preset("fedavg"), epochs=2), replace(preset("fedavg-atoms"), epochs=2))
 
 MEASURES: dict[str, Kind] = {
     each.name: each
     for each in (
-        kind("variance", "Variance of a round", variance, (Repeats(), Repeats((0, 1, 3), 3)), (FIVE, QUICK)),
+        kind("variance", "Variance of a round", variance, (Repeats(), Repeats((0, 1, 3), 3)), (_pair(5), QUICK)),
         kind("synthetic", "Two Gaussians", synthetic, (Gaussians(), Gaussians(rounds=15, repeats=50))),
-        kind("training_loss", "Training loss", training_loss, (Rounds(), Rounds(12)), (TWO, QUICK)),
-        kind("landscape", "Loss landscape", landscape, (Grid(), Grid(8, 13, 500)), (TWO, QUICK)),
+        kind("training_loss", "Training loss", training_loss, (Rounds(), Rounds(12)), (_pair(2), QUICK)),
+        kind("landscape", "Loss landscape", landscape, (Grid(), Grid(8, 13, 500)), (_pair(2), QUICK)),
     )
 }
 

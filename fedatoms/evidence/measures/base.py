@@ -1,4 +1,4 @@
-"""A kind of measure: its function, its settings and experiments, at the paper's size and quick."""
+"""A kind of measure: its function, its settings and experiments, the paper's and quick ones."""
 
 import itertools
 import json
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dataclasses import Field
 
 Experiments = tuple[Experiment, ...]
+Size = Literal["full", "quick", "other"]  # the paper's setting, few rounds on digits, or another setting
 Watch = Callable[[int, int, str], None]  # progress callback: steps done, of how many, of what
 
 
@@ -32,7 +33,7 @@ S = TypeVar("S", bound=Settings)
 class Kind(NamedTuple):
     """A kind of measure; ``measure(experiments, settings, watch)`` measures it.
 
-    ``settings`` and ``experiments`` are the paper's, ``quick`` and ``quick_experiments`` take seconds.
+    ``settings`` and ``experiments`` are the paper's, as we read it; ``quick`` and ``quick_experiments`` take seconds.
     """
 
     name: str
@@ -51,7 +52,7 @@ def kind(
     settings: tuple[S, S],
     experiments: tuple[Experiments, Experiments] = ((), ()),
 ) -> Kind:
-    """Makes a kind of measure of a function; pairs are (at the paper's size, quick)."""
+    """Makes a kind of measure of a function; pairs are (the paper's, quick)."""
     full, quick = settings
 
     def measure(given: Experiments, settings: Settings, watch: Watch) -> Measure:
@@ -78,8 +79,8 @@ def as_json(settings: Settings) -> Values:
     return written
 
 
-def size_of(kind: Kind, measure: Measure) -> Literal["full", "quick", "other"]:
-    """Returns whether a measure has the paper's size (with any seed), the quick one, or another."""
+def size_of(kind: Kind, measure: Measure) -> Size:
+    """Returns whether a measure has the paper's settings and experiments (with any seed), the quick ones, or others."""
     taken, full = ([identity(one, without=("seed",)) for one in each.experiments] for each in (measure, kind))
     if measure.settings == as_json(kind.settings) and taken == full:
         return "full"

@@ -63,8 +63,7 @@ def factors(model: nn.Module, params: Params) -> Tensor | None:
     >>> factors(net, dict(net.named_parameters())).shape
     torch.Size([44])
     """
-    whole = with_params(model, params)
-    layers = [whole.get_submodule(name) for name, layer in fuse(whole).named_modules() if isinstance(layer, Conv)]
+    layers = [layer for layer in with_params(model, params).modules() if isinstance(_plain(layer), Conv)]
     if not any(isinstance(layer, Factored) for layer in layers):
         return None
     return torch.cat([leaf.detach().double().flatten() for layer in layers for leaf in _leaves(layer)])
@@ -85,6 +84,10 @@ def scored_on_training(runtime: Runtime, rows: Tensor | None = None) -> Runtime:
 def loss(runtime: Runtime, params: Params) -> float:
     """Returns the mean loss of a model on the simulation's test set."""
     return score(runtime, params).loss
+
+
+def _plain(layer: nn.Module) -> nn.Module:
+    return layer.fused(nn.Parameter(layer.filter().detach())) if isinstance(layer, Factored) else layer
 
 
 def _leaves(layer: nn.Module) -> tuple[Tensor, ...]:

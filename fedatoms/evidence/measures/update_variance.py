@@ -65,8 +65,9 @@ def variance(experiments: Experiments, settings: Repeats, watch: Watch) -> Value
     lines = []
     for experiment in experiments:
         found = list(along(prepared(experiment), settings, lambda: tick("rounds")))
-        raw = [one.factors for one in found if one.factors]
-        lines.append(_columns([one.filters for one in found]) | ({"factors": _columns(raw)} if raw else {}))
+        of_factors = [one.factors for one in found if one.factors]
+        more = {"factors": _columns(of_factors)} if of_factors else {}
+        lines.append(_columns([one.filters for one in found]) | more)
     return {"rounds": list(settings.rounds), "lines": lines}
 
 
@@ -104,9 +105,9 @@ def vectors(runtime: Runtime, state: State) -> Vectors:
 
 def spreads(repeats: Sequence[Vectors], before: Vectors) -> Variances:
     """Returns the variances of models that started at ``before``."""
-    raw = [each.factors for each in repeats if each.factors is not None]
-    of_factors = None if before.factors is None else spread(raw, before.factors)
-    return Variances(spread([each.filters for each in repeats], before.filters), of_factors)
+    of_filters = spread([each.filters for each in repeats], before.filters)
+    of_factors = [each.factors for each in repeats if each.factors is not None]
+    return Variances(of_filters, None if before.factors is None else spread(of_factors, before.factors))
 
 
 def spread(repeats: Sequence[Tensor], before: Tensor) -> Variance:

@@ -1,11 +1,11 @@
 """The values of each measure, checked and typed: a damaged file is refused when it is read, not when it is drawn."""
 
 from collections.abc import Callable
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 from fedatoms.core.lookup import find
 from fedatoms.core.records import fit
-from fedatoms.evidence.measures.files import Measure
+from fedatoms.evidence.measures.files import Measure, Values
 
 
 class Surface(NamedTuple):
@@ -95,19 +95,9 @@ def checked(measure: Measure) -> Checked:
     return find(measure.name, _CHECK, "measure")(measure)
 
 
-class _VarianceLineFile(TypedDict):
-    raw: list[float]
-    by_norm: list[float]
-    by_move: list[float]
-
-
-class _VarianceLinesFile(_VarianceLineFile):
-    factors: NotRequired[_VarianceLineFile]  # no older file has them
-
-
 class _VarianceFile(TypedDict):
     rounds: list[float]
-    lines: list[_VarianceLinesFile]
+    lines: list[Values]
 
 
 class _ModelsFile(TypedDict):
@@ -143,15 +133,22 @@ class _LandscapeFile(_SurfaceFile):
 
 def _variance(measure: Measure) -> VarianceValues:
     values = fit(measure.values, _VarianceFile, "values")
-    found = [
-        VarianceLines(_line(each), _line(each["factors"]) if "factors" in each else None) for each in values["lines"]
-    ]
+    found = [_lines(each) for each in values["lines"]]
     _check_lines([values["rounds"], *(column for each in found for line in each if line for column in line)])
     _check_experiments(measure, len(found))
     return VarianceValues(values["rounds"], found, _repeats(measure))
 
 
-def _line(line: _VarianceLineFile) -> VarianceLine:
+def _lines(line: Values) -> VarianceLines:
+    """Returns the lines of an experiment; no older file has one of its factors."""
+    filters = {name: value for name, value in line.items() if name != "factors"}
+    return VarianceLines(_line(filters), _line(line["factors"]) if "factors" in line else None)
+
+
+def _line(values: object) -> VarianceLine:
+    line = fit(values, dict[Literal["raw", "by_norm", "by_move"], list[float]], "values.lines")
+    if line.keys() != set(VarianceLine._fields):
+        raise ValueError(f"values: a line has not exactly {', '.join(VarianceLine._fields)}")
     return VarianceLine(line["raw"], line["by_norm"], line["by_move"])
 
 

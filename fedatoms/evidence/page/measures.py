@@ -24,11 +24,13 @@ from fedatoms.evidence.results.measures import (
     VARIANCES,
     Columns,
     names_of,
+    setting_text,
     summarise,
+    unlike_the_papers,
     variances,
     variances_of_models,
 )
-from fedatoms.evidence.results.names import differences, setting
+from fedatoms.evidence.results.names import setting
 
 
 def section(found: Sequence[FoundMeasure]) -> str:
@@ -120,17 +122,14 @@ def _table(n: int, columns: Columns) -> str:
 
 def _origin(each: FoundMeasure) -> str:
     """Returns the setting and settings of a measure, and where and when it was made."""
-    settings = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in each.measure.settings.items()]
+    settings = [f"{name.replace('_', ' ')} {setting_text(value)}" for name, value in each.measure.settings.items()]
     what = [*(setting(one) for one in each.measure.experiments[:1]), "; ".join(settings)]
     return f"{'; '.join(what)}. {_unlike(each.measure)}{measured_at(each.measure.provenance, each.folder)}"
 
 
 def _unlike(measure: Measure) -> str:
-    """Says in what the last experiment differs from the one that verdicts count, if it is of the same data."""
-    both = zip(measure.experiments[-1:], MEASURES[measure.name].experiments[-1:], strict=False)
-    words = [differences(mine, usual) for mine, usual in both if mine.dataset == usual.dataset]
-    return "".join(f"In brackets what verdicts count: {each}. " for each in words if each)
-
-
-def _text(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    """Says of a measure of another setting all that would have to be as in the one that verdicts count."""
+    if size_of(MEASURES[measure.name], measure) != "other":
+        return ""
+    takes = ", ".join(usual for _, usual in unlike_the_papers(measure))
+    return f"It decides no verdict: that takes {takes}. " if takes else "It decides no verdict. "

@@ -8,10 +8,11 @@ from fedatoms.evidence.explain.settings import Explain
 from fedatoms.evidence.explain.values import Explanation
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import size_of
-from fedatoms.evidence.paper.study_list import Study, study
-from fedatoms.evidence.results.commands import again, command_of, reproduce
+from fedatoms.evidence.paper.study_list import CLIENTS, Study, study
+from fedatoms.evidence.results.commands import again, command_of, reproduce, together
 from fedatoms.evidence.results.finding import Found
-from fedatoms.evidence.results.groups import group, groups_of
+from fedatoms.evidence.results.groups import group, groups_of, key_of
+from fedatoms.evidence.results.pairs import judged_pairs
 
 AGAIN = {  # words of a claim, and the study that runs it again
     "Table 1": "table1",
@@ -19,7 +20,7 @@ AGAIN = {  # words of a claim, and the study that runs it again
     "Table 3": "table3",
     "figure (a)": "table1",
     "figure (b)": "figure-variance",
-    "figure (c)": "figure-clients",
+    "figure (c)": CLIENTS,
     "own models need a share": "figure-communication-local",
     "figure (d)": "figure-communication",
     "bytes up": "table1",
@@ -45,11 +46,12 @@ def commands_again(claim: Claim, found: Found) -> list[str]:
     name = next((name for words, name in AGAIN.items() if words in claim.text), "")
     if not name:
         return _replayed([each.explanation for each in found.explanations])
-    return [reproduce(name, _seeds(study(name), found) or [0])]
+    earlier = _earlier_pairs(found) if name == CLIENTS else []
+    return earlier or [reproduce(name, _seeds(study(name), found) or [0])]
 
 
 def _seeds(one: Study, found: Found) -> list[int]:
-    """Returns the seeds of what was found of a study, at the paper's size."""
+    """Returns the seeds of what was found of a study in the paper's setting."""
     if one.measure:
         same = [each.measure for each in found.measures if each.measure.name == one.measure]
         full = [each for each in same if size_of(MEASURES[one.measure], each) == "full"]
@@ -57,6 +59,13 @@ def _seeds(one: Study, found: Found) -> list[int]:
     return sorted(
         {seed for each in groups_of(one.name, group(found.runs), quick_ones=False).values() for seed in each.seeds}
     )
+
+
+def _earlier_pairs(found: Found) -> list[str]:
+    """Returns what runs the pairs of figure (c) again if they are its earlier ones, which no study has."""
+    own = set(map(key_of, study(CLIENTS).runs.values()))
+    earlier = [both for both in judged_pairs(group(found.runs)).values() if both[0].key not in own]
+    return [again(together([plain.experiment, mine.experiment], mine.seeds)) for mine, plain in earlier]
 
 
 def _replayed(explained: Sequence[Explanation]) -> list[str]:

@@ -1,5 +1,7 @@
 """How lines and bars look: a colour for each method, the same in every figure; solid with atoms, dashed without.
 
+The line of a network's factors is dashed and dotted, beside that of its filters.
+
 What is no method, such as groups of parameters, is grey, and told apart by textures and marks. The luminance of each
 colour is between 0.13 and 0.27, so each has a contrast of 3:1 and more on both backgrounds.
 """
@@ -9,6 +11,7 @@ from collections.abc import Sequence
 
 from fedatoms.algorithms import ALGORITHMS
 from fedatoms.core.options import Group
+from fedatoms.evidence.results.measures import FACTORS
 from fedatoms.experiment.fields import Experiment
 from fedatoms.personal import METHODS
 
@@ -36,6 +39,7 @@ TEXTURES: dict[
 }
 SPOT = {"color": "#ffffff", "line": {"color": "#1b1f26", "width": 2}}  # a mark that is seen on any shade
 DASHES = {"plain": "dash", "atoms": "solid"}  # other parametrisations are dotted
+OF_FACTORS = "dashdot"
 MARKS = ("", "circle", "square", "diamond", "triangle-up", "x", "cross", "star", "triangle-down", "pentagon")
 OPEN = tuple(f"{mark}-open" for mark in MARKS[1:])
 
@@ -82,6 +86,8 @@ def looks(names: Sequence[str]) -> list[dict[str, str]]:
 
     >>> [(look["colour"], look["dash"]) for look in looks(["fedavg", "fedavg + 9 atoms", "5 models"])]
     [('#2378c3', 'dash'), ('#2378c3', 'solid'), ('#6e6e6e', 'solid')]
+    >>> looks(["fedavg + 9 atoms, factors"])[0]["dash"]
+    'dashdot'
     """
     seen: dict[tuple[str, str] | None, int] = {}
     found = []
@@ -98,7 +104,8 @@ def _of_name(name: str) -> tuple[str, str] | None:
     first = name.split()[0].rstrip(",") if name else ""
     kind = "atoms" if " atoms" in name else "fedpara" if "fedpara" in name else "plain"
     if first in ALGORITHMS:
-        return _from(first, list(ALGORITHMS)), DASHES.get(kind, "dot")
+        dash = OF_FACTORS if name.endswith(FACTORS) else DASHES.get(kind, "dot")
+        return _from(first, list(ALGORITHMS)), dash
     alone = name == "plain" or (first.isdecimal() and name == f"{first} atoms")
     return (COLOURS[0], DASHES[kind]) if alone else None
 

@@ -275,13 +275,12 @@ _FIGURES = (
     Reading(
         "training-loss",
         "Training loss, loss landscape",
-        "FedAvg with and without decomposition, lower from round 20 on; no task. The landscape: 25 rounds.",
-        (
-            "CIFAR-10 (100, 2), all clients' data, the landscape in the space of reconstructed filters",
-            "CIFAR-10 (100, 5), or a landscape in the space of atoms and coefficients",
-        ),
-        "Losses from 2.24 to 1.72 in 25 rounds that cross in the 20th fit two classes each: with five they cross in "
-        "the 7th. Only reconstructed filters are a space that both networks have.",
+        "FedAvg with and without decomposition, lower from the 20th round; no task. The landscape: 25 epochs.",
+        ("CIFAR-10 (100, 2), all clients' data, a landscape of reconstructed filters", "(100, 5), or one of factors"),
+        "The landscape's losses fall from 2.24 to 1.72. With two classes each our server's test loss (plain and with 9 "
+        "atoms, seed 0) passes 1.72 between rounds 20 and 30: 2.157 and 2.097 in round 10, 1.952 and 1.961 in 20, "
+        "1.566 and 1.436 in 30. With five it has by round 10: 1.645 and 1.610. Only reconstructed filters are a space "
+        "that both networks have.",
     ),
     Reading(
         "absent-results",

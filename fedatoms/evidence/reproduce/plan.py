@@ -44,8 +44,12 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A unique name."""
-        return f"{self.typed} --seed {self.seed}" if self.seed else self.typed
+        """A unique name: what one types after `fedatoms run`, or for a measure after `fedatoms reproduce`.
+
+        >>> Job("landscape", (Experiment(seed=1),), "landscape").name, Job("fedavg", (Experiment(seed=1),)).name
+        ('landscape --seeds 1', 'fedavg --seed 1')
+        """
+        return f"{self.typed} --seed{'s' * bool(self.measure)} {self.seed}" if self.seed else self.typed
 
     @property
     def weight(self) -> float:

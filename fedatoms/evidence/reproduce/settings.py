@@ -13,7 +13,7 @@ class Reproduce:
     data_dir: str = "data"
     """Folder that holds the data sets' official files."""
     seeds: str = "0"
-    """Seeds of every run, for example 0,1,2; measures take the first."""
+    """Seeds of every run and measure, for example 0,1,2."""
     only: str = ""
     """Regular expression: only the runs and measures whose name it matches."""
     device: str = "auto"

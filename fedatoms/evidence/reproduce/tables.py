@@ -21,9 +21,10 @@ from fedatoms.evidence.results.cells import (
     row_name,
     score,
 )
-from fedatoms.evidence.results.finding import Found, FoundMeasure
+from fedatoms.evidence.results.finding import Found
 from fedatoms.evidence.results.groups import Group, group, groups_of, headline
 from fedatoms.evidence.results.measures import summarise
+from fedatoms.evidence.results.names import seeds as named
 from fedatoms.evidence.results.pairs import known_spreads
 from fedatoms.evidence.results.run_figures import RunFigure, figures
 from fedatoms.runs.comparison import Spread
@@ -56,22 +57,27 @@ def terminal_tables(wanted: Sequence[Study], jobs: Sequence[Job], found: Found, 
     made = []
     for study in wanted:
         if study.measure and study.name in asked:
-            measured = [each for job in jobs if job.typed == study.name for each in taken(job, found)]
-            made.append(_measure(study, measured, quick=quick))
+            made.append(_measure(study, [job for job in jobs if job.typed == study.name], found, quick=quick))
         elif not asked.isdisjoint(study.runs):
             figure = from_runs.get(study.name)
             made.append(_figure(study, figure) if figure else _table(study, asked, groups, quick=quick))
     return [table._replace(note=f"{table.note} {QUICK * quick}".strip()) for table in made]
 
 
-def _measure(study: Study, found: Sequence[FoundMeasure], *, quick: bool) -> TerminalTable:
-    if not found:
+def _measure(study: Study, jobs: Sequence[Job], found: Found, *, quick: bool) -> TerminalTable:
+    """Writes the measure of each job; of several seeds each is named, and those that are not there at the end."""
+    measured = {job.seed: taken(job, found) for job in jobs}
+    if not any(measured.values()):
         return TerminalTable(study.title, "Not measured.")
-    paper = "" if quick else PAPER.get(study.name, "")
-    seeds = [f"Seed {each.measure.experiments[0].seed}: " if len(found) > 1 else "" for each in found]
-    said = [summarise(each.measure, each.values).sentence for each in found]
-    sentences = " ".join(f"{seed}{sentence}" for seed, sentence in zip(seeds, said, strict=True))
-    return TerminalTable(study.title, f"{sentences} {paper}".strip())
+    said = [
+        f"{f'Seed {seed}: ' * (len(jobs) > 1)}{summarise(each.measure, each.values).sentence}"
+        for seed, some in measured.items()
+        for each in some
+    ]
+    left = [seed for seed, some in measured.items() if not some]
+    said += [f"Not measured: {named(left)}."] if left else []
+    said += [PAPER[study.name]] if study.name in PAPER and not quick else []
+    return TerminalTable(study.title, " ".join(said))
 
 
 def _figure(study: Study, figure: RunFigure) -> TerminalTable:

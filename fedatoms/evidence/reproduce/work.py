@@ -181,8 +181,12 @@ def _whole_result(job: Job) -> Result | None:
 
 def _measure(job: Job, tick: Tick) -> None:
     with locked(job.folder):
-        if is_done(job):
+        found = find([job.folder])
+        if not missing([job], found):
             return
+        if any(each.folder == job.folder for each in found.measures):
+            other = f"{job.folder} holds a measure of other experiments or settings, which would be overwritten"
+            raise ValueError(f"{other}. Rename this folder to keep it, or use another --out.")
         kind = MEASURES[job.measure]
         settings = kind.quick if job.quick else kind.settings
         measure = kind.measure(job.experiments, settings, lambda done, total, what: tick(done / total))

@@ -10,7 +10,7 @@ from fedatoms.core.options import OWN_SCORED
 from fedatoms.core.scales import Scale
 from fedatoms.evidence.paper.study_list import QUICK_ROUNDS, quick, studies, study
 from fedatoms.evidence.results.finding import Run
-from fedatoms.evidence.results.names import setting
+from fedatoms.evidence.results.names import layers, setting
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity
 from fedatoms.runs.comparison import Spread, spread_of
@@ -151,13 +151,12 @@ def groups_of(name: str, groups: Sequence[Group], *, quick_ones: bool) -> dict[s
 
 
 def earlier_of(name: str, groups: Sequence[Group]) -> dict[str, Group]:
-    """Returns the groups of a study's earlier setting; none if they are all of the study itself.
+    """Returns the groups of a study's earlier setting; some, such as plain ones, may be of the study itself, too.
 
     >>> earlier_of("figure-clients", [])
     {}
     """
-    found, own = _among(study(name).earlier, groups), _among(study(name).runs, groups)
-    return found if found.keys() - own else {}
+    return _among(study(name).earlier, groups)
 
 
 def by_clients(groups: Iterable[Group]) -> dict[str, dict[int, Group]]:
@@ -169,8 +168,7 @@ def by_clients(groups: Iterable[Group]) -> dict[str, dict[int, Group]]:
     found: dict[str, dict[int, Group]] = {}
     for each in groups:
         one = each.experiment
-        name = "plain" if one.parametrisation == "plain" else f"{one.atoms} atoms"
-        found.setdefault(name, {})[round(one.fraction * one.clients)] = each
+        found.setdefault(layers(one), {})[round(one.fraction * one.clients)] = each
     return found
 
 

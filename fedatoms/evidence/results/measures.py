@@ -1,8 +1,11 @@
 """The summary of a measure: one sentence with its numbers, and columns with a line for each round."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, assert_never
 
+from fedatoms.core.lookup import counted
+from fedatoms.evidence.measures import MEASURES
+from fedatoms.evidence.measures.base import as_json
 from fedatoms.evidence.measures.files import Measure
 from fedatoms.evidence.measures.values import (
     Checked,
@@ -11,9 +14,10 @@ from fedatoms.evidence.measures.values import (
     TrainingLossValues,
     VarianceValues,
 )
-from fedatoms.evidence.results.names import labels
+from fedatoms.evidence.results.names import labels, unlike
 
 AFTER = "after rounds"
+FACTORS = ", factors"  # ends the name of a line that is of an experiment's factors
 VARIANCES = {"raw": "variance", "by_norm": "variance / |mean|²", "by_move": "variance / |move|²"}
 Lines = dict[str, list[float]]  # by name
 
@@ -68,11 +72,36 @@ def names_of(measure: Measure) -> list[str]:
     return names if len(set(names)) == len(names) else [f"{n}. {name}" for n, name in enumerate(names, 1)]
 
 
+def unlike_the_papers(measure: Measure) -> list[tuple[str, str]]:
+    """Returns what a measure has, and what the one that verdicts count has, where they differ.
+
+    >>> full = MEASURES["training_loss"]
+    >>> unlike_the_papers(Measure(full.name, full.experiments, {"rounds": 12}, {}, {}))
+    [('rounds 12', 'rounds 100')]
+    """
+    kind = MEASURES[measure.name]
+    counts = [counted(len(each.experiments), "experiment") for each in (measure, kind)]
+    pairs = zip(measure.experiments[::-1], kind.experiments[::-1], strict=False)  # what is decomposed comes first
+    found = [(counts[0], counts[1])] + [both for mine, usual in pairs for both in unlike(mine, usual)]
+    settings = [(name, measure.settings.get(name), value) for name, value in as_json(kind.settings).items()]
+    found += [(f"{name} {setting_text(mine)}", f"{name} {setting_text(usual)}") for name, mine, usual in settings]
+    return [both for both in dict.fromkeys(found) if both[0] != both[1]]
+
+
+def setting_text(value: object) -> str:
+    """Writes a value of a measure's settings.
+
+    >>> setting_text([0, 5])
+    '0, 5'
+    """
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def variances(names: Sequence[str], values: VarianceValues, kind: str) -> Lines:
     """Returns one of the ``VARIANCES`` of each experiment: of its filters, and of its factors if they were measured."""
     found: Lines = {name: getattr(each.filters, kind) for name, each in zip(names, values.lines, strict=True)}
-    raw = {name: each.factors for name, each in zip(names, values.lines, strict=True) if each.factors}
-    return found | {_factors(name): getattr(line, kind) for name, line in raw.items()}
+    of_factors = {name: each.factors for name, each in zip(names, values.lines, strict=True) if each.factors}
+    return found | {name + FACTORS: getattr(line, kind) for name, line in of_factors.items()}
 
 
 def variances_of_models(values: SyntheticValues) -> tuple[list[int], Lines]:
@@ -86,17 +115,12 @@ def variances_of_models(values: SyntheticValues) -> tuple[list[int], Lines]:
 
 def _variance(names: Sequence[str], values: VarianceValues) -> Summary:
     found = {kind: variances(names, values, kind) for kind in VARIANCES}
+    plain, *others = found["raw"]
     sentence = f"Variance of the aggregated filters over {values.repeats} repeats of a round, after "
-    sentence += f"{values.rounds[-1]:g} rounds: {_last({name: found['raw'][name] for name in names})}"
-    if len(names) == 2:
-        raw, by_norm, by_move = _all_times(found, *names)
-        sentence += f", {raw} as much; divided by the filters' squared norm {by_norm}, by their squared move {by_move}"
-    if len(names) == 2 and values.lines[1].factors:
-        raw, by_norm, by_move = _all_times(found, names[0], _factors(names[1]))
-        sentence += f". Of its factors: {raw} as much; divided by their squared norm {by_norm}, by their squared move "
-        sentence += by_move
+    sentence += f"{values.rounds[-1]:g} rounds: {_last({name: found['raw'][name] for name in names})}."
+    sentence += "".join(_compared(plain, each, found) for each in others) if len(names) == 2 else ""
     columns = {f"{name}, {title}": line for kind, title in VARIANCES.items() for name, line in found[kind].items()}
-    return Summary(f"{sentence}.", Columns("Variance of the aggregated model", AFTER, values.rounds, columns))
+    return Summary(sentence, Columns("Variance of the aggregated model", AFTER, values.rounds, columns))
 
 
 def _synthetic(values: SyntheticValues) -> Summary:
@@ -128,13 +152,12 @@ def _last(lines: Mapping[str, Sequence[float]]) -> str:
     return ", ".join(f"{name} {line[-1]:.4g}" for name, line in lines.items())
 
 
-def _factors(name: str) -> str:
-    return f"{name}, factors"
-
-
-def _all_times(found: Mapping[str, Lines], first: str, second: str) -> Iterator[str]:
-    return (_times(some[first][-1], some[second][-1]) for some in found.values())
-
-
-def _times(first: float, second: float) -> str:
-    return f"{second / first:.2f} times" if first else "not comparable"
+def _compared(plain: str, other: str, found: Mapping[str, Lines]) -> str:
+    """Compares an experiment's filters or factors with a plain one's filters, where these vary."""
+    last = [(lines[other][-1], lines[plain][-1]) for lines in found.values()]
+    if not all(theirs for _, theirs in last):
+        return ""
+    raw, by_norm, by_move = (f"{mine / theirs:.2f} times" for mine, theirs in last)
+    name, what = other.removesuffix(FACTORS), "factors" if other.endswith(FACTORS) else "filters"
+    words = f" The {what} of {name} vary {raw} as much as the filters of {plain}; divided by their squared norm "
+    return f"{words}{by_norm}, by their squared move {by_move}."

@@ -27,18 +27,24 @@ def setting(experiment: Experiment) -> str:
     >>> setting(Experiment(partition="iid", holdout=0.1))
     'digits, 20 clients, iid (scored on held-out images)'
     """
+    (dataset, clients, spread), rest = _place(experiment)
+    link = " with" if experiment.partition == "shards" else ","
+    more = f" ({', '.join(rest)})" if rest else ""
+    return f"{dataset}, {clients}{link} {spread}{more}"
+
+
+def _place(experiment: Experiment) -> tuple[list[str], list[str]]:
+    """Returns the parts of a setting: data set, clients and partition; and what most settings do not have."""
     spread = {
-        "iid": ", iid",
-        "shards": f" with {experiment.classes_per_client} classes each",
-        "dirichlet": f", Dirichlet {experiment.dirichlet:g}",
+        "iid": "iid",
+        "shards": f"{experiment.classes_per_client} classes each",
+        "dirichlet": f"Dirichlet {experiment.dirichlet:g}",
     }[experiment.partition]
     rest = [f"sizes {experiment.unbalanced:g}"] if experiment.unbalanced and experiment.partition == "dirichlet" else []
     rest += ["distinct"] if experiment.distinct and experiment.partition == "shards" else []
     rest += ["scored on held-out images"] if experiment.holdout else []
     rest += [f"attack {experiment.attack}"] if experiment.attack else []
-    rest += _privacy(experiment)
-    more = f" ({', '.join(rest)})" if rest else ""
-    return f"{experiment.dataset}, {experiment.clients} clients{spread}{more}"
+    return [experiment.dataset, f"{experiment.clients} clients", spread], [*rest, *_privacy(experiment)]
 
 
 def _privacy(experiment: Experiment) -> list[str]:
@@ -84,17 +90,43 @@ def differences(mine: Experiment, base: Experiment) -> str:
     >>> differences(Experiment(algorithm="scaffold"), Experiment())
     'scaffold (fedavg)'
     """
-    methods = [(one.algorithm, _layers(one), one.personal) for one in (mine, base)]
-    words = [f"{ours} ({theirs})" for ours, theirs in zip(*methods, strict=True) if ours != theirs]
+    words = [f"{ours} ({theirs})" for ours, theirs in _methods(mine, base)]
+    words += [f"{ours} ({theirs.split(' ', 1)[1]})" for ours, theirs in _fields(mine, base)]
+    return ", ".join(words)
+
+
+def unlike(mine: Experiment, base: Experiment) -> list[tuple[str, str]]:
+    """Returns what an experiment has, and what another has, where they differ and it matters: method and setting.
+
+    >>> unlike(Experiment(lr=0.3, partition="iid", holdout=0.1), Experiment())
+    [('lr 0.3', 'lr 0.1'), ('iid', '2 classes each'), ('scored on held-out images', 'not scored on held-out images')]
+    """
+    (ours, more), (theirs, others) = _place(mine), _place(base)
+    where = [both for both in zip(ours, theirs, strict=True) if both[0] != both[1]]
+    rest = [(each, f"not {each}") for each in more if each not in others]
+    rest += [(f"not {each}", each) for each in others if each not in more]
+    return [*_methods(mine, base), *_fields(mine, base), *where, *rest]
+
+
+def _methods(mine: Experiment, base: Experiment) -> list[tuple[str, str]]:
+    both = [(one.algorithm, layers(one), one.personal) for one in (mine, base)]
+    return [(ours, theirs) for ours, theirs in zip(*both, strict=True) if ours != theirs]
+
+
+def _fields(mine: Experiment, base: Experiment) -> list[tuple[str, str]]:
     fields = [
         name for name in (*_NAMED, "fixed", "aggregation", "uploads") if _matters(mine, name) and _matters(base, name)
     ]
     shown = [(_show(mine, name), _show(base, name)) for name in fields]
-    words += [f"{ours} ({theirs.split(' ', 1)[1]})" for ours, theirs in shown if ours != theirs]
-    return ", ".join(words)
+    return [(ours, theirs) for ours, theirs in shown if ours != theirs]
 
 
-def _layers(experiment: Experiment) -> str:
+def layers(experiment: Experiment) -> str:
+    """Names what the layers of a network are made of.
+
+    >>> layers(Experiment()), layers(Experiment(parametrisation="atoms"))
+    ('plain', '9 atoms')
+    """
     kind = experiment.parametrisation
     return f"{experiment.atoms} atoms" if kind == "atoms" else kind
 

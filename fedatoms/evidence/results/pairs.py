@@ -6,10 +6,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fedatoms.core.gains import Gain, Pooled, gain, paired, pool
+from fedatoms.evidence.paper.study_list import CLIENTS
 from fedatoms.evidence.paper.tables import COMPARED, cells, contrast
 from fedatoms.evidence.results.cells import Ours, match, place, score_by_seed
 from fedatoms.evidence.results.groups import (
     Group,
+    by_clients,
+    earlier_of,
+    groups_of,
     headline_by_seed,
     is_quick,
     key_of,
@@ -95,6 +99,24 @@ def twins(mine: Group, plain: Group | None) -> list[Twins]:
     return [(same[0], same[1])] if same else []
 
 
+def sampled_pairs(groups: Sequence[Group]) -> list[dict[int, Twins]]:
+    """Returns the pairs of figure (c) by clients in a round: those with the paper's atoms, then the earlier ones.
+
+    >>> sampled_pairs([])
+    [{}, {}]
+    """
+    return [_by_count(some) for some in (groups_of(CLIENTS, groups, quick_ones=False), earlier_of(CLIENTS, groups))]
+
+
+def judged_pairs(groups: Sequence[Group]) -> dict[int, Twins]:
+    """Returns the pairs by which figure (c) is judged: those with the atoms that have more, the paper's on a tie.
+
+    >>> judged_pairs([])
+    {}
+    """
+    return max(sampled_pairs(groups), key=len)
+
+
 def gain_between(mine: Group, plain: Group, pooled: Pooled | None) -> Gain:
     """Returns how many points the headline of a group is above that of its twin."""
     return _gain(_headlines(mine), _headlines(plain), pooled)
@@ -126,6 +148,13 @@ def unpaired_server_spread(groups: Sequence[Group]) -> Pooled | None:
     alone = {each.key: each for both in _real_pairs(_real(groups)) for each in both}  # a plain one may have two twins
     found = pool([*_of_server(each).values()] for each in alone.values())
     return None if found is None else _of_two(found)
+
+
+def _by_count(groups: Mapping[str, Group]) -> dict[int, Twins]:
+    found = by_clients(groups.values())
+    plain = found.get("plain", {})
+    decomposed = [each for name, some in found.items() if name != "plain" for each in sorted(some.items())]
+    return {count: both for count, mine in decomposed for both in twins(mine, plain.get(count))}
 
 
 def _gain(mine: Mapping[int, float], plain: Mapping[int, float], pooled: Pooled | None) -> Gain:

@@ -1,9 +1,10 @@
 """Figures (a), (c) and (d) from our runs: accuracy over rounds, against clients in a round, against parameters sent."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from fedatoms.evidence.paper.study_list import OWN_TARGET, study
+from fedatoms.evidence.measures.base import Size
+from fedatoms.evidence.paper.study_list import CLIENTS, OWN_TARGET, study
 from fedatoms.evidence.results.communication import (
     Cost,
     cost_to_reach,
@@ -27,7 +28,6 @@ from fedatoms.evidence.results.groups import (
 from fedatoms.evidence.results.names import labels, seeds, setting
 
 NOT_RUN = "not run"
-Size = Literal["full", "quick", "other"]  # the paper's setting, few rounds on digits, or an earlier setting
 Row = tuple[str | float | None, ...]  # None: never reached
 
 
@@ -61,7 +61,7 @@ class RunFigure(NamedTuple):
 
 
 def figures(groups: Sequence[Group]) -> list[RunFigure]:
-    """Makes the figures whose runs exist, those of the paper's size first.
+    """Makes the figures whose runs exist, those of the paper's setting first, then those of an earlier one.
 
     >>> figures([])
     []
@@ -75,11 +75,16 @@ def figures(groups: Sequence[Group]) -> list[RunFigure]:
 
 
 def _figure(name: str, found: Sequence[Group], size: Size) -> RunFigure | None:
-    """Makes a figure of groups that can be compared: the same scored models, common seeds, and rounds if needed."""
+    """Makes a figure of groups that can be compared: the same scored models, common seeds, and rounds if needed.
+
+    Plain networks alone make none: each figure is of what other layers change.
+    """
     make = _MAKE[name]
     whole = [group for group in found if group.models == found[0].models and (group.has_rounds or make is _clients)]
     shown = on_common_seeds(whole)
-    return RunFigure(name, study(name).title, size, *make(shown)) if len(shown) > 1 else None
+    if len(shown) < 2 or all(each.experiment.parametrisation == "plain" for each in shown):
+        return None
+    return RunFigure(name, study(name).title, size, *make(shown))
 
 
 class _Content(NamedTuple):
@@ -215,7 +220,7 @@ def _shares(cost: Cost, ratio: Cost | None) -> Row:
 
 _MAKE: dict[str, _Make] = {
     "figure-convergence": _convergence,
-    "figure-clients": _clients,
+    CLIENTS: _clients,
     "figure-communication": _communication,
     "figure-communication-local": _own_models,
 }
