@@ -13,12 +13,11 @@ from fedatoms.evidence.measures.files import FILE, Measure, write_measure
 from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.measures import unlike_the_papers
 
-FILTERS, FACTORS = "aggregated filters", "raw factors"
-SHARE = "as a share of their squared move"
-READINGS = {
-    (of, kind): f"{what}{f' {SHARE}' if kind == 'by_move' else ''} is"
-    for of, what in (("filters", FILTERS), ("factors", FACTORS))
-    for kind in ("raw", "by_move")
+READINGS = {  # words of the claims
+    ("filters", "raw"): "variance of the aggregated filters is",
+    ("filters", "by_move"): "variance of the filters, by their squared move, is",
+    ("factors", "raw"): "variance of the raw factors is",
+    ("factors", "by_move"): "variance of the raw factors, by their squared move, is",
 }
 
 
@@ -53,9 +52,8 @@ def test_a_reading_that_is_a_share_is_one_on_both_sides_and_factors_have_another
     a_full_measure(tmp_path, "variance", VALUES["variance"])
     for (of, kind), words in READINGS.items():
         claim = the_claim(tmp_path, words)
-        share = kind == "by_move"
-        assert ("than the same share of plain filters in each measured round" in claim.text) == share
-        start = f"In each measured round the ratio to the {'same share of the ' * share}plain run's filters is below 1."
+        both = ", each divided by the squared move of its own," if kind == "by_move" else ""
+        start = f"In each measured round the ratio to the variance of the plain run's filters{both} is below 1."
         assert claim.rule.startswith(start) and ("scaling atoms by c" in claim.rule) == (of == "factors")
 
 

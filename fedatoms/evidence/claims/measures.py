@@ -36,11 +36,10 @@ class Varied(NamedTuple):
 VARIED = tuple(Varied(of, kind) for of in ("filters", "factors") for kind in ("raw", "by_move"))
 TEXTS = {
     Varied("filters", "raw"): "The variance of the aggregated filters is smaller with decomposition",
-    Varied("filters", "by_move"): "The variance of the aggregated filters as a share of their squared move is smaller "
-    "with decomposition than the same share of plain filters",
+    Varied("filters", "by_move"): "The variance of the filters, by their squared move, is smaller with decomposition",
     Varied("factors", "raw"): "The variance of the raw factors is smaller than that of plain filters",
-    Varied("factors", "by_move"): "The variance of the raw factors as a share of their squared move is smaller than "
-    "the same share of plain filters",
+    Varied("factors", "by_move"): "The variance of the raw factors, by their squared move, is smaller than that of "
+    "plain filters",
 }
 SCALE = " Factors are fewer numbers of another scale: scaling atoms by c and coefficients by 1/c changes their variance"
 SCALE += " and no filter."
@@ -178,9 +177,9 @@ def _varied(one: Varied, given: Sequence[_Given[VarianceValues]]) -> Claim:
         for each in given
         for t, ratio in ratios(each.values, one).items()
     ]
-    text = f"{TEXTS[one]} in each measured round (figure (b), largest ratio)."
-    same = "" if one.kind == "raw" else "same share of the "
-    rule = f"In each measured round the ratio to the {same}plain run's filters is below 1."
+    text = f"{TEXTS[one]} (figure (b), largest ratio)."
+    both = "" if one.kind == "raw" else ", each divided by the squared move of its own,"
+    rule = f"In each measured round the ratio to the variance of the plain run's filters{both} is below 1."
     rule += SCALE * (one.of == "factors") + _conditions(given)
     return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain run's", ".2f"))
 

@@ -11,7 +11,7 @@ WIDTH, HEIGHT = 620, 280
 LEFT, RIGHT, TOP, BOTTOM = 58, 20, 8, 40
 POINTS = 48  # of a line: more are not seen at this size
 CELLS = 24  # along each side of a surface
-STROKES = {"dash": "6 3", "dot": "2 3", "dashdot": "6 2 1 2"}
+STROKES = {"dash": "6 3", "dot": "2 3"}
 MARKED = 7  # places of a line that have its mark
 SHAPES = {  # by Plotly's names
     "circle": "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0",

@@ -38,8 +38,7 @@ TEXTURES: dict[
     "statistics": (GREYS[0], "."),
 }
 SPOT = {"color": "#ffffff", "line": {"color": "#1b1f26", "width": 2}}  # a mark that is seen on any shade
-DASHES = {"plain": "dash", "atoms": "solid"}  # other parametrisations are dotted
-OF_FACTORS = "dashdot"
+DASHES = {"plain": "dash", "atoms": "solid"}  # other parametrisations, and factors as they are, are dotted
 MARKS = ("", "circle", "square", "diamond", "triangle-up", "x", "cross", "star", "triangle-down", "pentagon")
 OPEN = tuple(f"{mark}-open" for mark in MARKS[1:])
 
@@ -87,7 +86,7 @@ def looks(names: Sequence[str]) -> list[dict[str, str]]:
     >>> [(look["colour"], look["dash"]) for look in looks(["fedavg", "fedavg + 9 atoms", "5 models"])]
     [('#2378c3', 'dash'), ('#2378c3', 'solid'), ('#6e6e6e', 'solid')]
     >>> looks(["fedavg + 9 atoms, factors"])[0]["dash"]
-    'dashdot'
+    'dot'
     """
     seen: dict[tuple[str, str] | None, int] = {}
     found = []
@@ -104,7 +103,7 @@ def _of_name(name: str) -> tuple[str, str] | None:
     first = name.split()[0].rstrip(",") if name else ""
     kind = "atoms" if " atoms" in name else "fedpara" if "fedpara" in name else "plain"
     if first in ALGORITHMS:
-        dash = OF_FACTORS if name.endswith(FACTORS) else DASHES.get(kind, "dot")
+        dash = "dot" if name.endswith(FACTORS) else DASHES.get(kind, "dot")
         return _from(first, list(ALGORITHMS)), dash
     alone = name == "plain" or (first.isdecimal() and name == f"{first} atoms")
     return (COLOURS[0], DASHES[kind]) if alone else None
