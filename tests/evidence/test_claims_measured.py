@@ -163,7 +163,7 @@ def test_a_round_that_is_none_is_damage(since: object, tmp_path: Path) -> None:
     assert not found.measures and "lower_from: expected int | null" in found.left_out[0].reason
 
 
-@pytest.mark.parametrize("name, words", [("variance", f"{FILTERS} is"), ("training_loss", "training loss")])
+@pytest.mark.parametrize("name, words", [("variance", "aggregated filters is"), ("training_loss", "training loss")])
 def test_a_measure_of_another_size_is_no_evidence(name: str, words: str, tmp_path: Path) -> None:
     quick = MEASURES[name].quick
     a_measure(tmp_path / "other", name)
@@ -174,7 +174,7 @@ def test_a_measure_of_another_size_is_no_evidence(name: str, words: str, tmp_pat
 def test_measures_of_many_seeds_are_told_apart(tmp_path: Path) -> None:
     for seed in (3, 4):
         a_full_measure(tmp_path / str(seed), "variance", variances(0.5), seed)
-    assert [line.about[:14] for line in the_claim(tmp_path, f"{FILTERS} is").evidence] == [
+    assert [line.about[:14] for line in the_claim(tmp_path, "aggregated filters is").evidence] == [
         "seed 3, after ",
         "seed 4, after ",
     ]
@@ -214,7 +214,7 @@ def test_of_copies_the_newest_counts_and_the_others_are_named(tmp_path: Path) ->
     found = find([tmp_path])
     assert {note.path.parent.relative_to(tmp_path).as_posix() for note in found.left_out} == {"measure/a", "why/b"}
     assert all("left out: " in note.reason and " and is used" in note.reason for note in found.left_out)
-    assert the_claim(tmp_path, f"{FILTERS} is").numbers == (None, 0.25)
+    assert the_claim(tmp_path, "aggregated filters is").numbers == (None, 0.25)
     assert the_claim(tmp_path, "with latent clients").numbers == (None, 1.25)
 
 
@@ -262,5 +262,5 @@ def test_a_measure_or_explanation_that_changes_changes_its_card(tmp_path: Path) 
     fields = json.loads(file.read_text())
     fields["values"]["lines"][1]["raw"] = [0.25, 2.0]
     file.write_text(json.dumps(fields))
-    card = next(card for card in page_of(folder).split("<article")[1:] if f"{FILTERS} is smaller" in card)
+    card = next(card for card in page_of(folder).split("<article")[1:] if "aggregated filters is smaller" in card)
     assert ">partly<" in card and "4.00 times" in card and "1 of 2 support it, 1 contradicts it" in card
