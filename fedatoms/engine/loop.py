@@ -168,9 +168,25 @@ def _check_outputs(runtime: Runtime, params: Params) -> None:
             returned = returned if trains else net.predict(params, images)
         aim = runtime.sim.objective
         possible = aim.targets.up_to(check_outputs(aim, returned, targets, data.classes))
+        if trains:
+            _check_gradient(runtime, params, images, targets)
         check_range_of(possible, known_targets(data) if trains else y, "y" if trains else "test_y")
         if data.lazy is not None:
             data.lazy.wrong = possible.stray  # of what is read later
+
+
+def _check_gradient(runtime: Runtime, params: Params, images: Inputs, targets: Tensor) -> None:
+    """Refuses a loss that depends on no parameter: a transform would take its gradient for 0, without a word."""
+    net, aim = runtime.network, runtime.sim.objective
+    leaves = {name: params[name].detach().requires_grad_() for name in net.parameters}
+    with torch.enable_grad(), torch.random.fork_rng(_gpus(targets)):
+        outputs = aim.read(net.train({**params, **leaves}, images, None, torch.tensor(0, device=targets.device))[0])
+        if not aim.loss(outputs, targets).requires_grad:
+            where = "the objective's loss" if outputs.requires_grad else "what the model returns"
+            raise ValueError(
+                f"{where} does not depend on the model's parameters, so nothing can be learnt. Leave .detach(), .data "
+                f"and torch.no_grad() out of it."
+            )
 
 
 @contextmanager

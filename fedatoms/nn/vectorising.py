@@ -12,9 +12,10 @@ from fedatoms.core.lookup import one_line
 from fedatoms.core.trees import Params, stack
 from fedatoms.nn.pure import Network, network
 
-RANDOM = "called random operation"  # in torch's words, where its vmap meets a draw from the global stream
+# in torch's words, where it meets a draw from the global stream, and an input that is changed in place
+RANDOM, CHANGED = "called random operation", "would mutate a captured Tensor"
 MIXES = "what it makes of a sample depends on the other rows of a batch, and some batches would be padded"
-REFUSALS = ("vmap", "functorch")  # one of them is in all of torch's refusals
+REFUSALS = ("vmap", "functorch", "Batching rule")  # one of them is in all others of torch's refusals
 
 
 def why_not_together(model: nn.Module, x: Inputs) -> str | None:
@@ -65,7 +66,9 @@ def why_refused(error: BaseException) -> str | None:
     for cause in causes(error):
         words = first_sentence(cause)
         if RANDOM in words:
-            return f"its forward pass draws random numbers itself, as F.dropout does{_place(cause.__traceback__)}"
+            return f"{_who(cause)} draws random numbers itself, as F.dropout does{_place(cause.__traceback__)}"
+        if CHANGED in words:
+            return f"{_who(cause)} changes its input in place, as x -= 1 does{_place(cause.__traceback__)}"
         if any(name in words for name in REFUSALS):
             return words
     return None
@@ -110,14 +113,26 @@ def _step(net: Network, x: Inputs) -> None:
     torch.vmap(torch.func.grad(loss))(stack([net.parameters] * 2), stack([own] * 2), twice, real, keys)
 
 
+def _who(error: BaseException) -> str:
+    """Says in whose code an error was raised: a model's, or what else a step calls."""
+    known = error.__traceback__ is None or _modules(error.__traceback__)
+    return "its forward pass" if known else "the algorithm or the objective"
+
+
 def _place(frames: TracebackType | None) -> str:
     """Names the module in whose forward pass an error was raised: the innermost one of the model, the outermost."""
+    seen = _modules(frames)
+    if not seen:
+        return ""
+    kind, names = type(seen[-1]).__name__, {module: name for name, module in seen[0].named_modules()}
+    return f", in layer '{name}' ({kind})" if (name := names.get(seen[-1])) else f", in {kind}"
+
+
+def _modules(frames: TracebackType | None) -> list[nn.Module]:
+    """Returns the modules in whose methods an error was raised, the outermost first."""
     seen: list[nn.Module] = []
     while frames is not None:
         module = frames.tb_frame.f_locals.get("self")
         seen += [module] if isinstance(module, nn.Module) else []
         frames = frames.tb_next
-    if not seen:
-        return ""
-    kind, names = type(seen[-1]).__name__, {module: name for name, module in seen[0].named_modules()}
-    return f", in layer '{name}' ({kind})" if (name := names.get(seen[-1])) else f", in {kind}"
+    return seen

@@ -1,23 +1,30 @@
 """What a network may do in its forward pass, and hold: it is refused in one line, or only its outputs change."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.small import Drifting, clients_of, difference, identical, small_net
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
 
 from fedatoms.aggregation import krum, median
-from fedatoms.algorithms import moon
+from fedatoms.algorithms import Algorithm, moon
+from fedatoms.core.options import Map as MapName
+from fedatoms.core.trees import Params
 from fedatoms.data.federations import Federation, federation
 from fedatoms.engine.attacks import Attack
 from fedatoms.engine.evaluation import evaluate
+from fedatoms.engine.execution.vmap import NotVectorisable
 from fedatoms.engine.loop import Trained, begin, rounds, train
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.engine.state import State
+from fedatoms.objectives import Objective, classification
 from fedatoms.personal import fedpac
 from fedatoms.runs.checkpoints import load_checkpoint, save_checkpoint
 
@@ -63,6 +70,65 @@ def test_a_forward_pass_that_changes_its_parameters_is_refused_and_the_parameter
     with pytest.raises(ValueError, match=f"changes the parameter '{name}'.*Leave max_norm out"):
         begin(prepare(Simulation(model(), data())))
     begin(prepare(Simulation(Bag(None), tokens())))
+
+
+class Detached(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1)).detach()
+
+
+class Shifted(nn.Linear):
+    """Changes what it is given."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x -= 0.5
+        return super().forward(x.flatten(1))
+
+
+MAPS: tuple[MapName, ...] = ("one_by_one", "vectorised")
+NO_SLOPES = classification()._replace(loss=lambda outputs, y: F.cross_entropy(outputs, y, reduction="none").detach())
+
+
+@pytest.mark.parametrize("map", MAPS)
+@pytest.mark.parametrize(
+    ("model", "objective", "who"),
+    [
+        (Detached, classification(), "what the model returns"),
+        (lambda *sizes: nn.Sequential(nn.Flatten(), nn.Linear(*sizes)), NO_SLOPES, "the objective's loss"),
+    ],
+)
+def test_a_loss_that_depends_on_no_parameter_is_refused_in_every_map(
+    model: Callable[..., nn.Module], objective: Objective, who: str, map: MapName
+) -> None:
+    """A transform takes its gradient for 0: such a run ended with scores, and had learnt nothing."""
+    sim = Simulation(model(36, 3).double(), clients_of((4, 6)), objective=objective, map=map)
+    with pytest.raises(ValueError, match=f"{who} does not depend on the model's parameters"):
+        train(sim, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (lambda: Shifted(36, 3), "its forward pass changes its input in place, as x -= 1 does, in Shifted"),
+        (lambda: nn.Sequential(nn.Flatten(), spectral_norm(nn.Linear(36, 3))), "Batching rule not implemented"),
+    ],
+)
+def test_what_torch_cannot_vectorise_is_said_in_one_line_and_trains_one_by_one(
+    model: Callable[[], nn.Module], reason: str
+) -> None:
+    sim = Simulation(model().double(), clients_of((4, 6)), score=("server",))
+    train(sim, 1)
+    with pytest.raises(NotVectorisable, match=f"this model cannot be vectorised: {reason}.*Use map=one_by_one"):
+        train(replace(sim, map="vectorised"), 1)
+
+
+def test_an_algorithm_that_draws_is_named_where_it_is_not_the_model() -> None:
+    def noisy(gradient: Params, *_: object) -> Params:
+        return {name: g + torch.randn(g.shape, dtype=g.dtype) for name, g in gradient.items()}
+
+    sim = Simulation(small_net(), clients_of((4, 6)), Algorithm(correct=noisy), map="vectorised")
+    with pytest.raises(NotVectorisable, match="the algorithm or the objective draws random numbers itself"):
+        train(sim, 1)
 
 
 class Twin(nn.Module):
