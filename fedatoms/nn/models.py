@@ -158,25 +158,28 @@ def check_input(
 
 @contextmanager
 def fitting(image_shape: tuple[int, ...]) -> Iterator[None]:
-    """Says that images of a shape do not fit the model, if what is done within fails.
+    """Says that samples of a shape do not fit the model, if what is done within fails; of images, what may fit.
 
-    >>> with fitting((1, 8)):
-    ...     _ = nn.Linear(9, 2)(torch.zeros(2, 1, 8))
+    >>> with fitting((8, 8)):
+    ...     _ = nn.Conv2d(1, 2, 3)(torch.zeros(2, 8, 8))
     Traceback (most recent call last):
     ...
-    ValueError: images of shape (1, 8) do not fit the model (mat1 and mat2 shapes cannot be multiplied (2x8 and 9x2)).
-    Build it with the channels of the images, and use digits-cnn for 8x8, lenet, fedrep-cnn or fedpac-cnn for 32x32,
-    resnet18-small for any size
+    ValueError: samples of shape (8, 8) do not fit the model (Given groups=1, weight of size [2, 1, 3, 3], expected
+    input[1, 2, 8, 8] to have 1 channels, but got 2 channels instead). If they are images, they lack the axis of
+    channels: x[:, None].
     """
     try:
         yield
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         if is_out_of_memory(error):
             raise
+        why = f"of shape {image_shape} do not fit the model ({lookup.one_line(error)})"
+        if len(image_shape) != 3:
+            axis = " If they are images, they lack the axis of channels: x[:, None]." if len(image_shape) == 2 else ""
+            raise ValueError(f"samples {why}.{axis}") from error
         raise ValueError(
-            f"images of shape {image_shape} do not fit the model ({lookup.one_line(error)}). Build it with the "
-            f"channels of the images, and use digits-cnn for 8x8, lenet, fedrep-cnn or fedpac-cnn for 32x32, "
-            f"resnet18-small for any size"
+            f"images {why}. Build it with the channels of the images, and use digits-cnn for 8x8, lenet, fedrep-cnn or "
+            f"fedpac-cnn for 32x32, resnet18-small for any size"
         ) from error
 
 

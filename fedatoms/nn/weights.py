@@ -44,7 +44,10 @@ def load_weights(
     if not _misfit(found, held, optional, every):  # otherwise the network has other widths, not other classes
         fresh = every
     if wrong := _misfit(found, held, optional, fresh):
-        raise ValueError(f"weights={path} do not fit {type(model).__name__} ({wrong}). Use the file of this network.")
+        use = "Use the file of this network."
+        if any(name.endswith(".coefficients") and name not in held for name in found):
+            use = "Its filters are atoms: use the plain file, which fedatoms export writes, and fedatoms.fuse makes."
+        raise ValueError(f"weights={path} do not fit {type(model).__name__} ({wrong}). {use}")
     with torch.no_grad():
         for name in (name for name in found if name not in fresh):
             held[name].copy_(found[name])
@@ -95,7 +98,7 @@ def _misfit(found: Params, held: Params, optional: Collection[str], fresh: Colle
     both = {name: (_kind(found[name]), _kind(held[name])) for name in held if name in found and name not in fresh}
     lists = {
         "missing": [name for name in held if name not in found and name not in optional],
-        "extra": [name for name in found if name not in held],
+        "extra": sorted(name for name in found if name not in held),
         "misshapen": [f"{name} is {this} instead of {that}" for name, (this, that) in both.items() if this != that],
     }
     return "; ".join(f"{len(names)} {what}: {some(names)}" for what, names in lists.items() if names)

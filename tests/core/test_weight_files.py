@@ -336,3 +336,13 @@ def test_a_changed_bit_of_a_torch_file_is_noticed_wherever_it_lies(tmp_path: Pat
         ValueError, match=r"was changed: \S+/data/\d+ in it does not match its checksum. Restore the file"
     ):
         load_weights(net(), _bytes(tmp_path / "a.pth", bytes(changed)))
+
+
+def test_a_file_of_atoms_is_refused_with_the_way_to_a_plain_one(tmp_path: Path) -> None:
+    plain, file = nn.Sequential(nn.Conv2d(1, 16, 3), nn.Flatten(), nn.Linear(64, 2)), tmp_path / "atoms.safetensors"
+    made = fedatoms.decompose(plain, atoms=9)
+    save_file(made.state_dict(), file)
+    with pytest.raises(ValueError, match=r"2 extra: 0.atoms, 0.coefficients\). Its filters are atoms.*fedatoms export"):
+        load_weights(plain, file)
+    save_file(fedatoms.fuse(made).state_dict(), file)
+    load_weights(plain, file)

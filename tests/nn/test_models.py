@@ -272,12 +272,21 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_the_list() -> None:
 # images that do not fit
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 8, 8), (1, 32, 32), (3, 64, 64), (32, 32)])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 8, 8), (1, 32, 32), (3, 64, 64)])
 def test_images_that_do_not_fit_are_refused_in_one_line(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError) as caught:
         check_input(build("lenet", classes=10), shape, classes=10)
     message = str(caught.value)
     assert f"images of shape {shape} do not fit" in message and "digits-cnn for 8x8" in message and "\n" not in message
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((32, 32), True), ((7,), False)])
+def test_samples_that_are_no_images_get_no_advice_on_images(shape: tuple[int, ...], axis: bool) -> None:
+    with pytest.raises(ValueError) as caught:
+        check_input(build("lenet", classes=10), shape, classes=10)
+    message = str(caught.value)
+    assert message.startswith(f"samples of shape {shape} do not fit") and "digits-cnn" not in message
+    assert ("they lack the axis of channels: x[:, None]" in message) == axis and "\n" not in message
 
 
 def test_an_error_of_many_lines_is_told_in_one() -> None:
