@@ -52,7 +52,8 @@ def algorithm(name: str, strength: float | None = None) -> "Algorithm":
 
     made = TABLE.build(name, strength, Algorithm)
     found = TABLE.strength_of(name, strength)
-    return made if found is None else made._replace(strength=Strength(*found))
+    # one from outside may be made of ours, and changed: it has no strength that a step could be told
+    return made._replace(strength=None if found is None else Strength(*found))
 
 
 _HOMES = {**TABLE.homes(), **dict.fromkeys(("Algorithm", "Seen", "Server", "Work"), "base")}

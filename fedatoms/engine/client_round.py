@@ -259,9 +259,11 @@ def _decayed(learner: Learner, gradient: Params, weights: Params, *, apart: bool
     for name, g in gradient.items():
         decay = training.weight_decay * (training.atoms_decay if name in learner.decomposed else 1.0)
         left[name], decay = (decay, 0.0) if apart else (0.0, decay)
-        total = decay + (learner.algorithm.decay if name in learner.travelling else 0.0)  # a part of its loss
+        own = learner.algorithm.decay if name in learner.travelling else 0.0  # a part of the algorithm's loss
         g = g if scale is None else g * scale
-        decayed[name] = g if isinstance(total, float) and not total else _down(g, weights[name], -total)  # that is, up
+        g = torch.add(g, weights[name], alpha=decay) if decay else g
+        # added as it is where a client is told it, to the last bit: it cancels terms of the algorithm's correction
+        decayed[name] = g + own * weights[name] if isinstance(own, Tensor) or own else g
     return decayed, left
 
 

@@ -18,6 +18,7 @@ from fedatoms.engine.freeze import hold_fixed
 from fedatoms.engine.gpu import atom_ops, convolutions, rewrite
 from fedatoms.engine.gpu.atom_ops import LARGEST, compose, share
 from fedatoms.engine.gpu.conv_ops import convolve, convolve_pool, correlate
+from fedatoms.engine.gpu.once import OnlyOnce
 from fedatoms.engine.gpu.rewrite import BatchedKernels
 from fedatoms.engine.gpu.rounding import Rounded, in_half, unit_of
 from fedatoms.engine.runtime import Runtime, prepare
@@ -118,14 +119,61 @@ PLAIN: dict[str, Model] = {
     "padding beyond the kernel": lambda x, w, b: F.conv2d(x, w, b, padding=3),
     "few filters": lambda x, w, b: F.conv2d(x, w[:15], b[:15]),
     "one image": lambda x, w, b: F.conv2d(x[0], w, b),
-    "a slope of it": lambda x, w, b: torch.func.grad(lambda z: (F.conv2d(z, w, b) ** 3).sum())(x),
-    "a slope of atoms": lambda x, w, b: torch.func.grad(lambda z: (_composed_of(x, w, z) ** 3).sum())(b),
-    "a slope of a pool": lambda x, w, b: torch.func.grad(lambda z: (POOLED["modules"](x, z, b) ** 3).sum())(w),
+}
+
+
+def _slope(energy: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """As most networks take it, of what has been computed before."""
+    return torch.autograd.grad(energy(x), x, create_graph=True)[0]
+
+
+SLOPES: dict[str, Model] = {
+    "of images": lambda x, w, b: torch.func.grad(lambda z: (F.conv2d(z, w, b) ** 3).sum())(x),
+    "of filters": lambda x, w, b: torch.func.grad(lambda z: (POOLED["modules"](x, z, b) ** 3).sum())(w),
+    "of atoms": lambda x, w, b: torch.func.grad(lambda z: (_composed_of(x, w, z) ** 3).sum())(b),
+    "of what was computed": lambda x, w, b: _slope(
+        lambda z: (F.conv2d(z, w, b) ** 3).sum(), x * (1 + b[:3, None, None])
+    ),
+    "of a pool of it": lambda x, w, b: _slope(lambda z: (POOLED["modules"](z, w, b) ** 3).sum(), x + 0 * b.sum()),
 }
 
 
 def _composed_of(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.conv2d(x, torch.tensordot(w.flatten(2), b[:9, None, None] * torch.ones(9, 2, 2), 1))
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_operators_that_are_differentiated_twice_say_so(name: str) -> None:
+    """Else these gradients would be 0, without a word."""
+    assert all(each.abs().max() > 0 for each in gradients(SLOPES[name], IMAGES, FILTERS, BIAS))
+    with pytest.raises(OnlyOnce, match="first derivatives only"):
+        agree(SLOPES[name], IMAGES, FILTERS, BIAS)
+
+
+class Force(nn.Module):
+    """The slope of an energy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(1, 16, 3), nn.Linear(36, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            h = x * (1 + self.conv.bias[0])
+            h = h if h.requires_grad else h.requires_grad_()  # in a score no parameter does
+            slope = _slope(lambda z: (self.conv(z) ** 3).sum(), h)
+        return self.out((slope if torch.is_grad_enabled() else slope.detach()).flatten(1))
+
+
+def test_a_network_that_takes_a_slope_is_trained_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graph, "compile_graph", lambda graph, example: graph)
+    sim = Simulation(Force().double(), clients_of((3, 5)))
+    before = {name: leaf.detach().clone() for name, leaf in sim.model.named_parameters()}
+    alone = play(sim, 2)
+    with pytest.warns(UserWarning, match="batched kernels have first derivatives only"):
+        compiled = play(prepare(sim)._replace(map_clients=cuda_graph.compiled(2)), 2)
+    assert difference(alone.server.params, compiled.server.params) < 1e-10
+    assert difference({"w": before["conv.weight"]}, {"w": alone.server.params["conv.weight"]}) > 1e-6
 
 
 def _cleared(y: Tensor) -> Tensor:

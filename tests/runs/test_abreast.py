@@ -148,6 +148,30 @@ def test_runs_of_three_strengths_in_one_block_are_three_runs(name: str) -> None:
         check_same(one, shared)
 
 
+def test_an_algorithm_that_is_made_of_ours_and_changed_keeps_its_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (
+        "from fedatoms.algorithms import algorithm\ndef own(a=0.9): return algorithm('feddyn', a)._replace(decay=0.0)\n"
+    )
+    Path("changed_feddyn.py").write_text(text)
+    own = algorithm("changed_feddyn:own")
+    assert own.strength is None and algorithm("feddyn").strength is not None
+    sims = seeds(simulation(algorithm=own, score=("server",)))
+    for alone, shared in zip([watched(sim, 3) for sim in sims], together(sims, 3), strict=True):
+        check_same(alone, shared)
+
+
+def test_strengths_in_a_block_are_those_of_single_runs_where_steps_enlarge_the_last_bits() -> None:
+    """AdamW makes whole steps of what should cancel, in float32."""
+    one = simulation(model=small_net(norm=True, dropout=True, atoms=4).float(), score=("server",), failures=0.0)
+    training = one.training._replace(optimiser=adamw(), lr=0.003, momentum=0.0)
+    sims = [replace(one, algorithm=algorithm("feddyn", a), training=training) for a in (0.02, 0.05)]
+    for alone, shared in zip([watched(sim, 3) for sim in sims], together(sims, 3), strict=True):
+        assert difference(alone[-1].state.server.params, shared[-1].state.server.params) < 1e-5
+
+
 @pytest.mark.parametrize("name", some_of(STRONG, "feddyn"))
 def test_so_they_are_in_compiled_blocks_that_go_on_as_runs_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sims = strengths(name, simulation(), ("server",))

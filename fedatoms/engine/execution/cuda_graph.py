@@ -18,6 +18,7 @@ from fedatoms.engine.execution.block_round import begin_block, block_step, finis
 from fedatoms.engine.execution.inductor import Compiled, compile_graph, compile_twice, decompositions
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, why
+from fedatoms.engine.gpu.once import OnlyOnce
 from fedatoms.engine.gpu.precompile import compiling_elsewhere
 from fedatoms.engine.gpu.rewrite import BatchedKernels, kernel_is_missing, traced
 from fedatoms.nn.vectorising import causes
@@ -126,7 +127,7 @@ def _compiled_step(learner: Learner, buffers: Buffers) -> Callable[[Buffers], ob
         try:
             return _compile(lambda: _with_kernels(step, buffers), buffers)
         except Exception as error:
-            if not kernel_is_missing(error):
+            if not (kernel_is_missing(error) or isinstance(error, OnlyOnce)):
                 raise
             warnings.warn(f"convolutions go to cuDNN, which is slower: {why(error)}", stacklevel=2)
     return _compile(lambda: _traced(step, buffers), buffers)

@@ -1,5 +1,6 @@
 """Clients of several runs in one block: each is told what its own run says, and its reply goes back to that run."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple, TypeVar, cast
@@ -70,7 +71,7 @@ def told_by(request: Request) -> Told:
 
     unit = training.lr if training.controls == "first" else learner.rate
     broadcast, strength = request.broadcast if _listens(learner.algorithm) else _NOTHING, learner.algorithm.strength
-    numbers = (learner.rate, unit, learner.atoms_lr, 0.0 if strength is None else strength.value)
+    numbers = (learner.rate, unit, learner.atoms_lr, math.nan if strength is None else strength.value)
     return Told(broadcast, *map(number, numbers))
 
 
@@ -86,7 +87,7 @@ def _on_clients(algorithm: Algorithm) -> Algorithm:
 
 @cache
 def _of_any_strength(strength: Strength) -> Algorithm:
-    return strength.told(torch.zeros(()))._replace(strength=strength)
+    return strength.told(torch.full((), math.nan))._replace(strength=strength)  # whoever is not told it learns nothing
 
 
 def _listens(algorithm: Algorithm) -> bool:

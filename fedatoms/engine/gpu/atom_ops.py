@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedatoms.engine.gpu.client_axis import for_one, over_clients
 from fedatoms.engine.gpu.convolutions import Context
+from fedatoms.engine.gpu.once import once
 from fedatoms.engine.gpu.tiles import parts_of_filters
 
 LARGEST = 64  # atoms, and entries of an atom: more do not fit into the shared memory of every GPU
@@ -54,11 +55,12 @@ class _Composed(torch.autograd.Function):
         ctx.save_for_backward(*inputs[:2])
 
     @staticmethod
-    @torch.no_grad()  # first derivatives only; where one is not wanted, it costs no more to have both
-    def backward(ctx: Context, gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Context, gradients: Tensor) -> tuple[Tensor | None, ...]:
         coefficients, atoms = ctx.saved_tensors
-        to_coefficients, parts = _share_one(coefficients, atoms, gradients.permute(0, 2, 3, 1))
-        return to_coefficients, parts.sum(0), None
+        with torch.no_grad():  # where one is not wanted, it costs no more to have both
+            to_coefficients, parts = _share_one(coefficients, atoms, gradients.permute(0, 2, 3, 1))
+            found = to_coefficients, parts.sum(0)
+        return *once(found, (gradients, coefficients, atoms)), None
 
 
 composed: Callable[[Tensor, Tensor, torch.dtype], Tensor] = _Composed.apply

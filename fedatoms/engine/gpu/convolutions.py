@@ -17,6 +17,7 @@ from fedatoms.engine.gpu.conv_ops import (
     sized,
     unpool,
 )
+from fedatoms.engine.gpu.once import once
 from fedatoms.engine.gpu.rounding import Rounded, rounded
 from fedatoms.engine.gpu.tiles import DEAD
 
@@ -67,14 +68,15 @@ class _Convolution(torch.autograd.Function):
         ctx.save_for_backward(*_known(x, images, unit), *_known(weight, filters, other))
 
     @staticmethod
-    @torch.no_grad()  # first derivatives only
     def backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (images, filters), gradients, dx = _recalled(*ctx.saved_tensors), rounded(channels_last(dy)), None
-        if ctx.needs_input_grad[0]:
-            full = _unstrided(images, filters, ctx.padding)
-            apart = gradients._replace(values=_apart(gradients.values, full, ctx.stride))
-            dx = _to_images(apart, filters, ctx.padding, ctx.channels)
-        return dx, _to_filters(images, gradients, None, filters, ctx), *[None] * 6
+        with torch.no_grad():
+            (images, filters), gradients, dx = _recalled(*ctx.saved_tensors), rounded(channels_last(dy)), None
+            if ctx.needs_input_grad[0]:
+                full = _unstrided(images, filters, ctx.padding)
+                apart = gradients._replace(values=_apart(gradients.values, full, ctx.stride))
+                dx = _to_images(apart, filters, ctx.padding, ctx.channels)
+            found = dx, _to_filters(images, gradients, None, filters, ctx)
+        return *once(found, (dy, *_tensors(ctx))), *[None] * 6
 
 
 class _Pooled(torch.autograd.Function):
@@ -115,16 +117,17 @@ class _Pooled(torch.autograd.Function):
         ctx.mark_non_differentiable(*output[1:])
 
     @staticmethod
-    @torch.no_grad()  # first derivatives only
     def backward(ctx: Context, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        *known, chosen = ctx.saved_tensors
-        (images, filters), gradients, dx = _recalled(*known), rounded(channels_last(dy)), None
-        bias, which = torch.where(chosen == DEAD, 0, channels_last(dy)).sum((0, 1, 2)), cast(Tensor | None, chosen)
-        if ctx.needs_input_grad[0]:  # then the gradients are unpooled anyway, and a kernel reads them faster that way
-            full = _unstrided(images, filters, ctx.padding)
-            gradients, which = gradients._replace(values=unpool(gradients.values, chosen, full)), None
-            dx = _to_images(gradients, filters, ctx.padding, ctx.channels)
-        return dx, _to_filters(images, gradients, which, filters, ctx), bias, *[None] * 5
+        with torch.no_grad():
+            *known, chosen = ctx.saved_tensors
+            (images, filters), gradients, dx = _recalled(*known), rounded(channels_last(dy)), None
+            bias, which = torch.where(chosen == DEAD, 0, channels_last(dy)).sum((0, 1, 2)), cast(Tensor | None, chosen)
+            if ctx.needs_input_grad[0]:  # then gradients are unpooled anyway, and a kernel reads them faster that way
+                full = _unstrided(images, filters, ctx.padding)
+                gradients, which = gradients._replace(values=unpool(gradients.values, chosen, full)), None
+                dx = _to_images(gradients, filters, ctx.padding, ctx.channels)
+            found = dx, _to_filters(images, gradients, which, filters, ctx), bias
+        return *once(found, (dy, *_tensors(ctx))), *[None] * 5
 
 
 _convolution: Callable[..., Tensor] = _Convolution.apply
@@ -161,6 +164,10 @@ def _operand(x: Tensor, half: Tensor | None, unit: Tensor | None) -> Rounded:
 def _known(x: Tensor, half: Tensor | None, unit: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Returns what a backward pass needs to know of images, or filters: not both."""
     return x if half is None else half, unit
+
+
+def _tensors(ctx: Context) -> list[Tensor]:
+    return [each for each in ctx.saved_tensors if each is not None]
 
 
 def _recalled(images: Tensor, unit: Tensor | None, filters: Tensor, other: Tensor | None) -> tuple[Rounded, Rounded]:

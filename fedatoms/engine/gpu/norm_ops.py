@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedatoms.engine.gpu.client_axis import for_one, over_clients
 from fedatoms.engine.gpu.conv_ops import channels_first, channels_last
+from fedatoms.engine.gpu.once import once
 from fedatoms.nn.masked_norm import Normalised, axes_of, column_of, count_of, exact, masked_batch_norm, rows_of
 
 
@@ -88,11 +89,13 @@ class _Norm(torch.autograd.Function):
         ctx.mark_non_differentiable(*output[1:])
 
     @staticmethod
-    @torch.no_grad()  # first derivatives only
     def backward(ctx: _Context, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        x, *others = ctx.saved_tensors
-        to_x, to_weight, to_bias = _normalise_back_one(channels_last(x), *others, channels_last(dy), ctx.eps)
-        return channels_first(to_x), None, to_weight, to_bias, None
+        x, real, weight, *others = ctx.saved_tensors
+        with torch.no_grad():
+            each = channels_last(x), real, weight, *others, channels_last(dy)
+            to_x, to_weight, to_bias = _normalise_back_one(*each, ctx.eps)
+            found = channels_first(to_x), None, to_weight, to_bias
+        return *once(found, (dy, x, weight)), None
 
 
 normalised: Callable[[Tensor, Tensor, Tensor, Tensor, float], Normalised] = _Norm.apply

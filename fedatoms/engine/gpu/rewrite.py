@@ -4,8 +4,8 @@ vmap turns the convolutions of C clients into one with C groups, for which cuDNN
 Inside ``BatchedKernels()``, a model's ``conv2d`` and ``max_pool2d(relu(conv2d(...)), 2)`` become the operators of
 ``conv_ops``, filters for them that are ``tensordot(coefficients, atoms, 1)`` those of ``atom_ops``, BatchNorm of images
 those of ``norm_ops``, and ``trees.norm`` that of ``square_ops``; a convolution that they do not cover stays what it is,
-and so do its filters. They have first derivatives only: what a model differentiates itself stays, too. Of images that
-are ``bounded``, the largest number is not searched for.
+and so do its filters. Of images that are ``bounded``, the largest number is not searched for. They have first
+derivatives only: a step of a model that differentiates them itself fails with ``OnlyOnce``, and is traced without them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C._functorch import TransformType, get_interpreter_stack, is_functorch_wrapped_tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._ops import OpOverload
 from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
@@ -198,18 +198,13 @@ def _covered(call: _Conv2d) -> tuple[Pair, int] | None:
     (stride, other), padding = _pair(call.stride), _sides(call.padding, call.weight.shape[2:])
     if padding is None or stride != other or any(p >= k for p, k in zip(padding, call.weight.shape[2:], strict=True)):
         return None
-    return (padding, stride) if _covers(call.input) and not _shares_filters(call) else None
+    known = not (call.input.is_cuda and call.input.dtype == torch.float64)
+    return (padding, stride) if known and not _shares_filters(call) else None
 
 
 def _of_images(x: Tensor, *_: object) -> bool:
     """Says whether the operators cover a BatchNorm of these."""
-    return x.dim() == 4 and _covers(x)
-
-
-def _covers(x: Tensor) -> bool:
-    """Says whether the operators take such images here: the step's own derivative is the only one that they have."""
-    derivatives = [each for each in get_interpreter_stack() or () if each.key() != TransformType.Vmap]
-    return len(derivatives) <= 1 and not (x.is_cuda and x.dtype == torch.float64)
+    return x.dim() == 4 and not (x.is_cuda and x.dtype == torch.float64)
 
 
 def _shares_filters(call: _Conv2d) -> bool:
