@@ -131,7 +131,7 @@ def read() -> dict[str, dict[str, Measured]]:
 def with_table(page: str) -> str:
     """Puts the table between the page's marks."""
     found = read()
-    heads = ("", "ms a step", "of each turn", "collector's", "first round, s", "with a cache, s", "peak, MB", "commit")
+    heads = ("", "ms a step", "of each turn", "stalls", "first round, s", "with a cache, s", "peak, MB", "commit")
     lines = [_line(name, found["measured"][name]) for name in CASES if name in found["measured"]]
     made = found["provenance"]
     origin = f"{made['device']}, torch {made['torch']}, fedatoms {made['fedatoms']}."
@@ -215,7 +215,7 @@ def _line(name: str, found: Measured) -> list[str]:
         CASES[name][0],
         f"{middle:.2f}",
         turns,
-        ", ".join(stalls),
+        ", ".join(stalls) if stalls or "collector" in found else "not measured",
         *(f"{found[start]:.0f}" if start in found else "" for start in ("first", "again")),
         f"{found['peak']:,.0f}",
         str(found["commit"]),

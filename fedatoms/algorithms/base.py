@@ -1,10 +1,11 @@
 """What an algorithm is: a value with three pure functions and the memory it keeps; every default is FedAvg's."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from fedatoms.core import trees
 from fedatoms.core.lookup import shown
@@ -112,7 +113,7 @@ class Strength(NamedTuple):
     value: float
 
     def told(self, value: Tensor) -> "Algorithm":
-        """Returns the same algorithm with what a client's run has, where clients of several runs train in one block."""
+        """Returns the algorithm with the strength of a client's run, where several runs train in one block."""
         made = self.factory(**{self.argument: value})
         assert isinstance(made, Algorithm), "checked when the algorithm was made"
         return made
@@ -198,5 +199,11 @@ def require(value: float | Tensor, name: str, *, share: bool = False, or_zero: b
     ...
     ValueError: a=-1.0 is not a positive number. Use None, or leave it out, for its default.
     """
-    if not isinstance(value, Tensor):  # else those of several runs, each of which was checked
-        check_range(f"method {'share' if share else 'strength'}{' or 0' * or_zero}", value, name)
+    if isinstance(value, Tensor) and _is_told(value):
+        return
+    check_range(f"method {'share' if share else 'strength'}{' or 0' * or_zero}", cast(float, value), name)
+
+
+def _is_told(value: Tensor) -> bool:
+    """Says whether a strength is one that a transform tells each client, checked in its run, or nan in its place."""
+    return is_functorch_wrapped_tensor(value) or bool(value.isnan())

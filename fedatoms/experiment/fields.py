@@ -18,7 +18,7 @@ EXECUTION_FIELDS = frozenset(  # how and where to compute: no part of what is co
 )
 LENGTH_FIELDS = ("rounds", "eval_every")
 RESUMED_FIELDS = EXECUTION_FIELDS.union(LENGTH_FIELDS, {"aggregation"})  # may change in a resumed run
-TOLD_FIELDS = frozenset(  # may differ among runs whose clients are trained in one block
+TOLD_FIELDS = frozenset(  # may differ among runs whose clients are trained in one block, and so may our strengths
     {"seed", "lr", "lr_decay", "atoms_lr", "partition", "clients", "classes_per_client", "distinct", "dirichlet"}
     | {"unbalanced", "fraction", "failures"}
 )

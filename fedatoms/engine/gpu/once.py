@@ -17,7 +17,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def forward(count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(each.view_as(each) for each in tensors[:count])
+        return tuple(map(torch.ops.aten.alias.default, tensors[:count]))  # which a compiled step is rid of
 
     @staticmethod
     def setup_context(ctx: object, inputs: tuple[object, ...], output: tuple[Tensor, ...]) -> None:
