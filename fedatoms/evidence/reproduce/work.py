@@ -1,6 +1,7 @@
 """Runs jobs: one after the other in this process, on several devices at once, or on a Ray cluster."""
 
 import gc
+import json
 import logging
 import math
 import os
@@ -16,7 +17,7 @@ import torch
 from fedatoms.core.extras import need
 from fedatoms.core.lookup import one_line
 from fedatoms.evidence.measures import MEASURES
-from fedatoms.evidence.measures.files import write_measure
+from fedatoms.evidence.measures.files import FILE, write_measure
 from fedatoms.evidence.reproduce.budget import NO_LIMIT, Limit, next_of, took
 from fedatoms.evidence.reproduce.plan import Job, missing
 from fedatoms.evidence.results.finding import find
@@ -181,16 +182,23 @@ def _whole_result(job: Job) -> Result | None:
 
 def _measure(job: Job, tick: Tick) -> None:
     with locked(job.folder):
-        found = find([job.folder])
-        if not missing([job], found):
+        if not missing([job], find([job.folder])):
             return
-        if any(each.folder == job.folder for each in found.measures):
+        if _is_whole(job.folder / FILE):  # perhaps of another version, or older than a copy of it
             other = f"{job.folder} holds a measure of other experiments or settings, which would be overwritten"
             raise ValueError(f"{other}. Rename this folder to keep it, or use another --out.")
         kind = MEASURES[job.measure]
         settings = kind.quick if job.quick else kind.settings
         measure = kind.measure(job.experiments, settings, lambda done, total, what: tick(done / total))
         write_measure(job.folder, measure)
+
+
+def _is_whole(file: Path) -> bool:
+    """Says whether a file is there, and not cut off."""
+    try:
+        return isinstance(json.loads(file.read_bytes()), dict)
+    except (OSError, ValueError):
+        return False
 
 
 def _watch(job: Job, tell: Tell, limit: Limit, share: float) -> None:
