@@ -653,6 +653,12 @@ def shown(table: Table, width: int) -> str:
     return "\n".join(lines_of(pipe))
 
 
+def test_the_table_of_a_run_says_what_is_special_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--optimiser", "adamw", "--lr", "0.01", "--schedule", "cosine", "--warmup", "1", "--beta", "1/2"]
+    assert main(["run", *QUICK, *words, "--name", "x"]) == 0
+    assert "fedavg plain beta=1/2 adamw cosine warmup=1" in capsys.readouterr().out
+
+
 def test_one_is_singular(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *QUICK, "--rounds", "1", "--personal", "fedper", "--last-epochs", "1", "--name", "x"]) == 0
     assert main(["run", "--resume", "runs/x"]) == 0
