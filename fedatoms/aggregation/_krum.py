@@ -47,4 +47,4 @@ def _nearest(liars: float, taken: Callable[[int], int]) -> Rule:
         weights[chosen] = points.weights[chosen]
         return mixed(points, weights / weights.sum())
 
-    return Rule(combine, 2 * int(liars) + 3)
+    return Rule(combine, 2 * int(liars) + 3, int(liars))

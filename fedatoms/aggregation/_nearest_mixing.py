@@ -23,4 +23,4 @@ def nearest_mixing(liars: int = 1) -> Rule:
         mixed = points._replace(mixing=mixing / mixing.sum(1, keepdim=True))
         return without_ends(mixed, min(int(liars), (count - 1) // 2))
 
-    return Rule(combine, 2 * int(liars) + 1)
+    return Rule(combine, 2 * int(liars) + 1, int(liars))

@@ -43,7 +43,7 @@ Combine = Callable[[Points], Point]
 
 
 class Rule(NamedTuple):
-    """An aggregation rule: what replaces the mean of the uploads, and the fewest uploads of which it can outvote one.
+    """An aggregation rule: what replaces the mean of the uploads, and the fewest of which it can outvote the liars.
 
     Without ``combine`` it is the weighted mean, which is summed as uploads arrive and keeps none of them. Otherwise
     the uploads of a round are kept, and each kind of tree in them is combined by itself, each number too.
@@ -51,6 +51,18 @@ class Rule(NamedTuple):
 
     combine: Combine | None = None
     fewest: int = 1
+    liars: int = 1
+
+    @property
+    def needs(self) -> str:
+        """Says how many uploads it needs, and for what.
+
+        >>> Rule(fewest=21, liars=9).needs, Rule(fewest=3).needs
+        ('21 to outvote 9', '3 to outvote one')
+        """
+        return (
+            f"{self.fewest} to outvote {'one' if self.liars == 1 else self.liars}" if self.liars else f"{self.fewest}"
+        )
 
 
 def combined(rule: Rule, uploads: Sequence[Memory], weights: Tensor, server: Params) -> Memory:

@@ -4,9 +4,9 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fedatoms.cli.processes import processes_here
 from fedatoms.core.run_files import EXPERIMENT, checkpoints
@@ -29,6 +29,12 @@ PAUSE = 30.0  # seconds after which progress without a terminal prints a line ag
 
 class Unread(KeyboardInterrupt):
     """Nobody reads the output any more, such as ``head``: stops a command as Ctrl-C does."""
+
+
+class Update(Protocol):
+    """Hears of a job, by name, the share of it that is over, and that it failed."""
+
+    def __call__(self, name: str, share: float, failed: bool = False) -> None: ...
 
 
 def terminal() -> "Console":
@@ -196,28 +202,31 @@ def counting(console: "Console", label: str, rounds: int) -> Iterator[Callable[[
 
 
 @contextlib.contextmanager
-def overall(console: "Console", jobs: Mapping[str, float]) -> Iterator[Callable[[str, float], None]]:
+def overall(console: "Console", jobs: Mapping[str, float]) -> Iterator[Update]:
     """Shows jobs together, by their weights: yields a callback for a job and the share of it that is done.
 
-    A share of 0 says that a job begins.
+    A share of 0 says that a job begins; one of 1 that it is over, also if it failed.
     """
-    shares, current, began = dict.fromkeys(jobs, 0.0), "", time.perf_counter()
+    shares, lost, current, began = dict.fromkeys(jobs, 0.0), set[str](), "", time.perf_counter()
     if console.is_terminal:
         with _bar(console, "spinner", "{task.fields[ended]}", "bar", "elapsed", "left", "{task.description}") as bar:
             task = bar.add_task("", total=1.0, ended=_ended(shares))
 
-            def update_bar(name: str, share: float) -> None:
+            def update_bar(name: str, share: float, failed: bool = False) -> None:
                 shares[name] = share
-                bar.update(task, completed=_done(jobs, shares), ended=_ended(shares), description=name)
+                lost.update({name} if failed else ())
+                ended = _ended(shares) + (f", {len(lost)} failed" if lost else "")
+                bar.update(task, completed=_done(jobs, shares), ended=ended, description=name)
 
             yield update_bar
         return
-    with _lines(console, lambda: _status(jobs, shares, current, time.perf_counter() - began)) as show:
+    with _lines(console, lambda: _status(jobs, shares, current, time.perf_counter() - began, lost)) as show:
 
-        def update(name: str, share: float) -> None:
+        def update(name: str, share: float, failed: bool = False) -> None:
             nonlocal current
             current, ends, shares[name] = name, shares[name] < 1 <= share, share
-            show(_status(jobs, shares, name, time.perf_counter() - began), ends)
+            lost.update({name} if failed else ())
+            show(_status(jobs, shares, name, time.perf_counter() - began, lost), ends or failed)
 
         yield update
 
@@ -326,13 +335,20 @@ def _ended(shares: Mapping[str, float]) -> str:
     return f"{sum(share >= 1 for share in shares.values())}/{len(shares)}"
 
 
-def _status(jobs: Mapping[str, float], shares: Mapping[str, float], current: str, spent: float) -> str:
-    """Says how far the current job is, and how long all of them take.
+def _status(
+    jobs: Mapping[str, float],
+    shares: Mapping[str, float],
+    current: str,
+    spent: float,
+    lost: Collection[str] = (),
+) -> str:
+    """Says how far the current job is, or that it is among the ``lost``, and how long all of them take.
 
     >>> _status({"one": 1.0, "two": 3.0}, {"one": 1.0, "two": 0.0}, "two", 60)
     '[1/2] two: 0% done, 60 s so far, about 3 min left'
     """
     share, done = shares.get(current, 0.0), _done(jobs, shares)
     left = f", about {span(spent / done - spent)} left" if done else ""
-    job = f"{current or 'at work'}: {'' if share >= 1 else f'{share:.0%} '}done"
+    far = "failed" if current in lost else "done" if share >= 1 else f"{share:.0%} done"
+    job = f"{current or 'at work'}: {far}"
     return f"[{_ended(shares)}] {job}, {span(spent)} so far{left}"

@@ -11,6 +11,7 @@ from tyro.conf import arg
 from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, overall, repeatable, say, show_table, suggest, terminal
 from fedatoms.cli.parsing import Job, Options, as_typed
+from fedatoms.core.outputs import check_folder
 from fedatoms.evidence.paper.study_list import Study, studies
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def _reproduce(names: Sequence[str], settings: "Reproduce", began: float, clock:
     if lacks and not (ready or found.runs or found.measures):
         return 2
     how = " (quick: digits stand in, a few rounds)" if settings.quick else ""
+    if ready:
+        check_folder(out)
     line(console, f"{len(left)} of {len(asked)} to do{how}, results in {out}")
     later, failed = _do(ready, [run.result for run in found.runs], settings, limit, console, devices)
     _show(wanted, asked, settings, console)
@@ -108,8 +111,11 @@ def _do(
     alone = one if len(devices) < 2 else partial(on_devices, limit=limit, devices=devices)
     work = on_ray if settings.on == "ray" else alone
     with overall(console, {job.name: job.weight for job in jobs}) as update, repeatable():
-        over = list(work(jobs, lambda job, share: update(job.name, share)))
-    failed = [done for done in over if done.failure and not is_done(done.job)]  # by another process, meanwhile
+        over, failed = [], []
+        for done in work(jobs, lambda job, share: update(job.name, share)):
+            over.append(done)
+            failed += [done] if done.failure and not is_done(done.job) else []  # by another process, meanwhile
+            update(done.job.name, 1.0, failed=done in failed)  # also if it was already done
     for each in failed:
         say(f"{each.job.name} failed: {as_typed(each.failure)}")
     left = [job for job in jobs if job.name not in {done.job.name for done in over}]

@@ -170,7 +170,7 @@ def _won(gain: Gain, *, below: bool) -> str:
     """Says who wins if the whole interval says so; ``below`` where a lower score is the better one."""
     if gain.low is None:
         return f"{'one seed' if gain.seeds == 1 else 'equal on all seeds'}: no spread to judge by"
-    words = {"supported": "wins", "contradicted": "loses", "inconclusive": "within the 95 % interval"}
+    words = {"supported": "wins", "contradicted": "loses", "inconclusive": "may be luck: 0 is in the 95 % interval"}
     return words[beyond(gain, below=below)]
 
 

@@ -200,7 +200,7 @@ def _test_sets(
 ) -> dict[str, tuple[Inputs, Tensor]]:
     """Returns the test set, or those of clients, by what errors call them."""
     if tests is None and test is not None:
-        return {"test": pair_up(test, "test")}
+        return {"test": pair_up(test, "test", "Put some into it, or use tests= with a set for each client.")}
     if tests is None or test is not None:
         raise ValueError("a federation takes one of test=(x, y) and tests=[(x, y), ...], a set for each client.")
     if len(tests) != count:
@@ -210,7 +210,9 @@ def _test_sets(
     named = {f"test of client {number}": one for number, one in enumerate(tests)}
     if not any(one is not None for one in tests):
         raise ValueError("tests has no set at all, so nothing could be scored. Give one client a set, or use test=.")
-    return {name: pair_up(one, name) for name, one in named.items() if one is not None}
+    return {
+        name: pair_up(one, name, "Use None for a client without any.") for name, one in named.items() if one is not None
+    }
 
 
 def _test_parts(ys: Sequence[Tensor], held: Mapping[str, tuple[Inputs, Tensor]]) -> list[Tensor]:

@@ -22,20 +22,20 @@ _TOKENS = (torch.int32, torch.int64)
 _SMALL = (torch.uint8, torch.int8, torch.int16, torch.bool)
 
 
-def pair_up(samples: Samples, name: str) -> tuple[Inputs, Tensor]:
-    """Returns samples and their targets as tensors; an error names ``name``.
+def pair_up(samples: Samples, name: str, if_empty: str = "Leave it out.") -> tuple[Inputs, Tensor]:
+    """Returns samples and their targets as tensors; an error names ``name``, and says what to do ``if_empty``.
 
     >>> pair_up((torch.zeros(2, 3), torch.tensor([0, -1])), "client 0")
     Traceback (most recent call last):
     ValueError: client 0, sample 1: label -1 is negative. Number the classes from 0, or use y.float() for numbers.
     """
-    pair = _materialise(samples, name) if isinstance(samples, Dataset) else samples
+    pair = _materialise(samples, name, if_empty) if isinstance(samples, Dataset) else samples
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not _holds_arrays(pair[0]) or not _is_array(pair[1]):
         raise ValueError(f"{name}: {type(pair).__name__} is not a pair of tensors. Pass (x, y) or a map-style Dataset.")
     x, y = _tensors(pair[0], name), _tensor(pair[1], name)
     check_pairs(x, y, name)
     if len(y) == 0:
-        raise ValueError(f"{name}: has no samples, but needs at least one. Leave it out.")
+        raise ValueError(f"{name}: has no samples, but needs at least one. {if_empty}")
     made = [as_inputs(leaf, name) for leaf in leaves(x)]
     for leaf in made:
         check_finite(leaf, name)
@@ -54,13 +54,16 @@ def check_pairs(x: Inputs, y: Tensor, name: str) -> None:
 
 def check_alike(samples: Mapping[str, tuple[Inputs, Tensor]]) -> None:
     """Refuses clients, by name, whose samples or targets have another form than those of the first."""
-    first_x, first_y = next(iter(samples.values()))
+    of_first, (first_x, first_y) = next(iter(samples.items()))
     for name, (x, y) in samples.items():
         if named(x).keys() != named(first_x).keys():
             raise ValueError(
                 f"{name}: samples of {shapes_of(x)} differ from client 0's {shapes_of(first_x)}, but all go through "
                 "one model. Give them the same parts."
             )
+        if shapes_of(x) != shapes_of(first_x):
+            _check_order(first_x, first_y, of_first)
+            _check_order(x, y, name)
         for leaf, first in zip(leaves(x), leaves(first_x), strict=True):
             _check_shape(leaf, first, name)
             _check_kind(leaf, first, name)
@@ -89,13 +92,13 @@ def as_inputs(x: Array, name: str) -> Tensor:
     return made
 
 
-def _materialise(dataset: Dataset[object], name: str) -> tuple[Inputs, Tensor]:
+def _materialise(dataset: Dataset[object], name: str, if_empty: str) -> tuple[Inputs, Tensor]:
     if not isinstance(dataset, Sized):
         raise ValueError(
             f"{name}: {type(dataset).__name__} has no length, but samples are indexed. Use a map-style Dataset."
         )
     if len(dataset) == 0:
-        raise ValueError(f"{name}: has no samples, but needs at least one. Leave it out.")
+        raise ValueError(f"{name}: has no samples, but needs at least one. {if_empty}")
     try:
         items = [dataset[number] for number in range(len(dataset))]
         x, y = zip(*items, strict=True)
@@ -149,6 +152,15 @@ def _tensors(x: Arrays, name: str) -> Inputs:
     if isinstance(x, tuple | list):
         return tuple(_tensor(part, name) for part in x)
     return _tensor(x, name)  # type: ignore[arg-type] # an array, as was checked
+
+
+def _check_order(x: Inputs, y: Tensor, name: str) -> None:
+    """Refuses samples of which each is one number, with targets that are more, among samples of other shapes."""
+    if isinstance(x, Tensor) and x.ndim == 1 < y.ndim:
+        raise ValueError(
+            f"{name}: x of shape {tuple(x.shape)} looks like labels, and y of shape {tuple(y.shape)} like samples. "
+            f"Pass (x, y), not (y, x)."
+        )
 
 
 def _check_shape(x: Tensor, first: Tensor, name: str) -> None:

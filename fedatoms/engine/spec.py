@@ -221,8 +221,8 @@ def _check_uploads(sim: Simulation) -> None:
     count = sample_size(len(sim.data.parts), sim.fraction)
     if count < sim.aggregation.fewest:
         raise ValueError(
-            f"aggregation: a round has {counted(count, 'client')}, and this rule needs {sim.aggregation.fewest} to "
-            f"outvote one. Use more clients, a larger fraction, or aggregation=mean."
+            f"aggregation: a round has {counted(count, 'client')}, and this rule needs {sim.aggregation.needs}. "
+            f"Use more clients, a larger fraction, or aggregation=mean."
         )
     if sim.attack is not None:
         _check_attack(sim, sim.attack)

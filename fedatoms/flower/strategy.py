@@ -174,9 +174,9 @@ class FedAtoms(Strategy):
                 f"round {number}: {answers} good answers from {len(self._chosen)} clients{refused}, but "
                 f"min-train-nodes is {least}"
             )
-        if answers < (fewest := self.runtime.sim.aggregation.fewest):
-            few = "round %d: %d answers, and the aggregation needs %d to outvote one: the model stays as it is"
-            log.warning(few, number, answers, fewest)
+        if answers < (rule := self.runtime.sim.aggregation).fewest:
+            few = "round %d: %d answers, and the aggregation needs %s: the model stays as it is"
+            log.warning(few, number, answers, rule.needs)
 
     def _find_nodes(self, grid: Grid, wanted: Iterable[int]) -> None:
         self._members = find_nodes(grid, self._members, wanted, self.settings.wait)

@@ -16,6 +16,7 @@ from fedatoms.engine.loop import Watch
 from fedatoms.experiment.fields import EXECUTION_FIELDS, Experiment
 from fedatoms.experiment.files import load_run, to_json
 from fedatoms.experiment.identities import identity, run_folder, run_name
+from fedatoms.experiment.relevance import BESIDE
 from fedatoms.runs.execute import Engine, Known, resume, run
 from fedatoms.runs.lock import check_free
 from fedatoms.runs.one_block import block_mates, in_one_block
@@ -199,20 +200,32 @@ def labels(experiments: Sequence[Experiment]) -> list[str]:
     ['plain', 'atoms']
     >>> labels([Experiment(), Experiment(fixed="head")]), labels([Experiment(fixed="head")])
     (['fixed=none', 'fixed=head'], ['fedavg plain fixed=head'])
+    >>> labels([Experiment(optimiser="adamw", schedule="cosine", beta="1/2", init="dct")])
+    ['fedavg plain beta=1/2 adamw cosine']
     """
     names = [field.name for field in dataclasses.fields(Experiment) if field.name not in EXECUTION_FIELDS | {"seed"}]
     fields = [to_json(one) for one in experiments]
     varied = [name for name in names if len({str(one[name]) for one in fields}) > 1]
-    return [" ".join(_show(name, one[name]) for name in varied or _named(one)) for one in fields]
+    return [
+        " ".join(_show(name, texts[name]) for name in varied or _named(one))
+        for one, texts in zip(experiments, fields, strict=True)
+    ]
 
 
-_NAMED_IF_UNUSUAL = ("fixed", "personal", "aggregation", "attack", "uploads", "dp_epsilon", "dp_noise")
+_NAMED_IF_UNUSUAL = (  # what is done, and neither to what data nor for how long
+    *("atoms", "init", "gamma", "atoms_lr", "atoms_decay", "weights_sha256"),
+    *("strength", "fixed", "personal", "personal_strength", "objective", "objective_strength"),
+    *("aggregation", "attack", "uploads", "sampling", "failures", "dp_epsilon", "dp_noise"),
+    *("beta", "fast", "slow_local", "optimiser", "schedule", "warmup", "step_schedule", "warmup_steps", "momentum"),
+)
 
 
-def _named(fields: Mapping[str, object]) -> list[str]:
-    usual = to_json(Experiment())
-    more = {name: fields[name] != usual[name] for name in _NAMED_IF_UNUSUAL}
-    return ["algorithm", "parametrisation", *(name for name, shown in more.items() if shown)]
+def _named(experiment: Experiment) -> list[str]:
+    """Returns the fields that name an experiment alone: its method, and what of that is not as usual and matters."""
+    fields, usual = to_json(experiment), to_json(Experiment())
+    idle = {name for each in BESIDE if not each.matter(experiment) for name in each.fields}
+    more = [name for name in _NAMED_IF_UNUSUAL if name not in idle and fields[name] != usual[name]]
+    return ["algorithm", "parametrisation", *more]
 
 
 def _show(name: str, value: object) -> str:

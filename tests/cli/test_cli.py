@@ -552,6 +552,19 @@ def test_a_pipe_hears_of_a_first_round_before_it_is_over_and_is_not_flooded(monk
     assert one.startswith("[1/2] one: done, 0 s so far, about 0 s left") and two.startswith("[2/2] two: done")
 
 
+def test_a_pipe_hears_that_a_job_failed_and_never_that_it_is_done() -> None:
+    pipe = a_pipe()
+    with console.overall(pipe, {"one": 1.0, "two": 3.0}) as tell:
+        tell("one", 0.0)
+        tell("one", 1.0, failed=True)
+        tell("two", 1.0)
+    assert [said.partition(",")[0] for said in lines_of(pipe)] == [
+        "[0/2] one: 0% done",
+        "[1/2] one: failed",
+        "[2/2] two: done",
+    ]
+
+
 def test_a_pipe_hears_that_a_long_round_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "PAUSE", 0.02)
     pipe = a_pipe()
@@ -638,6 +651,12 @@ def shown(table: Table, width: int) -> str:
     pipe = Console(file=io.StringIO(), width=width)
     console.show_table(pipe, table)
     return "\n".join(lines_of(pipe))
+
+
+def test_the_table_of_a_run_says_what_is_special_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--optimiser", "adamw", "--lr", "0.01", "--schedule", "cosine", "--warmup", "1", "--beta", "1/2"]
+    assert main(["run", *QUICK, *words, "--name", "x"]) == 0
+    assert "fedavg plain beta=1/2 adamw cosine warmup=1" in capsys.readouterr().out
 
 
 def test_one_is_singular(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedatoms.core.outputs import check_output
+from fedatoms.core import outputs
+from fedatoms.core.outputs import check_folder, check_output
 
 
 def test_a_missing_folder_is_taken_below_the_working_folder_only(
@@ -19,3 +20,16 @@ def test_a_missing_folder_is_taken_below_the_working_folder_only(
         with pytest.raises(ValueError, match=r"there is no folder .*new\. Make it first, or choose another file"):
             check_output(bad)
     assert list(tmp_path.iterdir()) == [here] and not any(here.iterdir())
+
+
+def test_a_folder_is_tried_and_nothing_is_left(tmp_path: Path) -> None:
+    check_folder(tmp_path / "new" / "runs")
+    assert not list(tmp_path.iterdir())
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(PermissionError) as refused:
+        patch.setattr(outputs, "TemporaryDirectory", _refuse)  # root may write everywhere
+        check_folder(tmp_path / "new")
+    assert refused.value.filename == str(tmp_path / "new") and not list(tmp_path.iterdir())
+
+
+def _refuse(dir: Path) -> None:
+    raise PermissionError(13, "Permission denied", str(dir / "tmpxyz"))

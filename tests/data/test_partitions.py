@@ -341,7 +341,7 @@ NAN = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, math.nan]])
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ((X[:0], LABELS[:0]), r"client 1: has no samples.*Leave it out"),
+        ((X[:0], LABELS[:0]), r"client 1: has no samples"),
         (TensorDataset(X[:0], LABELS[:0]), r"client 1: has no samples"),
         ((X[:2], LABELS), r"client 1: x of shape \(2, 2\) and y of shape \(3,\) do not pair up.*Pass"),
         ((X, LABELS[:, None]), r"client 1: targets of type torch.int64 and shape \(3, 1\) differ from client 0.s"),
@@ -364,6 +364,26 @@ def test_wrong_data_are_refused_with_their_address(bad: object, words: str) -> N
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match=words.replace("client 1", "test")):
         federation([(X, LABELS)], bad)
+
+
+def test_what_has_no_samples_is_refused_with_what_to_do() -> None:
+    whole, empty = (X, LABELS), (X[:0], LABELS[:0])
+    for clients, sets, words in (
+        ([whole, empty], {"test": whole}, "client 1: has no samples, but needs at least one. Leave it out."),
+        ([whole], {"test": empty}, "test: has no samples, but needs at least one. Put some into it, or use tests="),
+        ([whole], {"tests": [empty]}, "test of client 0: has no samples, but needs at least one. Use None"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            federation(clients, **sets)  # type: ignore[arg-type]
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("swapped", [(0, 1), (0,), (1,), (2,)])
+def test_whoever_has_labels_for_samples_is_named(swapped: tuple[int, ...]) -> None:
+    pairs = [(LABELS, torch.zeros(3, 1, 4)) if n in swapped else (torch.zeros(3, 1, 4), LABELS) for n in range(3)]
+    name = ["client 0", "client 1", "test"][swapped[0]]
+    with pytest.raises(ValueError, match=rf"^{name}: x of .* looks like labels.* Pass \(x, y\), not \(y, x\)"):
+        federation(pairs[:2], pairs[2])
 
 
 def test_a_federation_needs_clients() -> None:

@@ -126,7 +126,7 @@ def test_personal_parameters_stay_whatever_the_rule() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
-    "too few": ({"aggregation": aggregation("krum:2")}, "a round has 6 clients, and this rule needs 7 to outvote one"),
+    "too few": ({"aggregation": aggregation("krum:2")}, "a round has 6 clients, and this rule needs 7 to outvote 2"),
     "a sample of any size": ({"aggregation": aggregation("median"), "sampling": "poisson"}, "Use sampling=fixed."),
     "codes": ({"attack": Attack("noise", 0.2), "uploads": "8-bit"}, "Use uploads=exact."),
     "all models": ({"aggregation": aggregation("median"), "score": ("all",)}, "an aggregation rule does not reach it"),

@@ -29,7 +29,7 @@ from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import group
 from fedatoms.evidence.results.measures import FACTORS
-from fedatoms.evidence.results.standings import all_standings, versus
+from fedatoms.evidence.results.standings import all_standings, baseline_of, versus
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json
 from fedatoms.experiment.identities import identity
@@ -79,6 +79,47 @@ def test_one_seed_is_called_inconclusive(tmp_path: Path) -> None:
     a_run(tmp_path / "runs" / "two", 53.25, "fedavg-atoms")
     said = lead_of(page_of(tmp_path / "runs"))
     assert "it may be luck, as one seed has no interval" in said and "Inconclusive: 1 of 1 comparisons" in said
+
+
+def of_lengths(folder: Path, *runs: tuple[str, int, float], **more: object) -> Path:
+    """Writes runs of two seeds of some presets, rounds and scores."""
+    for preset, rounds, score in runs:
+        for seed in range(2):
+            a_run(folder / f"{preset}-{rounds}-{seed}", score * (1 + seed / 500), preset, seed, rounds, **more)  # type: ignore[arg-type]
+    return folder
+
+
+def test_a_gain_is_over_a_baseline_of_the_same_rounds_where_there_is_one(tmp_path: Path) -> None:
+    for seed in range(3):  # as the demo's: more seeds, and so the usual baseline of its own length
+        for preset, line in (("fedavg", 60.0 + seed), ("fedavg-atoms", 62.0 + 1.5 * seed)):
+            a_run(tmp_path / "runs" / f"short-{preset}-{seed}", line, preset, seed, rounds=20)
+    runs = of_lengths(tmp_path / "runs", ("fedavg", 30, 70.0), ("feddyn", 30, 79.0), ("feddyn", 20, 71.5))
+    said = lead_of(page_of(runs))
+    assert "Gain over fedavg, rounds 30: +9.01" in said and "not 30" not in said
+    (place,) = all_standings(group(find([runs]).runs))
+    rounds = [
+        (each.group.experiment.rounds, baseline_of(each, place).group.experiment.rounds) for each in place.entries
+    ]
+    assert len(rounds) == 5 and all(mine == base for mine, base in rounds)
+
+
+def test_a_gain_over_a_baseline_of_other_rounds_is_not_called_real(tmp_path: Path) -> None:
+    page = page_of(of_lengths(tmp_path / "runs", ("fedavg", 20, 60.0), ("feddyn", 30, 79.0)))
+    said = lead_of(page)
+    assert "0 is not in the 95 % interval, but the baseline has 20 rounds, not 30" in said
+    assert "real" not in said and "Inconclusive: 1 of 1 comparisons" in said
+    assert "A baseline of as many rounds may decide, as with fedatoms compare fedavg --rounds 30 --seeds 0,1" in said
+    assert "number good" not in page
+
+
+def test_a_baseline_has_the_settings_of_the_best_where_there_is_one(tmp_path: Path) -> None:
+    for lr, best in ((0.1, 60.0), (0.3, 65.0)):
+        of_lengths(tmp_path / f"{lr:g}", ("fedavg", 20, best), lr=lr)
+    of_lengths(tmp_path / "best", ("feddyn", 20, 79.0), lr=0.3)
+    (place,) = all_standings(group(find([tmp_path]).runs))
+    assert place.base.group.experiment.lr == 0.3
+    tuned, usual = place.entries[1:]  # of the usual method itself the settings are what is compared
+    assert baseline_of(tuned, place) == baseline_of(usual, place)
 
 
 def test_a_run_that_is_still_running_is_on_the_page_with_its_scores(tmp_path: Path) -> None:

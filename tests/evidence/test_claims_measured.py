@@ -187,14 +187,34 @@ def test_latent_clients_are_worth_half_a_point(with_latent: float, verdict: str,
     an_explanation(tmp_path / "it", fork=0, with_latent=with_latent)  # 58.75 without
     claim = the_claim(tmp_path, "with latent clients")
     assert claim.verdict == verdict and claim.numbers == (None, with_latent - 58.75)
-    assert claim.evidence[0].about == "mine, rounds 8 to 9 replayed"
+    assert claim.evidence[0].about == "mine, rounds 18 to 19 replayed"
+
+
+@pytest.mark.parametrize("start, rounds", [(4, 6), (8, 10), (8, 40)])  # the last stopped early
+def test_an_explanation_of_ten_rounds_or_fewer_on_digits_decides_nothing(
+    start: int, rounds: int, tmp_path: Path
+) -> None:
+    file = an_explanation(tmp_path / "it", with_latent=58.0, start=start)
+    file.write_text(
+        file.read_text().replace('"bounded": 1.0', '"bounded": 0.75').replace('"rounds": 40', f'"rounds": {rounds}')
+    )
+    for words in ("with latent clients", "is bounded by those of real clients"):
+        claim = the_claim(tmp_path, words)
+        assert claim.verdict == "inconclusive" and {line.state for line in claim.evidence} == {"inconclusive"}
+        assert "On digits 10 rounds or fewer decide nothing." in claim.rule
+
+
+def test_beside_an_explanation_that_decides_a_quick_one_gives_no_number(tmp_path: Path) -> None:
+    an_explanation(tmp_path / "quick", fork=0, name="quick", with_latent=50.0, start=4)
+    an_explanation(tmp_path / "long", fork=0)
+    assert the_claim(tmp_path, "with latent clients").numbers == (None, 1.5)
 
 
 def test_a_fork_is_a_line_of_its_own(tmp_path: Path) -> None:
     an_explanation(tmp_path / "it", fork=2)  # 61 and 62 with latent clients, 60 and 64 without
     replayed, forked = the_claim(tmp_path, "with latent clients").evidence
     assert replayed.supports and not forked.supports
-    assert forked.about == "mine, fork, rounds 8 to 9" and forked.ours == -0.5
+    assert forked.about == "mine, fork, rounds 18 to 19" and forked.ours == -0.5
 
 
 def test_of_many_explanations_the_smallest_difference_decides(tmp_path: Path) -> None:

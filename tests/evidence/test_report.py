@@ -349,7 +349,7 @@ def test_an_explanation_alone_makes_a_page_with_its_sentences(crossed: int, fork
     page = page_of(tmp_path / "runs")
     said = json.loads(file.read_text())["found"]
     assert len(said) == (6 if crossed else 5) and all(f"<p>{escape(minus(sentence))}</p>" in page for sentence in said)
-    assert "&lt;mine&gt;, rounds 8 to 9 replayed" in page and '<a href="#why">' in page
+    assert "&lt;mine&gt;, rounds 18 to 19 replayed" in page and '<a href="#why">' in page
     assert f"Measured 2026-01-02 03:04 on a machine, commit abc123, in {(tmp_path / 'runs' / 'it').as_posix()}" in page
     assert all(("why-0-fork" in page, "60.00" in page, "why-0-latent" in page)) == bool(fork)
 
@@ -385,7 +385,7 @@ def test_a_number_that_changes_in_an_explanation_changes_on_the_page(tmp_path: P
         ("60.25", "600.25", "not numbers from 0 to 100"),
         ("64.0", "-64.0", "not numbers from 0 to 100"),
         ('"images": 400', '"images": 0', "no images"),
-        ('"round": 8', '"round": 6', "follow its checkpoint"),
+        ('"round": 18', '"round": 16', "follow its checkpoint"),
         ("55.5,", "55.5, 1,", "its plain run has another number of rounds"),
         ("61.0,", "", "its fork has another number of rounds"),
         ('"coefficients": 10', '"coefficients": 40', "not all products of its real ones"),

@@ -194,10 +194,10 @@ def test_an_explanation_is_drawn_with_real_clients_on_the_diagonal(opened: Opene
     assert heat["z"] == [[1.5 + i + j / 8 for j in range(3)] for i in range(3)]
     assert heat["x"] == heat["y"] == real["x"] == real["y"] == ["0", "10", "20"]
     rows, columns = page.evaluate(f"['yaxis', 'xaxis'].map(axis => find('{why}-0').layout[axis].title.text)")
-    assert rows == "coefficients of client" and columns == "atoms of client, in round 8"
+    assert rows == "coefficients of client" and columns == "atoms of client, in round 18"
     assert page.locator(f"#{why}-0 .scatterlayer path.point").count() == 3
     assert [line["y"] for line in spread] == [[value] * 2 for value in (0.5, 0.0625, 0.015625)]
-    assert [(line["x"], line["y"]) for line in fork] == [([8, 9], [61, 62]), ([8, 9], [60, 64])]
+    assert [(line["x"], line["y"]) for line in fork] == [([18, 19], [61, 62]), ([18, 19], [60, 64])]
     diagonal = "all => all.map(one => [one.parentNode.rowIndex, one.cellIndex])"
     assert page.eval_on_selector_all(f"#{why}-latent td.real", diagonal) == [[1, 1], [2, 2], [3, 3]]
     page.evaluate("document.querySelectorAll('#why details').forEach(part => part.open = true)")

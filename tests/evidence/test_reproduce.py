@@ -282,7 +282,19 @@ def test_if_all_fail_their_reasons_are_said(
     assert main(["reproduce", "iid", *TINY]) == 1
     said = capsys.readouterr()
     assert said.err.count("failed: no room") == 2 and "Not run." in said.out
-    assert "[1/2]" in said.out and "[2/2]" in said.out and not folder.exists()
+    assert "[1/2] fedavg-cifar10-5 --partition iid: failed" in said.out and "[2/2]" in said.out
+    assert ": done" not in said.out and not folder.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").touch()
+    monkeypatch.setattr("fedatoms.cli.reproduce.overall", None)  # nothing starts
+    assert main(["reproduce", "iid", *TINY, "--out", "file/new"]) == 2
+    said = capsys.readouterr()
+    assert "file/new: Not a directory. Choose another --out" in said.err and said.err.count("\n") == 1
+    assert not said.out
 
 
 def test_a_job_leaves_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

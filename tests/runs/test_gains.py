@@ -43,7 +43,11 @@ def test_one_seed_has_the_spread_of_the_other_rows(tmp_path: Path) -> None:
 def test_the_sentence_says_that_a_side_wins_only_if_the_whole_interval_does(tmp_path: Path) -> None:
     base = {0: 50.0, 1: 50.0, 2: 50.0}
     for n, (gains, word) in enumerate(
-        (((3.0, 3.1, 2.9), "(wins)"), ((-1.0, 3.0, 1.0), "(within the 95 % interval)"), ((-3.0, -3.1, -2.9), "(loses)"))
+        (
+            ((3.0, 3.1, 2.9), "(wins)"),
+            ((-1.0, 3.0, 1.0), "(may be luck: 0 is in the 95 % interval)"),
+            ((-3.0, -3.1, -2.9), "(loses)"),
+        )
     ):
         said = judgement(compared(tmp_path / f"{n}", base, {seed: 50.0 + gain for seed, gain in enumerate(gains)}))
         assert word in said and " ± " in said

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Generic, Literal, NamedTuple, TypeVar
 
@@ -20,7 +21,9 @@ from fedatoms.evidence.measures.values import (
     TrainingLossValues,
     VarianceValues,
 )
+from fedatoms.evidence.paper.study_list import QUICK_ROUNDS
 from fedatoms.evidence.results.finding import FoundMeasure
+from fedatoms.evidence.results.groups import is_quick
 
 LOWER_FROM = 20  # the round from which on the paper's training loss is lower with decomposition
 V = TypeVar("V", bound=Checked)
@@ -120,23 +123,23 @@ def synthetic(found: Sequence[FoundMeasure]) -> Claim:
 
 def bounded(found: Sequence[Explanation]) -> Claim:
     """Judges the bound on latent clients' losses by each replay in which they were scored one by one."""
-    scored = [(title(each), [one.latent for one in each.rounds if one.latent]) for each in found]
-    lines = [_within(about, some) for about, some in scored if some]
+    scored = [(each, [one.latent for one in each.rounds if one.latent]) for each in found]
+    lines = [_unless_quick(each, _within(title(each), some)) for each, some in scored if some]
     text = "Every latent client's loss is bounded by those of real clients (share of latent clients, smallest)."
     rule = "Each loss is at most that of the worst real client of its round. In brackets: the share whose loss is at "
     rule += "most that of the worse of the two clients that they combine."
-    rule += _explained([each for each in found if any(one.latent for one in each.rounds)])
-    return judge(text, rule, lines, (None, least(line.ours for line in lines)), Unit("% of latent clients", ".2f"))
+    rule += _explained([each for each, some in scored if some])
+    return judge(text, rule, lines, (None, _least(lines)), Unit("% of latent clients", ".2f"))
 
 
 def latent(found: Sequence[Explanation]) -> Claim:
     """Judges latent clients by the same rounds of the same clients, averaged with and without them."""
-    lines = [line for each in found for line in _latent(each)]
+    lines = [_unless_quick(each, line) for each in found for line in _latent(each)]
     text = f"The average with latent clients is better than the mean of the same clients' filters by {CLEAR} points "
     text += "(smallest difference)."
     rule = "In each replay and each fork the mean difference in accuracy over its rounds is at least "
     rule += f"{CLEAR} points.{_explained(found)}"
-    return judge(text, rule, lines, (None, least(line.ours for line in lines)))
+    return judge(text, rule, lines, (None, _least(lines)))
 
 
 class _Given(NamedTuple, Generic[V]):
@@ -168,7 +171,23 @@ def _conditions(given: Sequence[_Given[V]]) -> str:
 
 
 def _explained(found: Sequence[Explanation]) -> str:
-    return conditions([(each.experiment, [each.experiment.seed]) for each in found])
+    few = f" On digits {QUICK_ROUNDS} rounds or fewer decide nothing." if any(map(_is_quick, found)) else ""
+    return few + conditions([(each.experiment, [each.experiment.seed]) for each in found])
+
+
+def _is_quick(explanation: Explanation) -> bool:
+    """Returns whether the run, or what was trained of it until the replay, is too short to support anything."""
+    trained = replace(explanation.experiment, rounds=explanation.rounds[-1].round + 1)
+    return is_quick(explanation.experiment) or is_quick(trained)
+
+
+def _unless_quick(explanation: Explanation, line: Evidence) -> Evidence:
+    return line._replace(state="inconclusive") if _is_quick(explanation) else line
+
+
+def _least(lines: Sequence[Evidence]) -> float | None:
+    """Returns the smallest number of the lines that decide; of all if none does."""
+    return least(line.ours for line in [each for each in lines if each.state != "inconclusive"] or lines)
 
 
 def _varied(one: Varied, given: Sequence[_Given[VarianceValues]]) -> Claim:

@@ -14,7 +14,17 @@ from fedatoms.evidence.results.commands import again, command_of, together
 from fedatoms.evidence.results.finding import PUBLISHED, Found
 from fedatoms.evidence.results.groups import Group, is_quick, readers_own
 from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, known_spreads
-from fedatoms.evidence.results.standings import LAST_PASS, Entry, Reached, Standings, Versus, of_the_reader, versus
+from fedatoms.evidence.results.standings import (
+    LAST_PASS,
+    Entry,
+    Reached,
+    Standings,
+    Versus,
+    as_long,
+    baseline_of,
+    of_the_reader,
+    versus,
+)
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.parse import period_of
 from fedatoms.runs.results import WINDOW
@@ -156,12 +166,19 @@ def _gained(place: Standings, base: Entry, found: Versus) -> str:
     state = beyond(found.gain, below=not place.metric.higher)
     luck = "; as the best of many it is also the luckiest" if len(place.entries) > 5 else ""
     value = f"{short(found.gain, form_of(place))} {points(place)} ({counted(found.gain.seeds, 'shared seed')})"
-    sure = _how_sure(found.gain, state)
-    if state == "supported" and _too_short(place.entries[0], base):
-        sure = f"0 is not in the 95 % interval, but {SO_FEW}"
-    both = f"{_scored(place.entries[0], base, found, place)}; {sure}{luck}"
+    best, sure = place.entries[0], _how_sure(found.gain, state)
+    unfair = SO_FEW if _too_short(best, base) else _other_rounds(best, base)
+    if state == "supported" and unfair:
+        sure = f"0 is not in the 95 % interval, but {unfair}"
+    both = f"{_scored(best, base, found, place)}; {sure}{luck}"
     said = f"**Gain over {base.name}{whose}: {value}**{both}.{_of_atoms(place)}"
-    return said if state == "supported" else f"{said}{_clear(place)}"
+    return said if state == "supported" and as_long(best, base) else f"{said}{_clear(place)}"
+
+
+def _other_rounds(best: Entry, base: Entry) -> str:
+    """Says that a baseline has another number of rounds, if it has: the gain may be theirs."""
+    rounds = [each.group.experiment.rounds for each in (base, best)]
+    return "" if as_long(best, base) else f"the baseline has {counted(rounds[0], 'round')}, not {rounds[1]}"
 
 
 def _scored(best: Entry, base: Entry, found: Versus, place: Standings) -> str:
@@ -194,6 +211,11 @@ def _too_short(one: Entry, other: Entry) -> bool:
     return is_quick(one.group.experiment) or is_quick(other.group.experiment)
 
 
+def _undecided(one: Entry, other: Entry) -> bool:
+    """Says whether no gain between two experiments can be called real: they are too short, or not as long."""
+    return _too_short(one, other) or not as_long(one, other)
+
+
 def _of_atoms(place: Standings) -> str:
     """Says what atoms alone add, if the best has them and more that the baseline has not."""
     best, base = place.entries[0], place.base
@@ -215,11 +237,13 @@ def _clear(place: Standings) -> str:
     """Names the best experiment whose gain is no luck, if that of the best may be."""
     below = not place.metric.higher
     for each in place.entries[1:]:
-        found = versus(each, place.base, place).gain
-        if _too_short(each, place.base) or each is place.base:
+        base = baseline_of(each, place)
+        if _undecided(each, base) or each is base:
             continue
+        found = versus(each, base, place).gain
         if found and beyond(found, below=below) == "supported":
-            return f" The best with a clear gain is **{each.name}**: {_written(found, place)}."
+            over = "" if base is place.base else f" over {base.name}"
+            return f" The best with a clear gain is **{each.name}**: {_written(found, place)}{over}."
     return ""
 
 
@@ -292,13 +316,13 @@ def _over_pairs(gains: Sequence[Gain], pooled: Pooled | None) -> str:
 
 def _open(places: Sequence[Standings]) -> str:
     """Counts the comparisons with the baseline that decide nothing."""
-    pairs = [(each, place.base) for place in places for each in place.entries if each is not place.base]
-    where = [place for place in places for each in place.entries if each is not place.base]
-    gains = [versus(*both, place).gain for both, place in zip(pairs, where, strict=True)]
+    where = [(each, place) for place in places for each in place.entries]
+    asked = [(each, base, place) for each, place in where if (base := baseline_of(each, place)) is not each]
+    gains = [versus(*each).gain for each in asked]
     left = [
-        both
-        for both, one in zip(pairs, gains, strict=True)
-        if one is None or beyond(one) == "inconclusive" or _too_short(*both)
+        (mine, base)
+        for (mine, base, _), one in zip(asked, gains, strict=True)
+        if one is None or beyond(one) == "inconclusive" or _undecided(mine, base)
     ]
     alone = sum(one is not None and one.seeds == 1 for one in gains)
     if not left:
@@ -309,20 +333,25 @@ def _open(places: Sequence[Standings]) -> str:
 
 
 def _would_decide(left: Sequence[tuple[Entry, Entry]]) -> str:
-    """Says what may decide comparisons that are open: more seeds, or more rounds where so few decide nothing."""
+    """Says what may decide comparisons that are open: more seeds; or, where rounds are too few or unequal, others."""
     both = [[each.group.experiment for each in (base, mine)] for mine, base in left]
-    long = [n for n, (mine, base) in enumerate(left) if not _too_short(mine, base)]
+    long = [n for n, pair in enumerate(left) if not _too_short(*pair)]
     if not long:
         seeds = sorted({0, 1, 2, *left[0][0].group.seeds, *left[0][1].group.seeds})
         more = [replace(one, rounds=max(Experiment.rounds, 2 * QUICK_ROUNDS)) for one in both[0]]
         return f" {SO_FEW[0].upper()}{SO_FEW[1:]}: more rounds may, as with {_typed(more, seeds)}."
-    most = max(len(each.group.seeds) for each in left[long[0]])
-    return f" More seeds may decide, as with {_typed(both[long[0]], range(max(3, 2 * most)))}."
+    fair = [n for n in long if as_long(*left[n])]
+    if not fair:
+        mine, base = left[long[0]]
+        equal = replace(base.group.experiment, rounds=mine.group.experiment.rounds)
+        return f" A baseline of as many rounds may decide, as with {_typed([equal], mine.group.seeds)}."
+    most = max(len(each.group.seeds) for each in left[fair[0]])
+    return f" More seeds may decide, as with {_typed(both[fair[0]], range(max(3, 2 * most)))}."
 
 
 def _typed(experiments: Sequence[Experiment], seeds: Sequence[int]) -> str:
     """Returns what runs some experiments with the same seeds, in one command where there is one."""
-    one = together(experiments, seeds)
+    one = together(experiments, seeds) if len(experiments) > 1 else ""
     commands = [one] if one else [command_of(each, seeds) for each in experiments]
     return " and ".join(f"`{each}`" for each in commands if each) or f"the seeds {', '.join(map(str, seeds))}"
 

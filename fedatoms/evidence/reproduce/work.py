@@ -71,7 +71,6 @@ def here(jobs: Sequence[Job], tell: Tell, limit: Limit = NO_LIMIT, together: int
         gc.collect()  # a simulation and its compiled steps refer to each other: frees GPU memory for the next
         for done in filter(None, over):
             left.remove(done.job)
-            tell(done.job, 1.0)  # also if it failed or was already done
             if not (done.job.measure or done.failure) and (result := existing(done.job.experiments[0])):
                 known += took([result], limit.device)
             yield done
@@ -94,7 +93,6 @@ def on_devices(jobs: Sequence[Job], tell: Tell, limit: Limit, devices: Sequence[
     ):
         if answer is None and not failure:  # time was over
             continue
-        tell(job, 1.0)
         if not (job.measure or failure or answer) and (result := existing(job.experiments[0])):
             known += took([result], limit.device)
         yield Done(job, failure or str(answer))
@@ -114,7 +112,6 @@ def on_ray(jobs: Sequence[Job], tell: Tell) -> Iterator[Done]:
         while going:
             (ready,), _ = ray.wait(list(going), num_returns=1)
             job = going.pop(ready)
-            tell(job, 1.0)
             try:
                 yield ray.get(ready)._replace(job=job)
             except ray.exceptions.RayError as error:  # a node died; the other jobs continue

@@ -14,7 +14,7 @@ from fedatoms.evidence.paper.tables import cells_of
 from fedatoms.evidence.results.communication import ROUNDING
 from fedatoms.evidence.results.finding import Run
 from fedatoms.evidence.results.groups import Group, by_setting, headline_by_seed
-from fedatoms.evidence.results.names import distinct_names
+from fedatoms.evidence.results.names import distinct_names, unlike
 from fedatoms.evidence.results.pairs import Spreads, spreads_by_owner
 from fedatoms.experiment.fields import Experiment
 from fedatoms.personal import TABLE as PERSONAL
@@ -78,7 +78,7 @@ class Standings(NamedTuple):
     setting: str
     metric: Scale
     entries: list[Entry]
-    base: Entry  # what others are compared with unless one asks for another
+    base: Entry  # what others are compared with unless one asks for another: the fairest to the best
     own: Pooled | None  # of the reader's experiments
     published: Pooled | None  # of the project's
 
@@ -142,6 +142,16 @@ def versus(mine: Entry, base: Entry, place: Standings) -> Versus:
     return Versus(model, gained, costs[0], costs[1])
 
 
+def baseline_of(mine: Entry, place: Standings) -> Entry:
+    """Returns the usual baseline of an experiment of a setting: as like it as there is one, above all as long."""
+    return _baseline(mine, [*place.entries, place.base])
+
+
+def as_long(one: Entry, other: Entry) -> bool:
+    """Returns whether two experiments have the same number of rounds: a gain between others may be that of rounds."""
+    return one.group.experiment.rounds == other.group.experiment.rounds
+
+
 def _standings(setting: str, groups: Sequence[Group], spreads: tuple[Spreads, Spreads]) -> Standings:
     metric = groups[0].metric
     names = distinct_names([each.experiment for each in groups])[1]
@@ -150,7 +160,7 @@ def _standings(setting: str, groups: Sequence[Group], spreads: tuple[Spreads, Sp
     known = [each.of(groups[0]) if metric.is_accuracy else None for each in spreads]
     sides = [[each for each in ordered if each.group.published == whose] for whose in (False, True)]
     own, published = (one or _spread_of(some) for one, some in zip(known, sides, strict=True))
-    return Standings(setting, metric, ordered, min(ordered, key=_as_baseline), own, published)
+    return Standings(setting, metric, ordered, _baseline(ordered[0], ordered), own, published)
 
 
 def _spread_of(entries: Sequence[Entry]) -> Pooled | None:
@@ -216,13 +226,38 @@ def _reached(
     return Reached(rounds, sent, seconds, never, len(seeds))
 
 
+def _baseline(mine: Entry, entries: Sequence[Entry]) -> Entry:
+    """Chooses the most usual method, and of its experiments the fairest to this one.
+
+    That has its rounds, its epochs, a seed of its own, and as few other settings as possible that differ. Of the usual
+    method itself, whose settings are what is compared, rounds and epochs alone must be equal.
+    """
+    usual = min(map(_unusual, entries))
+    same = [each for each in entries if _unusual(each) == usual]
+    is_usual = _unusual(mine) == usual
+    one = mine.group.experiment
+
+    def unfair(base: Entry) -> tuple[bool | int, ...]:
+        other = base.group.experiment
+        length = not as_long(mine, base), one.epochs != other.epochs
+        apart = set(mine.group.seeds).isdisjoint(base.group.seeds)
+        return length if is_usual else (*length, apart, len(unlike(one, other)))
+
+    return min(same, key=lambda base: (*unfair(base), *_as_baseline(base)))
+
+
 def _as_baseline(entry: Entry) -> tuple[object, ...]:
     """Prefers plain networks, FedAvg, cells of the paper, many seeds, and short names."""
+    cell = bool(cells_of(entry.group.experiment))
+    return *_unusual(entry), not cell, -len(entry.group.seeds), len(entry.name), entry.name
+
+
+def _unusual(entry: Entry) -> tuple[bool, ...]:
+    """Returns what keeps an experiment's method from being a baseline: layers, methods, uploads and aggregation."""
     one = entry.group.experiment
     methods = ((ALGORITHMS, one.algorithm), (PERSONAL, one.personal))
     unusual = one.parametrisation != "plain", *(not table.has(name, "baseline") for table, name in methods)
-    unusual += tuple(getattr(one, name) != getattr(Experiment, name) for name in ("uploads", "aggregation"))
-    return *unusual, not cells_of(one), -len(entry.group.seeds), len(entry.name), entry.name
+    return *unusual, *(getattr(one, name) != getattr(Experiment, name) for name in ("uploads", "aggregation"))
 
 
 def _own(found: Standings) -> list[Entry]:
@@ -230,7 +265,7 @@ def _own(found: Standings) -> list[Entry]:
 
 
 def _restricted(place: Standings, own: list[Entry]) -> Standings:
-    return place._replace(entries=own, base=min(own, key=_as_baseline) if len(own) > 1 else place.base)
+    return place._replace(entries=own, base=_baseline(own[0], own if len(own) > 1 else place.entries))
 
 
 def _any(found: Standings) -> Experiment:
