@@ -90,8 +90,10 @@ class Table(NamedTuple):
         if argument is None:
             return None
         factory, _ = self._inside(name)
-        usual: float = inspect.signature(factory).parameters[argument].default
-        return factory, argument, usual if strength is None else strength
+        usual = inspect.signature(factory).parameters.get(argument)
+        if usual is None:
+            return None
+        return factory, argument, usual.default if strength is None else strength
 
     def call(self, value: object) -> str:
         """Returns the call that makes the method which was meant by its name, or by its factory alone.
