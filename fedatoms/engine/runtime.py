@@ -31,6 +31,7 @@ from fedatoms.nn.layers import copied
 from fedatoms.nn.parameter_groups import groups
 from fedatoms.nn.pure import Network, network, tensor_names, why_not_vectorised
 from fedatoms.nn.vectorising import MIXES, mixes_rows
+from fedatoms.personal.base import names_of
 
 Predict = Callable[[Params, Inputs], Tensor]
 
@@ -104,7 +105,7 @@ def layout_of(sim: Simulation) -> Layout:
     labels = {name: group for name, group in groups(sim.model, sim.head).items() if name in may_travel}
     check_covers(sim.exchange, labels)
     stays = frozenset(name for name, group in labels.items() if group in sim.exchange.personal)
-    own = stays | sim.personal.own(sim.model, labels)
+    own = stays | names_of(sim.personal.own, sim.model, labels)
     return Layout(labels, parameters, own, stays if sim.personal.beside else own)
 
 
