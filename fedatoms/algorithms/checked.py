@@ -170,6 +170,11 @@ def _remembered(function: str, made: Memory, params: Params) -> Memory:
             f"the algorithm's {function} returns {wrong}: a memory has named trees with a tensor for each parameter. "
             f'Let it return for example {{"control": trees.zeros_like(params)}}.'
         )
+    if taken := [kind for kind in made if kind in ("params", STATISTICS, NUMBERS) or "/" in kind]:
+        raise ValueError(
+            f"the algorithm's {function} calls a tree {taken[0]!r}: params, {STATISTICS}, {NUMBERS} and paths are "
+            f"taken. Use another name."
+        )
     return made
 
 

@@ -58,12 +58,26 @@ def misnamed_trees(found: object, names: Mapping[str, Tensor]) -> str | None:
     >>> misnamed_trees({"control": torch.ones(1)}, {"w": torch.ones(2)})
     "as its tree 'control' Tensor instead of a tree"
     """
-    if not isinstance(found, dict):
-        return f"{_type(found)} instead of named trees"
+    if (why := no_trees(found)) or not isinstance(found, dict):
+        return why
     for kind, tree in found.items():
-        if wrong := no_tree(tree) or unlike(dict.fromkeys(tree, _ANY), dict.fromkeys(names, _ANY)):
+        if wrong := unlike(dict.fromkeys(tree, _ANY), dict.fromkeys(names, _ANY)):
             return f"as its tree {kind!r} {wrong}"
     return None
+
+
+def no_trees(found: object) -> str | None:
+    """Says why something is no named trees of tensors.
+
+    >>> import torch
+    >>> no_trees({"steps": {"w": torch.tensor(0)}})
+    >>> no_trees({"w": torch.ones(2)}), no_trees(None)
+    ("as its tree 'w' Tensor instead of a tree", 'None instead of named trees')
+    """
+    if not isinstance(found, dict):
+        return f"{_type(found)} instead of named trees"
+    wrong = ((kind, no_tree(tree)) for kind, tree in found.items())
+    return next((f"as its tree {kind!r} {why}" for kind, why in wrong if why), None)
 
 
 def no_tree(found: object) -> str | None:

@@ -17,7 +17,7 @@ from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move, received
 from fedatoms.data.federations import Federation
 from fedatoms.engine.accumulation import Batch, Gradient, accumulated
-from fedatoms.engine.training import Told, Training, checked_moves
+from fedatoms.engine.training import Told, Training, checked_moves, first_state
 from fedatoms.nn.pure import Network
 from fedatoms.objectives.base import Objective, output_of
 from fedatoms.optimisers.schedules import factor_of, step_factors, summed
@@ -176,8 +176,7 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
 
 def begin(learner: Learner, params: Params) -> Carry:
     """Returns what the first step of one client starts from."""
-    init = learner.training.rule.init
-    return Carry(params, init(trees.restrict(params, learner.trained)) if init else {})
+    return Carry(params, first_state(learner.training.rule, trees.restrict(params, learner.trained)))
 
 
 def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: Tensor, rate: Rate) -> Reply:

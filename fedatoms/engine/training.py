@@ -11,7 +11,7 @@ from torch import Tensor
 from fedatoms.algorithms.base import Server
 from fedatoms.core.lookup import some
 from fedatoms.core.options import CONTROLS, Controls, check_numbers, one_of
-from fedatoms.core.returned import unlike, unlike_trees
+from fedatoms.core.returned import no_trees, unlike, unlike_trees
 from fedatoms.core.trees import Memory, Params
 from fedatoms.optimisers import sgd
 from fedatoms.optimisers.base import Optimiser, Update, check_optimiser
@@ -28,6 +28,24 @@ class Told(NamedTuple):
     unit: Tensor  # the rate by which the algorithm turns a move into a gradient
     atoms_lr: Tensor
     strength: Tensor  # the algorithm's own parameter, if it has one
+
+
+def first_state(rule: Optimiser, weights: Params) -> Memory:
+    """Returns the state of an optimiser before a client's first step.
+
+    >>> first_state(Optimiser(init=lambda weights: weights), {"w": Tensor()})
+    Traceback (most recent call last):
+    ...
+    ValueError: the optimiser's init returns as its tree 'w' Tensor instead of a tree: a state has named trees of
+    tensors. Let it return for example {"velocity": trees.zeros_like(weights)}.
+    """
+    state: Memory = {} if rule.init is None else rule.init(weights)
+    if wrong := no_trees(state):
+        raise ValueError(
+            f"the optimiser's init returns {wrong}: a state has named trees of tensors. Let it return for example "
+            f'{{"velocity": trees.zeros_like(weights)}}.'
+        )
+    return state
 
 
 def checked_moves(update: Update, gradient: Params, state: Memory, weights: Params) -> tuple[Params, Memory]:

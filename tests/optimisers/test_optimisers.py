@@ -131,6 +131,21 @@ def test_an_update_that_returns_no_moves_and_state_is_refused(map: Map, update: 
 
 
 @pytest.mark.parametrize("map", ["one_by_one", "vectorised"])
+@pytest.mark.parametrize(
+    ("init", "told"),
+    [
+        (lambda weights: weights, "as its tree 'conv1.weight' Tensor instead of a tree"),
+        (lambda weights: None, "None instead of named trees"),
+        (lambda weights: {"steps": {"all": 0}}, "as its tree 'steps' 'all' as int instead of a tensor"),
+    ],
+)
+def test_a_state_is_named_trees_of_tensors(map: Map, init: Callable[[Params], object], told: str) -> None:
+    training = Training(optimiser=Optimiser(init, lambda gradient, state, weights: (gradient, state)))
+    with pytest.raises(ValueError, match=f"^the optimiser's init returns {told}"):
+        play(Simulation(small_net(), clients_of((4, 7)), training=training, map=map), 1)
+
+
+@pytest.mark.parametrize("map", ["one_by_one", "vectorised"])
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize(
     ("change", "told"),
