@@ -8,7 +8,6 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from fedatoms.core import trees
-from fedatoms.core.lookup import shown
 from fedatoms.core.options import Weighting, check_range
 from fedatoms.core.trees import Memory, Params
 
@@ -140,37 +139,6 @@ class Algorithm(NamedTuple):
     penalty: Penalty | None = None  # seen, see, broadcast, own memory -> a term of each sample's loss
     uploads_models: bool = True  # "params" of an upload are a trained model, so that their mean can be scored
     strength: Strength | None = None  # of one that the table made: what ``--strength`` sets
-
-
-def check_upload(upload: object, params: Params) -> Memory:
-    """Returns what a client uploads, if it is trees over the parameters, and numbers that are scalars.
-
-    >>> check_upload({"params": {}, "numbers": {"a": 3.0}}, {})
-    Traceback (most recent call last):
-    ...
-    ValueError: the upload's number 'a' is 3.0: numbers are tensors without dimensions. Use for example
-    torch.tensor(3.0).
-    """
-    if not isinstance(upload, dict) or not isinstance(upload.get("params"), dict):
-        raise ValueError(f'report uploads {shown(upload)}. Let it return {{"params": params}}, memory.')
-    for kind, tree in upload.items():
-        if kind == trees.NUMBERS:
-            _check_upload_numbers(tree)
-        elif odd := sorted(tree.keys() - params.keys()):
-            raise ValueError(
-                f"the upload's tree {kind!r} has {odd[0]!r}, which is no parameter that travels. Name leaves as the "
-                f"parameters, or put scalars of other names into the tree {trees.NUMBERS!r}."
-            )
-    return upload
-
-
-def _check_upload_numbers(tree: Params) -> None:
-    for name, leaf in tree.items():
-        if not isinstance(leaf, Tensor) or leaf.shape:
-            got = f"of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else shown(leaf)
-            use = "leaf.sum()" if isinstance(leaf, Tensor) else f"torch.tensor({leaf})"
-            rule = f"numbers are tensors without dimensions. Use for example {use}."
-            raise ValueError(f"the upload's number {name!r} is {got}: {rule}")
 
 
 def check_terms(terms: object, samples: int) -> Tensor:

@@ -252,7 +252,8 @@ def check_range(option: str, value: float, argument: str = "", *, command: str =
     if not is_number(value) or not valid.holds(value):
         broken = valid.broken(value)
         why = f": {valid.why}" if valid.why and broken.startswith(("not in", "less", "not a positive", "neg")) else ""
-        raise ValueError(f"{argument or option}={value} is {broken}{why}. Use {valid.use}.")
+        given = value if is_number(value) else repr(value)  # '0.1' with its quotes
+        raise ValueError(f"{argument or option}={given} is {broken}{why}. Use {valid.use}.")
 
 
 def is_number(value: object) -> bool:

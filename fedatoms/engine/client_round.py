@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatoms.algorithms.base import Algorithm, See, Seen, Server, Work, check_terms, check_upload
+from fedatoms.algorithms.base import Algorithm, See, Seen, Server, Work, check_terms
+from fedatoms.algorithms.checked import corrected, reported
 from fedatoms.core import trees
 from fedatoms.core.inputs import Inputs, copy_of
 from fedatoms.core.options import RANGES, Precision
@@ -16,7 +17,7 @@ from fedatoms.core.trees import Memory, Params
 from fedatoms.data.batches import Plan, fetch, move, received
 from fedatoms.data.federations import Federation
 from fedatoms.engine.accumulation import Batch, Gradient, accumulated
-from fedatoms.engine.training import Told, Training, checked_moves
+from fedatoms.engine.training import Told, Training, checked_moves, first_state
 from fedatoms.nn.pure import Network
 from fedatoms.objectives.base import Objective, output_of
 from fedatoms.optimisers.schedules import factor_of, step_factors, summed
@@ -159,7 +160,7 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
         one = learner.training.accumulate == 1
         gradient, loss, buffers = of_batch(params, batch) if one else accumulated(of_batch, params, batch, size)
         seen, moved = (trees.restrict(each, learner.travelling) for each in (gradient, weights))
-        gradient = {**gradient, **algorithm.correct(seen, moved, broadcast, memory)}
+        gradient = {**gradient, **corrected(algorithm, seen, moved, broadcast, memory)}
         gradient, decays = _decayed(learner, gradient, weights, apart=rule.decouples)
         rates = _rates(learner, weights, rate, lambda scaled: scaled)
         weights = {name: _shrunk(weight, decays[name], rates[name]) for name, weight in weights.items()}
@@ -175,8 +176,7 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
 
 def begin(learner: Learner, params: Params) -> Carry:
     """Returns what the first step of one client starts from."""
-    init = learner.training.rule.init
-    return Carry(params, init(trees.restrict(params, learner.trained)) if init else {})
+    return Carry(params, first_state(learner.training.rule, trees.restrict(params, learner.trained)))
 
 
 def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: Tensor, rate: Rate) -> Reply:
@@ -185,10 +185,8 @@ def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: 
     unit = learner.training.lr if learner.training.controls == "first" else rate
     far = _displacement(learner, steps.to(losses.dtype), unit, most=len(losses))
     work = Work(trees.restrict(job.params, learner.travelling), steps, far, _units(learner, steps, losses))
-    upload, memory = learner.algorithm.report(
-        trees.restrict(carry.params, learner.travelling), broadcast, job.memory, work
-    )
-    upload = check_upload(upload, work.start)
+    trained, keeps = trees.restrict(carry.params, learner.travelling), learner.align is None
+    upload, memory = reported(learner.algorithm, trained, broadcast, job.memory, work, keeps=keeps)
     averaged = trees.restrict(carry.params, learner.statistics)
     return Reply(carry.params, {**upload, "statistics": averaged}, memory, losses, steps)
 

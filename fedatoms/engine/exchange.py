@@ -1,9 +1,10 @@
 """What travels: which groups of parameters go in which round, and which never leave a client."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from typing import NamedTuple
 
-from fedatoms.core.options import GROUPS, Group, SlowLocal, check_range
+from fedatoms.core.lookup import shown
+from fedatoms.core.options import GROUPS, SLOW_LOCALS, Group, SlowLocal, check_range, one_of
 
 Schedule = Callable[[int], frozenset[Group]]
 FAST: frozenset[Group] = frozenset({"atoms", "head"})
@@ -28,7 +29,7 @@ def every_round(groups: Collection[Group] = GROUPS) -> Schedule:
     >>> sorted(every_round({"atoms", "rest"})(7))
     ['atoms', 'rest']
     """
-    everything = frozenset(groups)
+    everything = _known(groups)
     return lambda round: everything
 
 
@@ -42,8 +43,25 @@ def fast_slow(fast: Collection[Group] = FAST, slow: Collection[Group] = SLOW, pe
     check_range("period", period)
     if both := frozenset(fast) & frozenset(slow):
         raise ValueError(f"{', '.join(sorted(both))} is in fast and in slow. Leave it in one of them.")
-    often, all_ = frozenset(fast), frozenset(fast) | frozenset(slow)
+    often, all_ = _known(fast), _known(fast) | _known(slow)
     return lambda round: often if round % period else all_
+
+
+def check_exchange(exchange: Exchange) -> None:
+    """Refuses personal groups that no model has, and another choice of what happens to the slow part than the three.
+
+    >>> check_exchange(Exchange(every_round(), personal=frozenset({"haed"})))
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown group 'haed'. Did you mean 'head'? Valid: atoms, coefficients, head, rest, statistics.
+    """
+    one_of(SLOW_LOCALS, exchange.slow_local, "slow_local")
+    if not isinstance(exchange.personal, Set):
+        raise ValueError(
+            f"personal={shown(exchange.personal)} is not a set of groups. Use for example "
+            f"personal=frozenset({{'head'}})."
+        )
+    _known(exchange.personal)
 
 
 def check_covers(exchange: Exchange, labels: Mapping[str, Group]) -> None:
@@ -58,3 +76,7 @@ def check_covers(exchange: Exchange, labels: Mapping[str, Group]) -> None:
         raise ValueError(
             f"{', '.join(sorted(uncovered))} is neither sent (fast or slow) nor personal. Add it to one of them."
         )
+
+
+def _known(groups: Collection[Group]) -> frozenset[Group]:
+    return frozenset(one_of(GROUPS, group, "group") for group in groups)

@@ -9,6 +9,7 @@ from fedatoms.core.options import TRAINED_GROUPS, Group, one_of
 from fedatoms.engine.runtime import Layout, layout_of
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.layers import copied
+from fedatoms.personal.base import names_of
 
 
 def hold_fixed(sim: Simulation, fixed: Collection[Group]) -> Simulation:
@@ -61,4 +62,4 @@ def _frozen(model: nn.Module, layout: Layout, wanted: Collection[Group]) -> nn.M
 def _trains_own(sim: Simulation, layout: Layout) -> list[bool]:
     """Says whether the personal parameters, and those of the last pass, include any that are trained."""
     parts = [part for part in (sim.personal.own, sim.personal.final) if part is not None]
-    return [bool(part(sim.model, layout.labels) & layout.parameters) for part in parts]
+    return [bool(names_of(part, sim.model, layout.labels) & layout.parameters) for part in parts]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from fedatoms.algorithms.checked import memory_of_client
 from fedatoms.core.inputs import leaves, take
 from fedatoms.core.lookup import first_line
 from fedatoms.core.memory import available, check_fits
@@ -118,7 +119,7 @@ def _state(sim: Simulation) -> int:
     if sim.client_state == "disk" or sim.personal != Personal() or sim.exchange.personal:
         return 0
     params = {name: leaf.detach() for name, leaf in sim.model.named_parameters() if leaf.requires_grad}
-    memory = [leaf for tree in sim.algorithm.client_memory(params).values() for leaf in tree.values()]
+    memory = [leaf for tree in memory_of_client(sim.algorithm, params).values() for leaf in tree.values()]
     models = ("all" in sim.scored) + ("local" in sim.scored)
     return _bytes(memory) + models * _bytes(params.values())
 

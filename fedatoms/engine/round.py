@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedatoms.algorithms.base import Algorithm, Server, proximal, require
+from fedatoms.algorithms.checked import memory_of_client
 from fedatoms.core import ledger, trees
 from fedatoms.core.files import Stored
 from fedatoms.core.ledger import Bytes
@@ -239,7 +240,7 @@ def first_memory(runtime: Runtime) -> Memory:
     """Returns the algorithm's memory on a client that never took part."""
     private = runtime.layout.private
     shared = {name: leaf for name, leaf in runtime.network.parameters.items() if name not in private}
-    return runtime.sim.algorithm.client_memory(shared)
+    return memory_of_client(runtime.sim.algorithm, shared)
 
 
 def kept_of(runtime: Runtime, state: State, old: Client, reply: Reply, i: int, view: View) -> Client:

@@ -31,6 +31,7 @@ from fedatoms.nn.layers import copied
 from fedatoms.nn.parameter_groups import groups
 from fedatoms.nn.pure import Network, network, tensor_names, why_not_vectorised
 from fedatoms.nn.vectorising import MIXES, mixes_rows
+from fedatoms.personal.base import Part, names_of
 
 Predict = Callable[[Params, Inputs], Tensor]
 
@@ -97,14 +98,17 @@ def prepare(sim: Simulation, like: Runtime | None = None, peers: Peers = ALONE) 
     return Runtime(sim, net, data, layout_of(sim), map_clients, predict, batches, peers)
 
 
-def layout_of(sim: Simulation) -> Layout:
-    """Says which tensors of a model may travel, which are personal, and which never leave a client."""
+def layout_of(sim: Simulation, part: Part | None = None) -> Layout:
+    """Says which tensors of a model may travel, which are personal, and which never leave a client.
+
+    ``part`` stands in for the personal parameters of the rounds, as in a last pass.
+    """
     parameters, statistics = tensor_names(sim.model)
     may_travel = parameters | statistics
     labels = {name: group for name, group in groups(sim.model, sim.head).items() if name in may_travel}
     check_covers(sim.exchange, labels)
     stays = frozenset(name for name, group in labels.items() if group in sim.exchange.personal)
-    own = stays | sim.personal.own(sim.model, labels)
+    own = stays | names_of(part or sim.personal.own, sim.model, labels)
     return Layout(labels, parameters, own, stays if sim.personal.beside else own)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedatoms.aggregation.base import Rule
 from fedatoms.algorithms.base import Algorithm, Server
+from fedatoms.algorithms.checked import aggregated, memory_of_server
 from fedatoms.core import trees
 from fedatoms.core.options import Group, Sampling
 from fedatoms.core.randomness import generator
@@ -78,7 +79,7 @@ def _by_themselves(clients: int, fraction: float, draws: torch.Generator) -> Ten
 
 def start(params: Params, algorithm: Algorithm, parameters: Collection[str]) -> Server:
     """Sets the server up: a whole model, and the algorithm's memory over its trainable parameters."""
-    return Server(params, algorithm.server_memory(trees.restrict(params, parameters)))
+    return Server(params, memory_of_server(algorithm, trees.restrict(params, parameters)))
 
 
 def broadcast(server: Server, algorithm: Algorithm, travelling: Collection[str]) -> Server:
@@ -136,7 +137,8 @@ def aggregate(server: Server, algorithm: Algorithm, mean: Memory, participation:
     """
     travelling = mean["params"].keys()
     memory = {name: trees.restrict(tree, travelling) for name, tree in server.memory.items()}
-    new = algorithm.aggregate(Server(trees.restrict(server.params, travelling), memory), mean, participation)
+    seen = Server(trees.restrict(server.params, travelling), memory)
+    new = aggregated(algorithm, seen, mean, participation)
     params = {**server.params, **new.params, **mean["statistics"]}
     return Server(params, {name: {**tree, **new.memory[name]} for name, tree in server.memory.items()})
 

@@ -1,5 +1,6 @@
 """What a simulated run is made of: a pure value, checked when it is made."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from fedatoms.core.options import (
     MODELS_SCORED,
     MOVES,
     OWN_SCORED,
-    SLOW_LOCALS,
     VIEWS,
     WEIGHTINGS,
     Map,
@@ -35,7 +35,7 @@ from fedatoms.data.batches import Plan, planner
 from fedatoms.data.federations import Federation, check_rows
 from fedatoms.data.samples import are_labels
 from fedatoms.engine.attacks import Attack, has_false_labels, malicious
-from fedatoms.engine.exchange import Exchange, every_round
+from fedatoms.engine.exchange import Exchange, check_exchange, every_round
 from fedatoms.engine.privacy import Privacy
 from fedatoms.engine.server import keeps_uploads, sample_size
 from fedatoms.engine.training import Training
@@ -86,7 +86,7 @@ class Simulation:
         for name in ("map", "client_state", "precision", "sampling", "uploads"):
             one_of(CHOICES[name], getattr(self, name), name)
         one_of(WEIGHTINGS, self.algorithm.weighting, "weighting")
-        one_of(SLOW_LOCALS, self.exchange.slow_local, "slow_local")
+        check_exchange(self.exchange)
         _check_scores(self)
         if not isinstance(self.device, str):
             raise ValueError(f"device={self.device!r} is not a text. Use for example device='cpu'.")
@@ -161,12 +161,21 @@ def _check_parts(sim: Simulation) -> None:
         "training": (Training, "training", "fedatoms.Training(lr=0.1)"),
         "objective": (Objective, "objective", OBJECTIVES.call(sim.objective)),
     }
+    optional: dict[str, tuple[type, str, str]] = {
+        "attack": (Attack, "attack", "fedatoms.engine.attacks.Attack('noise', 0.2)"),
+        "privacy": (Privacy, "Privacy", "fedatoms.engine.Privacy(noise=1.0)"),
+    }
+    parts |= {name: kind for name, kind in optional.items() if getattr(sim, name) is not None}
     for name, (kind, what, use) in parts.items():
         if not isinstance(value := getattr(sim, name), kind):
             raise ValueError(f"{name}={shown(value)} is not {article(what)} {what}. Use {use}.")
 
 
 def _check_scores(sim: Simulation) -> None:
+    scored: object = sim.scored
+    if isinstance(scored, str) or not isinstance(scored, Collection):
+        use = scored if scored in MODELS_SCORED else "server"
+        raise ValueError(f"score={shown(scored)} is not a tuple of models to score. Use score=({use!r},).")
     for which in sim.scored:
         one_of(MODELS_SCORED, which, "model to score")
         if which in MEANS_SCORED and not sim.algorithm.uploads_models:

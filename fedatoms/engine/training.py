@@ -11,6 +11,7 @@ from torch import Tensor
 from fedatoms.algorithms.base import Server
 from fedatoms.core.lookup import some
 from fedatoms.core.options import CONTROLS, Controls, check_numbers, one_of
+from fedatoms.core.returned import no_trees, unlike, unlike_trees
 from fedatoms.core.trees import Memory, Params
 from fedatoms.optimisers import sgd
 from fedatoms.optimisers.base import Optimiser, Update, check_optimiser
@@ -29,6 +30,24 @@ class Told(NamedTuple):
     strength: Tensor  # the algorithm's own parameter, if it has one
 
 
+def first_state(rule: Optimiser, weights: Params) -> Memory:
+    """Returns the state of an optimiser before a client's first step.
+
+    >>> first_state(Optimiser(init=lambda weights: weights), {"w": Tensor()})
+    Traceback (most recent call last):
+    ...
+    ValueError: the optimiser's init returns as its tree 'w' Tensor instead of a tree: a state has named trees of
+    tensors. Let it return for example {"velocity": trees.zeros_like(weights)}.
+    """
+    state: Memory = {} if rule.init is None else rule.init(weights)
+    if wrong := no_trees(state):
+        raise ValueError(
+            f"the optimiser's init returns {wrong}: a state has named trees of tensors. Let it return for example "
+            f'{{"velocity": trees.zeros_like(weights)}}.'
+        )
+    return state
+
+
 def checked_moves(update: Update, gradient: Params, state: Memory, weights: Params) -> tuple[Params, Memory]:
     """Returns the moves and the state that an optimiser's update makes, if they are such.
 
@@ -43,12 +62,22 @@ def checked_moves(update: Update, gradient: Params, state: Memory, weights: Para
     if isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, dict) for part in made):
         moves, after = made
         if moves.keys() == weights.keys() and after.keys() == state.keys():
+            _check_alike(moves, after, weights, state)
             return moves, after
     got = f"({', '.join(map(_names, made))})" if isinstance(made, tuple) else type(made).__name__
     raise ValueError(
         f"the optimiser's update returns {got}, not (moves, state), each with the names that it was given. Let it "
         f"return moves, state, for example gradient, state."
     )
+
+
+def _check_alike(moves: Params, after: Memory, weights: Params, state: Memory) -> None:
+    for what, wrong in (("moves", unlike(moves, weights)), ("a state", unlike_trees(after, state))):
+        if wrong:
+            raise ValueError(
+                f"the optimiser's update returns {what} with {wrong}: moves have the names, shapes and types of the "
+                f"weights, and a state those of the one that it was given. Use trees.apply."
+            )
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from fedatoms.data.datasets import Images
 from fedatoms.data.federations import Federation, check_own_tests, partition, test_by_classes
 from fedatoms.data.partitions import Split, dirichlet, iid, shards
 from fedatoms.engine.attacks import STRENGTHS, Attack
-from fedatoms.engine.checks import check_reports, check_rounds
+from fedatoms.engine.checks import check_last_pass, check_reports, check_rounds
 from fedatoms.engine.exchange import Exchange, every_round, fast_slow
 from fedatoms.engine.freeze import hold_fixed
 from fedatoms.engine.limits import check_device, check_memory
@@ -73,7 +73,7 @@ def simulation(experiment: Experiment, folder: Path | None = None, *, read: Read
         model = network_of(experiment, images.classes, tuple(images.x.shape[1:]))
         sim = assemble(experiment, model, data_of(experiment, images), folder)
         check_reports(sim, experiment.rounds)
-        check_memory(sim, experiment.rounds, experiment.last_epochs if experiment.personal != "none" else 0)
+        check_memory(sim, experiment.rounds, experiment.last_epochs if has_last_pass(experiment) else 0)
     return sim
 
 
@@ -128,7 +128,18 @@ def assemble(
     if fixed := fixed_groups(experiment):
         sim = hold_fixed(sim, fixed)
     check_rounds(sim)
+    if has_last_pass(experiment):
+        check_last_pass(sim)
     return sim
+
+
+def has_last_pass(experiment: Experiment) -> bool:
+    """Says whether clients train once more after the last round.
+
+    >>> has_last_pass(Experiment(personal="fedbn")), has_last_pass(Experiment(personal="fedbn", last_epochs=0))
+    (True, False)
+    """
+    return experiment.personal != "none" and experiment.last_epochs > 0
 
 
 def attack_in(experiment: Experiment) -> Attack | None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fedatoms.algorithms.base import Work
+from fedatoms.algorithms.checked import memory_of_client, reported
 from fedatoms.core import trees
 from fedatoms.core.trees import NUMBERS, Memory, Params
 from fedatoms.engine import codes
@@ -123,7 +124,7 @@ def _expected(runtime: Runtime, state: State) -> Memory:
     params = broadcast.params
     one = next((leaf.new_ones(()) for leaf in params.values()), torch.ones(()))
     still = Work(params, torch.ones(()), trees.apply(lambda leaf: leaf.new_ones(()), params), one)
-    upload, _ = algorithm.report(params, broadcast, algorithm.client_memory(params), still)
+    upload, _ = reported(algorithm, params, broadcast, memory_of_client(algorithm, params), still)
     return {**upload, "statistics": trees.restrict(runtime.network.statistics, sent)}
 
 

@@ -1,10 +1,11 @@
 """What a personalised method is: which parameters are personal, and the phases of a client's round."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from fedatoms.core.lookup import nearest, shown
 from fedatoms.core.options import Group, Moves, View
 from fedatoms.core.trees import Params
 
@@ -69,6 +70,31 @@ class Personal(NamedTuple):
     phases: tuple[Phase, ...] = (Phase(),)
     final: Part | None = None
     collaboration: Collaboration | None = None
+
+
+def names_of(part: Part, model: nn.Module, labels: Labels) -> frozenset[str]:
+    """Returns the names of a part, or refuses what is no set of them, and names that nothing of the model has.
+
+    >>> names_of(lambda model, labels: frozenset({"fc.wieght"}), nn.Module(), {"fc.weight": "head"})
+    Traceback (most recent call last):
+    ...
+    ValueError: the personalised method names 'fc.wieght', which is no tensor of the model that may travel. Did you mean
+    'fc.weight'? Take names from `labels`.
+    """
+    found: object = part(model, labels)
+    if not isinstance(found, Set):
+        raise ValueError(
+            f"the personalised method's part is {shown(found)}, not a set of names. Let it return for example "
+            f"frozenset(name for name in labels if name.endswith('bias'))."
+        )
+    if odd := sorted(str(name) for name in found if name not in labels):
+        near = nearest(odd[0], labels, cutoff=0.6)
+        hint = f" Did you mean '{near}'?" if near else ""
+        raise ValueError(
+            f"the personalised method names {odd[0]!r}, which is no tensor of the model that may travel.{hint} Take "
+            f"names from `labels`."
+        )
+    return frozenset(found)
 
 
 def everything(model: nn.Module, labels: Labels) -> frozenset[str]:

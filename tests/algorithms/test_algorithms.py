@@ -15,6 +15,7 @@ from examples.fedavg_by_hand import fedavg_by_hand
 from fedatoms.algorithms import ALGORITHMS, Algorithm, Server, Work, algorithm, fedavgm, feddyn, fedprox, scaffold
 from fedatoms.core.options import RANGES, Map
 from fedatoms.engine.client_round import rate_of
+from fedatoms.engine.exchange import Exchange, every_round, fast_slow
 from fedatoms.engine.loop import begin
 from fedatoms.engine.round import select
 from fedatoms.engine.runtime import layout_of, prepare
@@ -244,6 +245,16 @@ def test_controls_measure_from_where_the_client_began(name: str) -> None:
         ({"block": -1}, "block=-1 is less than 0. Use 0 for as many clients as fit"),
         ({"seed": 0.5}, "seed=0.5 is not a whole number"),
         ({"personal": Personal(phases=(Phase(lr=-1.0),))}, "lr=-1.0 is negative"),
+        ({"attack": "noise:0.2"}, r"^attack='noise:0.2' is not an attack. Use .*attacks\.Attack\('noise', 0.2\)\.$"),
+        ({"attack": ("noise", 0.2)}, r"^attack=\('noise', 0.2\) is not an attack"),
+        ({"privacy": 5}, r"^privacy=5 is not a Privacy\. Use fedatoms\.engine\.Privacy\(noise=1\.0\)\.$"),
+        ({"score": "server"}, r"^score='server' is not a tuple of models to score\. Use score=\('server',\)\.$"),
+        ({"score": "server,all"}, r"^score='server,all' is not a tuple .* Use score=\('server',\)\.$"),
+        ({"score": 5}, "^score=5 is not a tuple of models to score"),
+        ({"exchange": Exchange(every_round(), frozenset({"haed"}))}, "^unknown group 'haed'. Did you mean 'head'"),
+        ({"exchange": Exchange(every_round(), ["head"])}, r"^personal=\['head'\] is not a set of groups. Use"),
+        ({"exchange": Exchange(every_round(), "head")}, "^personal='head' is not a set of groups. Use"),
+        ({"fraction": "0.1"}, "^fraction='0.1' is not a number"),
     ],
 )
 def test_a_simulation_refuses_what_it_cannot_do(changes: dict[str, object], words: str) -> None:
@@ -260,6 +271,11 @@ def test_a_simulation_refuses_what_it_cannot_do(changes: dict[str, object], word
         (lambda: fedprox(-1.0), "^mu=-1.0 is negative"),
         (lambda: fedprox(2e6), "^mu=2000000.0 is more than 1e6"),
         (lambda: algorithm("fedavgm", 5), r"^strength=5 is not in \(0, 1\)"),
+        (lambda: Training(lr="0.1"), "^lr='0.1' is not a number"),
+        (lambda: Training(lr=None), "^lr=None is not a number"),
+        (lambda: fedprox("0.1"), "^mu='0.1' is not a number"),
+        (lambda: every_round({"haed"}), "^unknown group 'haed'. Did you mean 'head'"),
+        (lambda: fast_slow({"head"}, {"coefficents"}), "^unknown group 'coefficents'. Did you mean 'coefficients'"),
     ],
 )
 def test_hyper_parameters_out_of_range_are_refused(make: Callable[[], Algorithm], words: str) -> None:

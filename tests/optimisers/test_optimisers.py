@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fedatoms import algorithms, optimisers
 from fedatoms.algorithms import ALGORITHMS, algorithm, feddyn, scaffold
 from fedatoms.core import trees
 from fedatoms.core.options import Map
+from fedatoms.core.trees import Memory, Params
 from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.runtime import prepare
@@ -126,6 +128,52 @@ def test_an_update_that_returns_no_moves_and_state_is_refused(map: Map, update: 
     training = Training(optimiser=Optimiser(lambda weights: {}, update))
     with pytest.raises(ValueError, match=rf"^the optimiser's update returns {got}.*, not \(moves, state\), .* Let it"):
         play(Simulation(small_net(), clients_of((4, 7)), training=training, map=map), 1)
+
+
+@pytest.mark.parametrize("map", ["one_by_one", "vectorised"])
+@pytest.mark.parametrize(
+    ("init", "told"),
+    [
+        (lambda weights: weights, "as its tree 'conv1.weight' Tensor instead of a tree"),
+        (lambda weights: None, "None instead of named trees"),
+        (lambda weights: {"steps": {"all": 0}}, "as its tree 'steps' 'all' as int instead of a tensor"),
+    ],
+)
+def test_a_state_is_named_trees_of_tensors(map: Map, init: Callable[[Params], object], told: str) -> None:
+    training = Training(optimiser=Optimiser(init, lambda gradient, state, weights: (gradient, state)))
+    with pytest.raises(ValueError, match=f"^the optimiser's init returns {told}"):
+        play(Simulation(small_net(), clients_of((4, 7)), training=training, map=map), 1)
+
+
+@pytest.mark.parametrize("map", ["one_by_one", "vectorised"])
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (torch.sum, r"of shape \(\) for one of shape"),
+        (lambda leaf: leaf[None], r"of shape \(1, .*\) for one of shape"),
+        (lambda leaf: leaf.half(), "of float16 for one of float64"),
+        (lambda leaf: 1.0, "as float instead of a tensor"),
+    ],
+)
+def test_moves_and_states_keep_shapes_and_types(
+    map: Map, name: str, change: Callable[[torch.Tensor], torch.Tensor], told: str
+) -> None:
+    rule = RULES[name]()
+
+    def moves_changed(gradient: Params, state: Memory, weights: Params) -> tuple[Params, Memory]:
+        moves, state = rule.update(gradient, state, weights)
+        return trees.apply(change, moves), state
+
+    def state_changed(gradient: Params, state: Memory, weights: Params) -> tuple[Params, Memory]:
+        moves, state = rule.update(gradient, state, weights)
+        kind = sorted(state)[0]
+        return moves, {**state, kind: trees.apply(change, state[kind])}
+
+    for what, update in (("moves with", moves_changed), ("a state with in its tree", state_changed)):
+        training = Training(optimiser=rule._replace(update=update))
+        with pytest.raises(ValueError, match=f"^the optimiser's update returns {what} .*{told}.* Use trees.apply"):
+            play(Simulation(small_net(), clients_of((4, 7)), training=training, map=map), 1)
 
 
 def test_an_update_that_changes_its_state_in_place_is_refused_where_clients_share_it(

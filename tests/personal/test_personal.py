@@ -373,5 +373,25 @@ def test_a_head_that_cannot_be_found_is_named() -> None:
         _ = layout_of(sim).own
 
 
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (["fc2.weight"], r"part is \['fc2.weight'\], not a set of names. Let it return"),
+        (None, "part is None, not a set of names"),
+        ("fc2.weight", "part is 'fc2.weight', not a set of names"),
+        (frozenset({"fc2.wieght"}), "names 'fc2.wieght', which is no tensor .* Did you mean 'fc2.weight'"),
+        (frozenset({"fc2"}), "names 'fc2', which is no tensor of the model that may travel"),
+        (frozenset({7}), "names '7', which is no tensor"),
+    ],
+)
+def test_a_part_is_a_set_of_names_of_the_model(found: object, words: str, beside: bool) -> None:
+    phases = (Phase(view="global"), Phase("own"))
+    sim = simulation("none", personal=Personal(lambda model, labels: found, beside=beside, phases=phases))
+    with pytest.raises(ValueError, match=f"^the personalised method('s|) {words}") as error:
+        prepare(sim)
+    assert "\n" not in str(error.value)
+
+
 def test_phases_default_to_plain_federated_learning() -> None:
     assert Personal().phases == (Phase("all", "personal", 0, 0.0),)
