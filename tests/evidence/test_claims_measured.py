@@ -27,6 +27,11 @@ def variances(*ratios: float) -> dict[str, object]:
     return {"rounds": list(range(len(ratios))), "lines": [same, same | {"raw": [0.5 * r for r in ratios]}]}
 
 
+def in_two_seeds(folder: Path, values: dict[str, object]) -> None:
+    for seed in (0, 1):
+        a_full_measure(folder / str(seed), "variance", values, seed)
+
+
 @pytest.mark.parametrize("of, kind", READINGS)
 def test_each_reading_of_the_variance_is_judged_in_each_round_by_its_own_line(
     of: str, kind: str, tmp_path: Path
@@ -37,15 +42,36 @@ def test_each_reading_of_the_variance_is_judged_in_each_round_by_its_own_line(
     for last, verdict in ((0.125, "supported"), (2.0, "partly")):
         lines[of][kind] = [0.25, last]
         values = {"rounds": [0, 5], "lines": [plain, lines["filters"] | {"factors": lines["factors"]}]}
-        a_full_measure(tmp_path / "it", "variance", values)
+        in_two_seeds(tmp_path / "it", values)
         found = {each: the_claim(tmp_path, words) for each, words in READINGS.items()}
-        claim = found.pop((of, kind))
-        assert claim.verdict == verdict and claim.numbers == (None, max(0.5, last / 0.25))
+        claim, ratio = found.pop((of, kind)), last / 0.25
+        assert claim.verdict == verdict and claim.numbers == (None, pytest.approx(max(0.5, ratio)))
         assert [(line.about, line.ours) for line in claim.evidence] == [
-            ("after 0 rounds", 0.5),
-            ("after 5 rounds", last / 0.25),
+            ("after 0 rounds (0.50, 0.50)", pytest.approx(0.5)),
+            (f"after 5 rounds ({ratio:.2f}, {ratio:.2f})", pytest.approx(ratio)),
         ]
         assert all(other.verdict == "contradicted" for other in found.values())
+
+
+@pytest.mark.parametrize(
+    ("of_seeds", "verdict"),
+    [
+        ((0.5,), "inconclusive"),  # one seed decides nothing
+        ((0.5, 0.51, 0.49), "supported"),
+        ((2.0, 2.1, 1.9), "contradicted"),
+        ((0.5, 1.5, 0.9), "inconclusive"),
+        ((0.0, 0.5), "supported"),  # where nothing varies there is nothing to estimate
+    ],
+)
+def test_a_round_is_judged_by_the_ratios_of_all_seeds(
+    of_seeds: tuple[float, ...], verdict: str, tmp_path: Path
+) -> None:
+    for seed, ratio in enumerate(of_seeds):
+        a_full_measure(tmp_path / str(seed), "variance", variances(ratio), seed)
+    claim = the_claim(tmp_path, READINGS["filters", "raw"])
+    shown = ", ".join(f"{ratio:.2f}" for ratio in of_seeds)
+    assert claim.verdict == verdict and [line.about for line in claim.evidence] == [f"after 0 rounds ({shown})"]
+    assert ("One seed decides nothing." in claim.rule) == (len(of_seeds) == 1)
 
 
 def test_a_reading_that_is_a_share_is_one_on_both_sides_and_factors_have_another_scale(tmp_path: Path) -> None:
@@ -53,15 +79,15 @@ def test_a_reading_that_is_a_share_is_one_on_both_sides_and_factors_have_another
     for (of, kind), words in READINGS.items():
         claim = the_claim(tmp_path, words)
         both = ", each divided by the squared move of its own," if kind == "by_move" else ""
-        start = f"In each measured round the ratio to the variance of the plain run's filters{both} is below 1."
+        start = f"In each measured round the ratio to the variance of the plain run's filters{both} is below 1: the"
         assert claim.rule.startswith(start) and ("scaling atoms by c" in claim.rule) == (of == "factors")
 
 
 def test_a_file_without_factors_says_nothing_of_them(tmp_path: Path) -> None:
-    a_full_measure(tmp_path, "variance", variances(0.5, 0.25))
+    in_two_seeds(tmp_path, variances(0.5, 0.25))
     assert [the_claim(tmp_path, words).verdict for words in READINGS.values()] == [
         "supported",
-        "contradicted",  # equal is not smaller
+        "inconclusive",  # equal is not smaller
         "not run",
         "not run",
     ]
@@ -125,13 +151,13 @@ def test_a_round_in_which_the_plain_filters_do_not_vary_speaks_against_it(tmp_pa
     plain, atoms = values["lines"]  # type: ignore[misc]
     plain["raw"] = [0.5, 0.0, 0.0]
     atoms["raw"][2] = 0.0
-    a_full_measure(tmp_path, "variance", values)
+    in_two_seeds(tmp_path, values)
     claim = the_claim(tmp_path, READINGS["filters", "raw"])
-    assert [(line.about, line.supports) for line in claim.evidence] == [
-        ("after 0 rounds", True),
-        ("after 1 round", False),
+    assert [(line.about, line.state) for line in claim.evidence] == [
+        ("after 0 rounds (0.50, 0.50)", "supported"),
+        ("after 1 round (inf, inf)", "contradicted"),
     ]
-    assert "Ours: 9 atoms; seed 0." in claim.rule
+    assert "Ours: 9 atoms; seeds 0, 1." in claim.rule
 
 
 @pytest.mark.parametrize(
@@ -173,11 +199,9 @@ def test_a_measure_of_another_size_is_no_evidence(name: str, words: str, tmp_pat
 
 def test_measures_of_many_seeds_are_told_apart(tmp_path: Path) -> None:
     for seed in (3, 4):
-        a_full_measure(tmp_path / str(seed), "variance", variances(0.5), seed)
-    assert [line.about[:14] for line in the_claim(tmp_path, "aggregated filters is").evidence] == [
-        "seed 3, after ",
-        "seed 4, after ",
-    ]
+        a_full_measure(tmp_path / str(seed), "landscape", VALUES["landscape"], seed)
+    found = the_claim(tmp_path, "loss landscape").evidence
+    assert [line.about[:14] for line in found] == ["seed 3, after ", "seed 4, after "]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +258,7 @@ def test_of_copies_the_newest_counts_and_the_others_are_named(tmp_path: Path) ->
     found = find([tmp_path])
     assert {note.path.parent.relative_to(tmp_path).as_posix() for note in found.left_out} == {"measure/a", "why/b"}
     assert all("left out: " in note.reason and " and is used" in note.reason for note in found.left_out)
-    assert the_claim(tmp_path, "aggregated filters is").numbers == (None, 0.25)
+    assert the_claim(tmp_path, "aggregated filters is").numbers == (None, pytest.approx(0.25))
     assert the_claim(tmp_path, "with latent clients").numbers == (None, 1.25)
 
 
@@ -276,11 +300,12 @@ def test_without_latent_clients_nothing_speaks_of_their_bound(tmp_path: Path) ->
 
 def test_a_measure_or_explanation_that_changes_changes_its_card(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
-    file = a_full_measure(folder / "it", "variance", variances(0.5, 0.25)) / FILE
+    in_two_seeds(folder, variances(0.5, 0.25))
     an_explanation(folder / "why", fork=0)
     assert ">0.50 times the plain run&#x27;s<" in page_of(folder) and ">+1.50 points<" in page_of(folder)
-    fields = json.loads(file.read_text())
-    fields["values"]["lines"][1]["raw"] = [0.25, 2.0]
-    file.write_text(json.dumps(fields))
+    for file in (folder / "0" / FILE, folder / "1" / FILE):
+        fields = json.loads(file.read_text())
+        fields["values"]["lines"][1]["raw"] = [0.25, 2.0]
+        file.write_text(json.dumps(fields))
     card = next(card for card in page_of(folder).split("<article")[1:] if "aggregated filters is smaller" in card)
     assert ">partly<" in card and "4.00 times" in card and "1 of 2 support it, 1 contradicts it" in card

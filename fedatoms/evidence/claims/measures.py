@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from fedatoms.core.gains import State
+from fedatoms.core.gains import State, beyond, over_seeds
 from fedatoms.evidence.claims.base import CLEAR, Claim, Evidence, Unit, conditions, counted, judge, least, most
 from fedatoms.evidence.explain.latent import Latent
 from fedatoms.evidence.explain.values import Explanation
@@ -167,7 +167,9 @@ def _one_seed(given: Sequence[_Given[V]]) -> str:
 
 
 def _conditions(given: Sequence[_Given[V]]) -> str:
-    return conditions([(one, [one.seed]) for each in given for one in each.measure.experiments[-1:]])
+    """Says of which experiments and seeds the measures are: they differ in the seed alone."""
+    last = [one for each in given for one in each.measure.experiments[-1:]]
+    return conditions([(one, sorted(each.seed for each in last)) for one in last[:1]])
 
 
 def _explained(found: Sequence[Explanation]) -> str:
@@ -191,16 +193,24 @@ def _least(lines: Sequence[Evidence]) -> float | None:
 
 
 def _varied(one: Varied, given: Sequence[_Given[VarianceValues]]) -> Claim:
-    lines = [
-        Evidence(f"{each.start}after {t:,g} round{'s' * (t != 1)}", None, ratio, counted(ratio < 1))
-        for each in given
-        for t, ratio in ratios(each.values, one).items()
-    ]
-    text = f"{TEXTS[one]} (figure (b), largest ratio)."
+    found = [ratios(each.values, one) for each in given]
+    rounds = sorted({t for each in found for t in each})
+    lines = [_in_round(t, [each[t] for each in found if t in each]) for t in rounds]
+    text = f"{TEXTS[one]} (figure (b), largest mean ratio)."
     both = "" if one.kind == "raw" else ", each divided by the squared move of its own,"
-    rule = f"In each measured round the ratio to the variance of the plain run's filters{both} is below 1."
+    rule = f"In each measured round the ratio to the variance of the plain run's filters{both} is below 1: the "
+    rule += f"geometric mean over seeds, with its interval. In brackets: each seed's.{_one_seed(given)}"
     rule += SCALE * (one.of == "factors") + _conditions(given)
     return judge(text, rule, lines, (None, most(line.ours for line in lines)), Unit("times the plain run's", ".2f"))
+
+
+def _in_round(t: float, found: Sequence[float]) -> Evidence:
+    """Judges a round by its ratios, one for each seed: a variance over ten repeats is an estimate."""
+    about = f"after {t:,g} round{'s' * (t != 1)} ({', '.join(f'{ratio:.2f}' for ratio in found)})"
+    if not all(0 < ratio < math.inf for ratio in found):  # nothing varies on one side, which is no estimate
+        return Evidence(about, None, max(found), counted(max(found) < 1))
+    mean = over_seeds([math.log(ratio) for ratio in found])
+    return Evidence(about, None, math.exp(mean.gain), beyond(mean, below=True))
 
 
 def _ratio(one: float, other: float) -> float:
