@@ -79,17 +79,23 @@ def _control(claim: Claim, found: Found) -> str:
 
 def _elsewhere(claim: Claim, found: Found) -> str:
     """Writes what a claim's number is in measures of other settings, which decide nothing."""
-    others = [each for each in found.measures if size_of(MEASURES[each.measure.name], each.measure) == "other"]
+    pairs = [each for each in found.measures if _is_pair(each)]
+    others = [each for each in pairs if size_of(MEASURES[each.measure.name], each.measure) == "other"]
     same = [(each, one) for each in others for one in judged([each]) if one.text == claim.text and one.evidence]
     shown = [f"{_range(one)} ({_which(each)})" for each, one in same]
     return f"{'; '.join(shown)} ([figures](../docs/figures.md#what-we-saw))." if shown else ""
+
+
+def _is_pair(each: FoundMeasure) -> bool:
+    return [one.parametrisation == "plain" for one in each.measure.experiments] == [True, False]
 
 
 def _range(claim: Claim) -> str:
     """Writes the numbers of all lines of a claim, or of the only one what it says, too."""
     ours, unit = [line.ours for line in claim.evidence], claim.evidence_unit
     if len(ours) == 1:
-        return f"{ours[0]:{unit.form}} {unit.name}, {claim.evidence[0].about}"
+        number, about = f"{ours[0]:{unit.form}}", claim.evidence[0].about
+        return about if number in about.split() else f"{number} {unit.name}, {about}"
     return f"{min(ours):{unit.form}} to {max(ours):{unit.form}} {unit.name}"
 
 

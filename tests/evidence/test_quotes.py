@@ -96,7 +96,7 @@ def test_measures_of_other_settings_are_quoted_from_their_files_and_decide_nothi
     assert {claim.verdict for claim in claims(found)} == {"not run"}
     which = "25 atoms, seed 0"
     for words, number in (
-        ("training loss is lower", "1 rounds, lower from round 1 to round 100 (`training_loss-25`"),
+        ("training loss is lower", "lower from round 1 to round 100 (`training_loss-25`"),
         ("loss landscape", "0.75 times the plain run's, after round 1: 1.500, plain 2.000 (`landscape-25`"),
         ("raw factors is", "1.00 to 3.00 times the plain run's (`variance-25`"),
     ):
