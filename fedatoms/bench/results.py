@@ -16,7 +16,7 @@ from fedatoms.core.files import write_named
 from fedatoms.core.lookup import unknown
 from fedatoms.core.options import RANGES, Precision, check_numbers
 from fedatoms.core.outputs import check_output
-from fedatoms.experiment.build import check_threads
+from fedatoms.experiment.checks import check_threads
 from fedatoms.runs.provenance import provenance_of
 
 PLACES = ("out", "data_dir")  # settings that mean something on one machine only, which no file keeps

@@ -336,11 +336,7 @@ def _ended(shares: Mapping[str, float]) -> str:
 
 
 def _status(
-    jobs: Mapping[str, float],
-    shares: Mapping[str, float],
-    current: str,
-    spent: float,
-    lost: Collection[str] = (),
+    jobs: Mapping[str, float], shares: Mapping[str, float], current: str, spent: float, lost: Collection[str] = ()
 ) -> str:
     """Says how far the current job is, or that it is among the ``lost``, and how long all of them take.
 

@@ -11,7 +11,7 @@ from tyro.conf import arg
 from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, overall, repeatable, say, show_table, suggest, terminal
 from fedatoms.cli.parsing import Job, Options, as_typed
-from fedatoms.core.outputs import check_folder
+from fedatoms.core.files import check_folder
 from fedatoms.evidence.paper.study_list import Study, studies
 
 if TYPE_CHECKING:

@@ -5,8 +5,10 @@ import json
 import os
 import secrets
 import zlib
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from fedatoms.core.border import TooLarge, check_size, open_regular, read_bytes
@@ -118,6 +120,26 @@ def remove_partials(folder: Path) -> None:
     """Removes what a process that was killed in ``replace_file`` left, at any depth; only for the one writer."""
     for path in folder.rglob("*.partial"):
         path.unlink(missing_ok=True)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder in which nothing can be written, before the work whose results it is for; leaves none behind.
+
+    >>> check_folder(Path("/dev/null/runs"))
+    Traceback (most recent call last):
+    ...
+    NotADirectoryError: [Errno 20] Not a directory: '/dev/null/runs'
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryDirectory(dir=folder).cleanup()
+    except OSError as error:  # that of the temporary folder names what nobody typed
+        raise OSError(error.errno, error.strerror, str(folder)) from None
+    finally:
+        with suppress(OSError):  # ends at the first that holds something
+            for each in made:
+                each.rmdir()
 
 
 def _check_promise(path: Path, most: int | None) -> None:

@@ -1,12 +1,10 @@
-"""Where files that a user names may be written: not over a run's own files, nor over what is no file.
+"""Where a file that a user names may be written: not over a run's own files, nor over what is no file.
 
-The folder of a file is there, or is a new one below the working folder. A folder for runs may be new anywhere.
+Its folder is there, or is a new one below the working folder.
 """
 
 import os
-from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from fedatoms.core.border import as_path, kind_at
 from fedatoms.core.run_files import run_of
@@ -30,26 +28,6 @@ def check_output(path: Path, place: Path | None = None) -> None:
         raise ValueError(f"{path} is a {kind}, not a file that can be written. Choose another file.")
     if run is not None:
         raise ValueError(f"{path} is for the run in {run} itself, which would lose it. Choose another file.")
-
-
-def check_folder(folder: Path) -> None:
-    """Refuses a folder in which nothing can be written, before the work whose results it is for; leaves none behind.
-
-    >>> check_folder(Path("/dev/null/runs"))
-    Traceback (most recent call last):
-    ...
-    NotADirectoryError: [Errno 20] Not a directory: '/dev/null/runs'
-    """
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        TemporaryDirectory(dir=folder).cleanup()
-    except OSError as error:  # that of the temporary folder names what nobody typed
-        raise OSError(error.errno, error.strerror, str(folder)) from None
-    finally:
-        with suppress(OSError):  # ends at the first that holds something
-            for each in made:
-                each.rmdir()
 
 
 def _check_parent(path: Path) -> None:

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatoms.algorithms.base import Algorithm, See, Seen, Server, Work, check_terms
-from fedatoms.algorithms.checked import corrected, reported
+from fedatoms.algorithms.base import Algorithm, See, Seen, Server, Work, check_terms, corrected, reported
 from fedatoms.core import trees
 from fedatoms.core.inputs import Inputs, copy_of
 from fedatoms.core.options import RANGES, Precision
@@ -176,7 +175,8 @@ def local_step(learner: Learner, differentiate: Differentiate) -> Step:
 
 def begin(learner: Learner, params: Params) -> Carry:
     """Returns what the first step of one client starts from."""
-    return Carry(params, first_state(learner.training.rule, trees.restrict(params, learner.trained)))
+    init = learner.training.rule.init
+    return Carry(params, first_state(init, trees.restrict(params, learner.trained)) if init else {})
 
 
 def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: Tensor, rate: Rate) -> Reply:

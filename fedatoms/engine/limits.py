@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedatoms.algorithms.checked import memory_of_client
+from fedatoms.algorithms.base import memory_of_client
 from fedatoms.core.inputs import leaves, take
 from fedatoms.core.lookup import first_line
 from fedatoms.core.memory import available, check_fits

@@ -10,8 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedatoms.algorithms.base import Algorithm, Server, proximal, require
-from fedatoms.algorithms.checked import memory_of_client
+from fedatoms.algorithms.base import Algorithm, Server, memory_of_client, proximal, require
 from fedatoms.core import ledger, trees
 from fedatoms.core.files import Stored
 from fedatoms.core.ledger import Bytes

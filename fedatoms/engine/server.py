@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fedatoms.aggregation.base import Rule
-from fedatoms.algorithms.base import Algorithm, Server
-from fedatoms.algorithms.checked import aggregated, memory_of_server
+from fedatoms.algorithms.base import Algorithm, Server, remembered
 from fedatoms.core import trees
+from fedatoms.core.lookup import some
 from fedatoms.core.options import Group, Sampling
 from fedatoms.core.randomness import generator
 from fedatoms.core.trees import Memory, Params
@@ -67,6 +67,51 @@ def drawn(
     chosen = _some(clients, fraction, draws) if sampling == "fixed" else _by_themselves(clients, fraction, draws)
     reports = torch.rand(len(chosen), generator=generator(seed, "failures", t)) >= failures
     return chosen.tolist(), chosen[reports].tolist()
+
+
+def aggregated(algorithm: Algorithm, server: Server, mean: Memory, participation: float) -> Server:
+    """Returns what an algorithm makes of the mean of the uploads.
+
+    >>> broken = Algorithm(aggregate=lambda server, mean, participation: mean["params"])
+    >>> aggregated(broken, Server({}, {}), {"params": {}}, 0.1)
+    Traceback (most recent call last):
+    ...
+    ValueError: the algorithm's aggregate returns dict, not a Server. Let it return Server(params, memory).
+    """
+    made: object = algorithm.aggregate(server, mean, participation)
+    if not isinstance(made, Server):
+        raise ValueError(
+            f"the algorithm's aggregate returns {type(made).__name__}, not a Server. Let it return "
+            f"Server(params, memory)."
+        )
+    if wrong := trees.unlike(made.params, server.params):
+        raise ValueError(
+            f"the algorithm's aggregate returns {wrong}: the server's parameters keep names, shapes and types. Use "
+            f"trees.apply."
+        )
+    if wrong := trees.unlike_trees(made.memory, server.memory):
+        raise ValueError(
+            f"the algorithm's aggregate remembers {wrong}: the server's memory has the trees of server_memory, with "
+            f"their names, shapes and types. Let it return Server(params, server.memory), or the same trees anew."
+        )
+    return made
+
+
+def memory_of_server(algorithm: Algorithm, params: Params) -> Memory:
+    """Returns the server's memory before the first round.
+
+    >>> memory_of_server(Algorithm(sends=("control",)), {})
+    Traceback (most recent call last):
+    ...
+    ValueError: sends has 'control', which is no tree of the server's memory (nothing). Let server_memory make it.
+    """
+    memory = remembered("server_memory", algorithm.server_memory(params), params)
+    if unknown := [kind for kind in algorithm.sends if kind not in memory]:
+        raise ValueError(
+            f"sends has {unknown[0]!r}, which is no tree of the server's memory ({some(list(memory)) or 'nothing'}). "
+            f"Let server_memory make it."
+        )
+    return memory
 
 
 def _some(clients: int, fraction: float, draws: torch.Generator) -> Tensor:

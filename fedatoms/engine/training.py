@@ -11,10 +11,9 @@ from torch import Tensor
 from fedatoms.algorithms.base import Server
 from fedatoms.core.lookup import some
 from fedatoms.core.options import CONTROLS, Controls, check_numbers, one_of
-from fedatoms.core.returned import no_trees, unlike, unlike_trees
-from fedatoms.core.trees import Memory, Params
+from fedatoms.core.trees import Memory, Params, no_trees, unlike, unlike_trees
 from fedatoms.optimisers import sgd
-from fedatoms.optimisers.base import Optimiser, Update, check_optimiser
+from fedatoms.optimisers.base import Init, Optimiser, Update, check_optimiser
 from fedatoms.optimisers.schedules import OfStep, Schedule, always_one, check_schedule
 
 _sgd = cache(sgd)
@@ -30,16 +29,16 @@ class Told(NamedTuple):
     strength: Tensor  # the algorithm's own parameter, if it has one
 
 
-def first_state(rule: Optimiser, weights: Params) -> Memory:
+def first_state(init: Init, weights: Params) -> Memory:
     """Returns the state of an optimiser before a client's first step.
 
-    >>> first_state(Optimiser(init=lambda weights: weights), {"w": Tensor()})
+    >>> first_state(lambda weights: weights, {"w": Tensor()})
     Traceback (most recent call last):
     ...
     ValueError: the optimiser's init returns as its tree 'w' Tensor instead of a tree: a state has named trees of
     tensors. Let it return for example {"velocity": trees.zeros_like(weights)}.
     """
-    state: Memory = {} if rule.init is None else rule.init(weights)
+    state = init(weights)
     if wrong := no_trees(state):
         raise ValueError(
             f"the optimiser's init returns {wrong}: a state has named trees of tensors. Let it return for example "

@@ -37,7 +37,7 @@ from fedatoms.engine.freeze import hold_fixed
 from fedatoms.engine.limits import check_device, check_memory
 from fedatoms.engine.spec import CLASSES, Simulation
 from fedatoms.engine.training import Training
-from fedatoms.experiment.checks import check
+from fedatoms.experiment.checks import check, check_threads, has_last_pass
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.images import Read, images_for
 from fedatoms.experiment.parse import attack_of, fast_groups, fixed_groups, pattern_of, period_of, scored_models
@@ -131,15 +131,6 @@ def assemble(
     if has_last_pass(experiment):
         check_last_pass(sim)
     return sim
-
-
-def has_last_pass(experiment: Experiment) -> bool:
-    """Says whether clients train once more after the last round.
-
-    >>> has_last_pass(Experiment(personal="fedbn")), has_last_pass(Experiment(personal="fedbn", last_epochs=0))
-    (True, False)
-    """
-    return experiment.personal != "none" and experiment.last_epochs > 0
 
 
 def attack_in(experiment: Experiment) -> Attack | None:
@@ -349,10 +340,3 @@ def _check_batch(experiment: Experiment, images: int) -> None:
             f"warmup_steps={warmup} is more than the {steps:,} steps that a client can take in a round, so the rate "
             f"would never rise to lr. Use for example {min(10, steps)}, or 0 for none."
         )
-
-
-def check_threads(threads: int) -> None:
-    """Refuses more threads than the machine has cores."""
-    cores = os.cpu_count() or 1
-    if threads > cores:
-        raise ValueError(f"threads={threads} is more than this machine's {cores} cores. Use {cores} or fewer.")

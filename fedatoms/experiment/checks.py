@@ -1,6 +1,7 @@
 """What no experiment can have: refused in one line each, with the value, the rule and the way out. No torch."""
 
 import dataclasses
+import os
 import re
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
@@ -42,6 +43,22 @@ def check(experiment: Experiment) -> None:
     period_of(experiment.beta)
     for parse in (scored_models, fast_groups, fixed_groups, attack_of, watchers_of):
         parse(experiment)
+
+
+def has_last_pass(experiment: Experiment) -> bool:
+    """Says whether clients train once more after the last round.
+
+    >>> has_last_pass(Experiment(personal="fedbn")), has_last_pass(Experiment(personal="fedbn", last_epochs=0))
+    (True, False)
+    """
+    return experiment.personal != "none" and experiment.last_epochs > 0
+
+
+def check_threads(threads: int) -> None:
+    """Refuses more threads than the machine has cores."""
+    cores = os.cpu_count() or 1
+    if threads > cores:
+        raise ValueError(f"threads={threads} is more than this machine's {cores} cores. Use {cores} or fewer.")
 
 
 def _check_folder(experiment: Experiment) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import nn
 
-from fedatoms.algorithms.base import Work
-from fedatoms.algorithms.checked import memory_of_client, reported
+from fedatoms.algorithms.base import Work, memory_of_client, reported
 from fedatoms.core import trees
 from fedatoms.core.trees import NUMBERS, Memory, Params
 from fedatoms.engine import codes

@@ -153,7 +153,7 @@ def test_a_beta_with_a_huge_exponent_takes_no_time() -> None:
         (lambda: Training(epochs=1.5), "epochs=1.5 is not a whole number"),
         (lambda: Training(batch_size=0), "batch_size=0 is less than 1"),
         (lambda: Training(batch_size=True), "batch_size=True is not a whole number"),
-        (lambda: Training(lr="0.1"), "lr=0.1 is not a number"),
+        (lambda: Training(lr="0.1"), "lr='0.1' is not a number"),
         (lambda: Training()._replace(lr=-1), "lr=-1 is negative"),
         (lambda: Training(lr_decay=0), "lr_decay=0 is not a positive number"),
         (lambda: Training(controls="frist"), "Did you mean 'first'"),

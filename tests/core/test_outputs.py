@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedatoms.core import outputs
-from fedatoms.core.outputs import check_folder, check_output
+from fedatoms.core import files
+from fedatoms.core.files import check_folder
+from fedatoms.core.outputs import check_output
 
 
 def test_a_missing_folder_is_taken_below_the_working_folder_only(
@@ -26,7 +27,7 @@ def test_a_folder_is_tried_and_nothing_is_left(tmp_path: Path) -> None:
     check_folder(tmp_path / "new" / "runs")
     assert not list(tmp_path.iterdir())
     with pytest.MonkeyPatch.context() as patch, pytest.raises(PermissionError) as refused:
-        patch.setattr(outputs, "TemporaryDirectory", _refuse)  # root may write everywhere
+        patch.setattr(files, "TemporaryDirectory", _refuse)  # root may write everywhere
         check_folder(tmp_path / "new")
     assert refused.value.filename == str(tmp_path / "new") and not list(tmp_path.iterdir())
 

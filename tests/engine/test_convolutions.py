@@ -18,7 +18,7 @@ from fedatoms.engine.freeze import hold_fixed
 from fedatoms.engine.gpu import atom_ops, convolutions, rewrite
 from fedatoms.engine.gpu.atom_ops import LARGEST, compose, share
 from fedatoms.engine.gpu.conv_ops import convolve, convolve_pool, correlate
-from fedatoms.engine.gpu.once import OnlyOnce
+from fedatoms.engine.gpu.first_only import OnlyOnce
 from fedatoms.engine.gpu.rewrite import BatchedKernels
 from fedatoms.engine.gpu.rounding import Rounded, in_half, unit_of
 from fedatoms.engine.runtime import Runtime, prepare

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from fedatoms.engine.execution import cuda_graph
 from fedatoms.engine.gpu import rewrite
+from fedatoms.engine.gpu.first_only import OnlyOnce
 from fedatoms.engine.gpu.norm_ops import normalise, normalise_back
-from fedatoms.engine.gpu.once import OnlyOnce
 from fedatoms.engine.gpu.rewrite import BatchedKernels, traced
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation

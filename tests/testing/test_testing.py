@@ -113,7 +113,7 @@ BROKEN = {
     "a server that decays": (
         lambda: after(lambda server, _: trees.apply(lambda w: 0.9 * w, server.params)), "still_without_movement", "by"
     ),
-    "a server that returns more than it saw": (stashing, "still_without_movement", "extra: 1.bias"),
+    "a server that returns more than it saw": (stashing, "still_without_movement", "a name that it was not given"),
     "a memory in float64": (
         lambda: remembering(lambda p: {"h": trees.apply(torch.Tensor.double, p)}), "float32_stays", "server's h of"
     ),

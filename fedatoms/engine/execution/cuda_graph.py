@@ -18,7 +18,7 @@ from fedatoms.engine.execution.block_round import begin_block, block_step, finis
 from fedatoms.engine.execution.inductor import Compiled, compile_graph, compile_twice, decompositions
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.execution.vmap import naming_refusals, stack, vectorised, why
-from fedatoms.engine.gpu.once import OnlyOnce
+from fedatoms.engine.gpu.first_only import OnlyOnce
 from fedatoms.engine.gpu.precompile import compiling_elsewhere
 from fedatoms.engine.gpu.rewrite import BatchedKernels, kernel_is_missing, traced
 from fedatoms.nn.vectorising import causes

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedatoms.engine.gpu.client_axis import for_one, over_clients
 from fedatoms.engine.gpu.convolutions import Context
-from fedatoms.engine.gpu.once import once
+from fedatoms.engine.gpu.first_only import once
 from fedatoms.engine.gpu.tiles import parts_of_filters
 
 LARGEST = 64  # atoms, and entries of an atom: more do not fit into the shared memory of every GPU

@@ -17,7 +17,7 @@ from fedatoms.engine.gpu.conv_ops import (
     sized,
     unpool,
 )
-from fedatoms.engine.gpu.once import once
+from fedatoms.engine.gpu.first_only import once
 from fedatoms.engine.gpu.rounding import Rounded, rounded
 from fedatoms.engine.gpu.tiles import DEAD
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedatoms.engine.gpu.client_axis import for_one, over_clients
 from fedatoms.engine.gpu.conv_ops import channels_first, channels_last
-from fedatoms.engine.gpu.once import once
+from fedatoms.engine.gpu.first_only import once
 from fedatoms.nn.masked_norm import Normalised, axes_of, column_of, count_of, exact, masked_batch_norm, rows_of
 
 

@@ -2,15 +2,14 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from html import escape
 
 from fedatoms.core.gains import Gain, Pooled, State, beyond, mean_gain, short, written
 from fedatoms.core.lookup import counted
 from fedatoms.evidence.page.html_table import TWO_SEEDS, minus, typed
 from fedatoms.evidence.page.scores import at_the_end
-from fedatoms.evidence.paper.study_list import QUICK_ROUNDS
-from fedatoms.evidence.results.commands import again, command_of, together
+from fedatoms.evidence.page.inconclusive import SO_FEW, open_comparisons, too_short, undecided
+from fedatoms.evidence.results.commands import again, command_of
 from fedatoms.evidence.results.finding import PUBLISHED, Found
 from fedatoms.evidence.results.groups import Group, is_quick, readers_own
 from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, known_spreads
@@ -25,7 +24,6 @@ from fedatoms.evidence.results.standings import (
     of_the_reader,
     versus,
 )
-from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.parse import period_of
 from fedatoms.runs.results import WINDOW
 
@@ -37,7 +35,6 @@ MODELS = {
     "personal": "clients' own models",
     "after the last pass": "clients' own models after the last pass",
 }
-SO_FEW = f"on digits {QUICK_ROUNDS} rounds or fewer decide nothing"
 
 
 def sentences(found: Found, groups: Sequence[Group], places: Sequence[Standings], claims: str = "") -> str:
@@ -52,7 +49,7 @@ def sentences(found: Found, groups: Sequence[Group], places: Sequence[Standings]
         return '<p class="lead">No run has a result yet.</p>'
     own = of_the_reader(places)
     first, *asked = [*_best(own[0]), _again(own[0].entries[0])]
-    more = [_atoms(readers_own(groups)), _open(own), _rest(found)]
+    more = [_atoms(readers_own(groups)), open_comparisons(own), _rest(found)]
     lines = [*map(_sentence, asked), claims, *map(_sentence, more)]
     return f'<p class="lead">{_sentence(first)}</p><ul class="answers">{_items(lines)}</ul>'
 
@@ -167,7 +164,7 @@ def _gained(place: Standings, base: Entry, found: Versus) -> str:
     luck = "; as the best of many it is also the luckiest" if len(place.entries) > 5 else ""
     value = f"{short(found.gain, form_of(place))} {points(place)} ({counted(found.gain.seeds, 'shared seed')})"
     best, sure = place.entries[0], _how_sure(found.gain, state)
-    unfair = SO_FEW if _too_short(best, base) else _other_rounds(best, base)
+    unfair = SO_FEW if too_short(best, base) else _other_rounds(best, base)
     if state == "supported" and unfair:
         sure = f"0 is not in the 95 % interval, but {unfair}"
     both = f"{_scored(best, base, found, place)}; {sure}{luck}"
@@ -206,16 +203,6 @@ def _how_sure(one: Gain, state: State) -> str:
     return f"it may be luck, as 0 is in the 95 % interval{few}"
 
 
-def _too_short(one: Entry, other: Entry) -> bool:
-    """Says whether one of two experiments has so few rounds that their difference says nothing of longer runs."""
-    return is_quick(one.group.experiment) or is_quick(other.group.experiment)
-
-
-def _undecided(one: Entry, other: Entry) -> bool:
-    """Says whether no gain between two experiments can be called real: they are too short, or not as long."""
-    return _too_short(one, other) or not as_long(one, other)
-
-
 def _of_atoms(place: Standings) -> str:
     """Says what atoms alone add, if the best has them and more that the baseline has not."""
     best, base = place.entries[0], place.base
@@ -238,7 +225,7 @@ def _clear(place: Standings) -> str:
     below = not place.metric.higher
     for each in place.entries[1:]:
         base = baseline_of(each, place)
-        if _undecided(each, base) or each is base:
+        if undecided(each, base) or each is base:
             continue
         found = versus(each, base, place).gain
         if found and beyond(found, below=below) == "supported":
@@ -312,48 +299,6 @@ def _over_pairs(gains: Sequence[Gain], pooled: Pooled | None) -> str:
         f"**Atoms in place of plain filters: {mean} points**, the mean of {len(gains)} pairs that differ in nothing "
         f"else: {yes or 'none'} show{'s' * (yes < 2)} a clear gain, {lost}, and {len(gains) - yes - no} are open."
     )
-
-
-def _open(places: Sequence[Standings]) -> str:
-    """Counts the comparisons with the baseline that decide nothing."""
-    where = [(each, place) for place in places for each in place.entries]
-    asked = [(each, base, place) for each, place in where if (base := baseline_of(each, place)) is not each]
-    gains = [versus(*each).gain for each in asked]
-    left = [
-        (mine, base)
-        for (mine, base, _), one in zip(asked, gains, strict=True)
-        if one is None or beyond(one) == "inconclusive" or _undecided(mine, base)
-    ]
-    alone = sum(one is not None and one.seeds == 1 for one in gains)
-    if not left:
-        return ""
-    seeds = f"; {alone} {'rests' if alone == 1 else 'rest'} on one seed" if alone else ""
-    said = f"**Inconclusive: {len(left)} of {len(gains)}** comparisons with a baseline{seeds}."
-    return f"{said}{_would_decide(left)}"
-
-
-def _would_decide(left: Sequence[tuple[Entry, Entry]]) -> str:
-    """Says what may decide comparisons that are open: more seeds; or, where rounds are too few or unequal, others."""
-    both = [[each.group.experiment for each in (base, mine)] for mine, base in left]
-    long = [n for n, pair in enumerate(left) if not _too_short(*pair)]
-    if not long:
-        seeds = sorted({0, 1, 2, *left[0][0].group.seeds, *left[0][1].group.seeds})
-        more = [replace(one, rounds=max(Experiment.rounds, 2 * QUICK_ROUNDS)) for one in both[0]]
-        return f" {SO_FEW[0].upper()}{SO_FEW[1:]}: more rounds may, as with {_typed(more, seeds)}."
-    fair = [n for n in long if as_long(*left[n])]
-    if not fair:
-        mine, base = left[long[0]]
-        equal = replace(base.group.experiment, rounds=mine.group.experiment.rounds)
-        return f" A baseline of as many rounds may decide, as with {_typed([equal], mine.group.seeds)}."
-    most = max(len(each.group.seeds) for each in left[fair[0]])
-    return f" More seeds may decide, as with {_typed(both[fair[0]], range(max(3, 2 * most)))}."
-
-
-def _typed(experiments: Sequence[Experiment], seeds: Sequence[int]) -> str:
-    """Returns what runs some experiments with the same seeds, in one command where there is one."""
-    one = together(experiments, seeds) if len(experiments) > 1 else ""
-    commands = [one] if one else [command_of(each, seeds) for each in experiments]
-    return " and ".join(f"`{each}`" for each in commands if each) or f"the seeds {', '.join(map(str, seeds))}"
 
 
 def _rest(found: Found) -> str:

@@ -1,0 +1,65 @@
+"""Comparisons on the page that decide nothing, and what may decide them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedatoms.core.gains import beyond
+from fedatoms.evidence.paper.study_list import QUICK_ROUNDS
+from fedatoms.evidence.results.commands import command_of, together
+from fedatoms.evidence.results.groups import is_quick
+from fedatoms.evidence.results.standings import Entry, Standings, as_long, baseline_of, versus
+from fedatoms.experiment.fields import Experiment
+
+SO_FEW = f"on digits {QUICK_ROUNDS} rounds or fewer decide nothing"
+
+
+def too_short(one: Entry, other: Entry) -> bool:
+    """Says whether one of two experiments has so few rounds that their difference says nothing of longer runs."""
+    return is_quick(one.group.experiment) or is_quick(other.group.experiment)
+
+
+def undecided(one: Entry, other: Entry) -> bool:
+    """Says whether no gain between two experiments can be called real: they are too short, or not as long."""
+    return too_short(one, other) or not as_long(one, other)
+
+
+def open_comparisons(places: Sequence[Standings]) -> str:
+    """Counts the comparisons with the baseline that decide nothing."""
+    where = [(each, place) for place in places for each in place.entries]
+    asked = [(each, base, place) for each, place in where if (base := baseline_of(each, place)) is not each]
+    gains = [versus(*each).gain for each in asked]
+    left = [
+        (mine, base)
+        for (mine, base, _), one in zip(asked, gains, strict=True)
+        if one is None or beyond(one) == "inconclusive" or undecided(mine, base)
+    ]
+    alone = sum(one is not None and one.seeds == 1 for one in gains)
+    if not left:
+        return ""
+    seeds = f"; {alone} {'rests' if alone == 1 else 'rest'} on one seed" if alone else ""
+    said = f"**Inconclusive: {len(left)} of {len(gains)}** comparisons with a baseline{seeds}."
+    return f"{said}{_would_decide(left)}"
+
+
+def _would_decide(left: Sequence[tuple[Entry, Entry]]) -> str:
+    """Says what may decide comparisons that are open: more seeds; or, where rounds are too few or unequal, others."""
+    both = [[each.group.experiment for each in (base, mine)] for mine, base in left]
+    long = [n for n, pair in enumerate(left) if not too_short(*pair)]
+    if not long:
+        seeds = sorted({0, 1, 2, *left[0][0].group.seeds, *left[0][1].group.seeds})
+        more = [replace(one, rounds=max(Experiment.rounds, 2 * QUICK_ROUNDS)) for one in both[0]]
+        return f" {SO_FEW[0].upper()}{SO_FEW[1:]}: more rounds may, as with {_typed(more, seeds)}."
+    fair = [n for n in long if as_long(*left[n])]
+    if not fair:
+        mine, base = left[long[0]]
+        equal = replace(base.group.experiment, rounds=mine.group.experiment.rounds)
+        return f" A baseline of as many rounds may decide, as with {_typed([equal], mine.group.seeds)}."
+    most = max(len(each.group.seeds) for each in left[fair[0]])
+    return f" More seeds may decide, as with {_typed(both[fair[0]], range(max(3, 2 * most)))}."
+
+
+def _typed(experiments: Sequence[Experiment], seeds: Sequence[int]) -> str:
+    """Returns what runs some experiments with the same seeds, in one command where there is one."""
+    one = together(experiments, seeds) if len(experiments) > 1 else ""
+    commands = [one] if one else [command_of(each, seeds) for each in experiments]
+    return " and ".join(f"`{each}`" for each in commands if each) or f"the seeds {', '.join(map(str, seeds))}"
