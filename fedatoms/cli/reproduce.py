@@ -11,7 +11,6 @@ from tyro.conf import arg
 from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, overall, repeatable, say, show_table, suggest, terminal
 from fedatoms.cli.parsing import Job, Options, as_typed
-from fedatoms.core.files import check_folder
 from fedatoms.evidence.paper.study_list import Study, studies
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ def options(words: Sequence[str], clock: Callable[[], float] = time.monotonic) -
 
 def _reproduce(names: Sequence[str], settings: "Reproduce", began: float, clock: Callable[[], float]) -> int:
     """Runs what is missing of some studies, then shows the paper's numbers beside ours."""
+    from fedatoms.core.files import check_folder
     from fedatoms.evidence.reproduce.budget import Limit, end_of
     from fedatoms.evidence.reproduce.plan import check_jobs, chosen, jobs, lacking, missing, out_of, placed
 
