@@ -7,8 +7,8 @@ from html import escape
 from fedatoms.core.gains import Gain, Pooled, State, beyond, mean_gain, short, written
 from fedatoms.core.lookup import counted
 from fedatoms.evidence.page.html_table import TWO_SEEDS, minus, typed
-from fedatoms.evidence.page.scores import at_the_end
 from fedatoms.evidence.page.inconclusive import SO_FEW, open_comparisons, too_short, undecided
+from fedatoms.evidence.page.scores import at_the_end
 from fedatoms.evidence.results.commands import again, command_of
 from fedatoms.evidence.results.finding import PUBLISHED, Found
 from fedatoms.evidence.results.groups import Group, is_quick, readers_own
