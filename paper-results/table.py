@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedatoms.algorithms import ALGORITHMS as METHODS
 from fedatoms.bench.report import fill, table
-from fedatoms.core.gains import Gain, Pooled, mean_gain, over_seeds, pool, short
+from fedatoms.core.gains import Gain, Pooled, gain, mean_gain, over_seeds, pool, short
 from fedatoms.evidence.claims.costs import OWN_MODELS
 from fedatoms.evidence.paper import tables
 from fedatoms.evidence.paper.study_list import BETAS, PAIR_25
@@ -34,7 +34,7 @@ from fedatoms.evidence.results.pairs import (
 )
 from fedatoms.evidence.results.run_figures import figures
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1, TABLE2
+from fedatoms.experiment.presets import ALGORITHMS, PRESETS, TABLE1, TABLE2, TINY_CLASSES
 from fedatoms.runs.comparison import compare
 from fedatoms.runs.plots import score_plot
 from fedatoms.runs.results import Result, read_result, score_curves
@@ -208,8 +208,53 @@ def _sampled(pairs: dict[int, Twins]) -> str:
 
 def _of(pair: Twins, model: str) -> list[str]:
     atoms, plain = (statistics.mean(headline_by_seed(each, model).values()) for each in pair)
-    gain = server_gain(*pair, SERVER_SPREAD) if model == "server" else gain_between(*pair, SPREAD)
-    return [f"{plain:.2f}", f"{atoms:.2f}", short(gain)]
+    found = server_gain(*pair, SERVER_SPREAD) if model == "server" else gain_between(*pair, SPREAD)
+    return [f"{plain:.2f}", f"{atoms:.2f}", short(found)]
+
+
+def tiny() -> str:
+    """Writes Tiny-ImageNet from random weights, by the server's model after the last round and by both headlines."""
+    heads = ("", "plain, round 10", "9 atoms, round 10", "gain", "gain, ten rounds", "gain, all, ten rounds", "seeds")
+    names = [(name, classes) for name in SEARCHED for classes in TINY_CLASSES]
+    return table(heads, [_tiny(*each) for each in names])
+
+
+def _tiny(name: str, classes: int) -> list[str]:
+    atoms, plain = (GROUPS[key_of(PRESETS[f"{name}{kind}-tiny-{classes}"])] for kind in ("-atoms", ""))
+    last = [
+        {run.result.experiment.seed: run.result.accuracy["server"].final for run in each.runs}
+        for each in (plain, atoms)
+    ]
+    at_the_end = gain(last[1], last[0])
+    assert at_the_end is not None
+    found = at_the_end, server_gain(atoms, plain, SERVER_SPREAD), gain_between(atoms, plain, SPREAD)
+    scores = (f"{statistics.mean(each.values()):.2f}" for each in last)
+    return [f"{NAMES[name]}, (20, {classes})", *scores, *map(short, found), f"{len(atoms.seeds)}"]
+
+
+def tiny_own() -> str:
+    """Writes clients' own models on Tiny-ImageNet."""
+    heads = ("preset", "rounds", "server", "mean of the last ten", "after the last pass", "worst tenth", "spread")
+    found = [_read(f"tiny/{row}-personal-tiny-20") for row in ("fedavg-finetune", "fedper")]
+    return table(heads, [_tiny_own(each) for each in found])
+
+
+def _tiny_own(result: Result) -> list[str]:
+    own = (_own(result)[name] for name in ("mean of the last ten", "after the last pass", "worst tenth", "spread"))
+    scores = (f"{value:.2f}" for value in (result.accuracy["server"].final, *own))
+    return [f"`{result.folder.name}`", f"{result.experiment.rounds}", *scores]
+
+
+def efficientnet() -> str:
+    """Writes EfficientNet-Lite0 from ImageNet's weights, with its backbone trained and fixed."""
+    heads = ("folder", "server, round 10", "all, round 10", "all, best", "MB up", "seed")
+    return table(heads, [_efficientnet(_read(f"tiny/efficientnet{each}")) for each in ("", "-s1", "-s2", "-frozen")])
+
+
+def _efficientnet(result: Result) -> list[str]:
+    scores = result.accuracy["server"].final, result.accuracy["all"].final, result.accuracy["all"].best
+    more = f"{sum(result.bytes_up.values()) / 1e6:.0f}", f"{result.experiment.seed}"
+    return [f"`tiny/{result.folder.name}`", *(f"{value:.2f}" for value in scores), *more]
 
 
 def partitions() -> str:
@@ -445,6 +490,9 @@ BLOCKS = {
     "own models": own_models,
     "clients": clients,
     "partitions": partitions,
+    "tiny": tiny,
+    "tiny own": tiny_own,
+    "efficientnet": efficientnet,
     "personal": personal,
     "heads": heads,
     "variants": variants,

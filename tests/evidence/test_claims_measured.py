@@ -1,6 +1,8 @@
 """Claims that measures and explanations speak of hold or fall with the numbers in their files."""
 
+import html
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +32,14 @@ def variances(*ratios: float) -> dict[str, object]:
 def in_two_seeds(folder: Path, values: dict[str, object]) -> None:
     for seed in (0, 1):
         a_full_measure(folder / str(seed), "variance", values, seed)
+
+
+def test_measures_that_verdicts_count_come_first_and_say_their_seeds(tmp_path: Path) -> None:
+    a_measure(tmp_path / "a")  # with settings of its own
+    a_full_measure(tmp_path / "b", "variance", variances(0.5), seed=1)
+    a_full_measure(tmp_path / "c", "variance", variances(0.5))
+    headings = re.findall(r'<h3>Variance of a round <span class="tag">(.*?)</span>', page_of(tmp_path))
+    assert [html.unescape(each) for each in headings] == ["seed 0", "seed 1", "seed 0, other settings than the paper's"]
 
 
 @pytest.mark.parametrize("of, kind", READINGS)

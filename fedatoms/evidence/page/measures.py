@@ -34,7 +34,7 @@ from fedatoms.evidence.results.names import setting
 
 
 def section(found: Sequence[FoundMeasure]) -> str:
-    """Returns the articles of all measures, in the order of ``MEASURES``.
+    """Returns the articles of all measures, in the order of ``MEASURES``; those that verdicts count come first.
 
     >>> section([])
     '<p>No <code>measure.json</code> below these folders.</p>'
@@ -70,15 +70,22 @@ def draw(measure: Measure, values: Checked) -> list[Plot]:
 
 
 def _ordered(found: Sequence[FoundMeasure]) -> list[FoundMeasure]:
-    kinds = list(MEASURES)
-    return sorted(found, key=lambda each: kinds.index(each.measure.name))
+    kinds, sizes = list(MEASURES), list(SIZES)
+
+    def place(each: FoundMeasure) -> tuple[int, int, list[int]]:
+        kind = MEASURES[each.measure.name]
+        seeds = [one.seed for one in each.measure.experiments]
+        return kinds.index(kind.name), sizes.index(size_of(kind, each.measure)), seeds
+
+    return sorted(found, key=place)
 
 
 def _article(n: int, each: FoundMeasure) -> str:
     kind, summary = MEASURES[each.measure.name], summarise(each.measure, each.values)
     tag, shown = SIZES[size_of(kind, each.measure)], _table(n, summary.columns)
+    tags = [*{f"seed {one.seed}": "" for one in each.measure.experiments}, *([tag] if tag else [])]
     drawn = draw(each.measure, each.values)
-    return article(f"measure-{n}", kind.title, tag, [summary.sentence], drawn, shown, _origin(each))
+    return article(f"measure-{n}", kind.title, ", ".join(tags), [summary.sentence], drawn, shown, _origin(each))
 
 
 def _variance(names: Sequence[str], values: VarianceValues, kind: str, title: str) -> Plot:
