@@ -14,12 +14,13 @@ from fedatoms.runs.results import read_result
 
 RUNS = ROOT / "paper-results"
 FOLDERS = sorted(path.parent for path in RUNS.rglob("result.json"))
-CIFAR = [name for name, experiment in PRESETS.items() if experiment.dataset.startswith("cifar")]
+REAL = [name for name, experiment in PRESETS.items() if experiment.dataset != "digits"]
 OF_PARENT: dict[str, dict[str, object]] = {
     "atoms-lr-2": {"atoms_lr": 2.0},
     "controls": {"controls": "current"},
     "momentum-0.5": {"momentum": 0.5},
     "orthonormal": {"init": "orthonormal"},
+    "own": {"rounds": 20, "eval_every": 10},
 }
 
 
@@ -40,7 +41,7 @@ def said_by(suffix: str) -> dict[str, object]:
 
 def named(folder: Path) -> Experiment | None:
     """Returns the experiment that a folder's name says, if it begins with a preset's."""
-    stems = [name for name in CIFAR if folder.name == name or folder.name.startswith(f"{name}-")]
+    stems = [name for name in REAL if folder.name == name or folder.name.startswith(f"{name}-")]
     if not stems:
         return None
     stem = max(stems, key=len)
@@ -56,4 +57,4 @@ def test_no_folder_differs_from_its_preset(folder: Path) -> None:
 
 def test_only_searches_and_controls_have_names_of_their_own() -> None:
     others = {folder.relative_to(RUNS).parts[0] for folder in FOLDERS if named(folder) is None}
-    assert others <= {"search", "search-300", "search-personal", "search-start", "variants", "communication"}
+    assert others <= {"search", "search-300", "search-personal", "search-start", "tiny", "variants", "communication"}
