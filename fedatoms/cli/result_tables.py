@@ -17,9 +17,10 @@ from fedatoms.evidence.explain.bounds import Bounds
 from fedatoms.evidence.explain.bounds import Row as Bound
 from fedatoms.evidence.explain.values import Explanation, Round
 from fedatoms.evidence.reproduce.tables import TerminalTable
+from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.summaries import Summary
 from fedatoms.runs.comparison import Line, Spread, scored_on
-from fedatoms.runs.results import WINDOW
+from fedatoms.runs.results import WINDOW, alike_averaged, scored_rounds
 
 
 def result_table(made: TerminalTable, columns: int = 80) -> Table | str:
@@ -77,11 +78,14 @@ def tables(lines: Sequence[Line], title: str) -> list[Table]:
 
 def comparison(lines: Sequence[Line], title: str) -> Table:
     """Makes the table of scores: a line for each run and scored model, with its gain over the first; 80 columns."""
-    mean, seeds = averaged(line.results[0].experiment.rounds for line in lines), {line.seeds for line in lines}
+    ones, seeds = [line.results[0].experiment for line in lines], {line.seeds for line in lines}
+    mean = averaged(ones)
     spread = "" if seeds == {1} else "± standard deviation; "
     metric, several = lines[0].metric, len(lines) > 1
     unit = f", in {metric.unit}" if metric.unit else ""
     gains = f"; gain over {lines[0].label}, paired by seed, ± 95 % interval" if several else ""
+    if not all(alike_averaged(one, ones[0]) for one in ones):
+        gains += f"; -: no gain, as it is a mean over other rounds than {lines[0].label}'s"
     table = _table(title, f"{scored_on(lines)} {metric.name}: {mean}{unit}; {spread}{counted(seeds, 'seed')}{gains}")
     table.add_column("model", no_wrap=True)
     for head in (metric.name, *(["gain"] if several else []), "final", "best"):
@@ -118,17 +122,22 @@ def costs(lines: Sequence[Line]) -> Table:
     return table
 
 
-def averaged(lengths: Iterable[int]) -> str:
-    """Says over which rounds a headline is the mean, in runs of some lengths.
+def averaged(experiments: Iterable[Experiment]) -> str:
+    """Says over which rounds headlines are the mean.
 
-    >>> averaged([20]), averaged([1]), averaged([600]), averaged([20, 600])
-    ('mean over all 20 rounds', 'after 1 round', 'mean over the last 100 rounds',
-    "mean over each run's last 100 rounds, or all if there are fewer")
+    >>> some = [Experiment(rounds=20), Experiment(rounds=1), Experiment(rounds=600)]
+    >>> [averaged([one]) for one in some]
+    ['mean over all 20 rounds', 'after 1 round', 'mean over the last 100 rounds']
+    >>> averaged(some), averaged([Experiment(rounds=12, eval_every=5)])
+    ("mean over each run's last 100 rounds, or all if there are fewer", 'mean over the 3 scored of 12 rounds')
     """
-    rounds = set(lengths)
-    if len(rounds) == 1 and max(rounds) <= WINDOW:
-        return "after 1 round" if rounds == {1} else f"mean over all {max(rounds)} rounds"
-    if min(rounds) >= WINDOW:
+    found = {(one.rounds, len(scored_rounds(one))) for one in experiments}
+    rounds, scored = next(iter(found))
+    if len(found) == 1 and rounds <= WINDOW:
+        if scored == 1:
+            return f"after {counted(rounds, 'round')}"
+        return f"mean over {f'all {rounds}' if scored == rounds else f'the {scored} scored of {rounds}'} rounds"
+    if min(found)[0] >= WINDOW:
         return f"mean over the last {WINDOW} rounds"
     return f"mean over each run's last {WINDOW} rounds, or all if there are fewer"
 

@@ -20,7 +20,7 @@ from fedatoms.experiment.relevance import BESIDE
 from fedatoms.runs.execute import Engine, Known, resume, run
 from fedatoms.runs.lock import check_free
 from fedatoms.runs.one_block import block_mates, in_one_block
-from fedatoms.runs.results import Result, Summary, read_result, score_curves
+from fedatoms.runs.results import Result, Summary, alike_averaged, read_result, score_curves
 from fedatoms.runs.rounds import read_rounds
 
 Pools = Mapping[str, Pooled | None]  # of each scored model
@@ -56,7 +56,7 @@ class Line(NamedTuple):
     rounds_to_target: float
     seeds: int
     results: list[Result]
-    gains: dict[str, Gain | None]  # of each scored model, against the first line; None if they share no seed
+    gains: dict[str, Gain | None]  # of each model, against the first line where both are averaged alike; None: no seed
 
     @property
     def metric(self) -> Scale:
@@ -166,9 +166,9 @@ def compare(results: Sequence[Result]) -> list[Line]:
     model = compared_model(results)
     target = metric.worst(metric.best(score for _, score in curve(result, model)) for result in results)
     first, *others = groups.values()
+    fair = [each for each in others if alike_averaged(each[0].experiment, first[0].experiment)]
     pooled = {
-        name: pool(paired(_headlines(each, name), _headlines(first, name)) for each in others)
-        for name in first[0].scores
+        name: pool(paired(_headlines(each, name), _headlines(first, name)) for each in fair) for name in first[0].scores
     }
     return [
         _line(name, each, first, (model, target), pooled) for name, each in zip(names, groups.values(), strict=True)
@@ -260,8 +260,11 @@ def _mean_seconds(group: list[Result]) -> float | None:
 
 
 def _gains(group: list[Result], first: list[Result], pooled: Pools) -> dict[str, Gain | None]:
-    """Returns what a line has more than the first one, for the models that both score; nothing for the first itself."""
-    if group is first:
+    """Returns what a line has more than the first one, for the models that both score; nothing for the first itself.
+
+    Nor where the means are over other rounds: the gain would be theirs.
+    """
+    if group is first or not alike_averaged(group[0].experiment, first[0].experiment):
         return {}
     both = [name for name in group[0].scores if name in first[0].scores]
     return {name: gain(_headlines(group, name), _headlines(first, name), pooled[name]) for name in both}

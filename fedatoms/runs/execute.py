@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from fedatoms.core.files import remove_partials
 from fedatoms.core.lookup import counted
@@ -162,7 +162,7 @@ def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) 
         say(note)
     done, has_result = loaded.state.round, (folder / RESULT).exists()
     _check_rounds(new, folder, done, has_result)
-    rows = _rows_until(folder, done, say)
+    rows = _going_on(_rows_until(folder, done, say), load_run(folder), new)
     if said := lost(folder, runtime.sim, done):
         say(said)
     if done == new.rounds and has_result:
@@ -172,6 +172,18 @@ def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) 
     seal = keep_rounds(folder, rows)  # first: lines of an older version must not lie beside a sealed experiment
     write_json(folder / EXPERIMENT, sealed_fields(new))
     return loaded, seal
+
+
+def _going_on(rows: list[Row], old: Experiment, new: Experiment) -> list[Row]:
+    """Takes the scores from the round at which a run was to end, if it goes on now and is not due to be scored there.
+
+    So it has the scores of a run that was asked for as many rounds at once.
+    """
+    end = old.rounds
+    if len(rows) < end or new.rounds <= end or 0 in (end % old.eval_every, end % new.eval_every):
+        return rows
+    row = {name: value for name, value in rows[end - 1].items() if name != "metric"}
+    return [*rows[: end - 1], cast(Row, {**row, "scores": {}}), *rows[end:]]
 
 
 def _check_rounds(new: Experiment, folder: Path, done: int, has_result: bool) -> None:

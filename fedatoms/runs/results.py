@@ -82,6 +82,30 @@ def summarise(rows: list[Row]) -> dict[str, Summary]:
     return summaries
 
 
+def scored_rounds(experiment: Experiment) -> list[int]:
+    """Returns the rounds, counted from 1, of whose scores the headline is the mean.
+
+    >>> scored_rounds(Experiment(rounds=12, eval_every=5)), len(scored_rounds(Experiment(rounds=600)))
+    ([5, 10, 12], 100)
+    """
+    last, every = experiment.rounds, experiment.eval_every
+    return [t for t in range(max(1, last - WINDOW + 1), last + 1) if t % every == 0 or t == last]
+
+
+def alike_averaged(one: Experiment, other: Experiment) -> bool:
+    """Returns whether two headlines are means over the same part of as many rounds, so that a gain is not theirs.
+
+    The rounds whose scores they have may lie apart by a hundredth of the run, on average.
+
+    >>> alike_averaged(Experiment(rounds=12), Experiment(rounds=12, eval_every=6))
+    False
+    >>> alike_averaged(Experiment(rounds=600), Experiment(rounds=600, eval_every=10))
+    True
+    """
+    here, there = (statistics.fmean(scored_rounds(each)) for each in (one, other))
+    return one.rounds == other.rounds and abs(here - there) <= one.rounds / WINDOW
+
+
 def metric_of(rows: list[Row]) -> Scale:
     """Returns what the scores of some rounds are numbers of."""
     return scale_of(next((row["metric"] for row in rows if "metric" in row), None))

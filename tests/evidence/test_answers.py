@@ -112,6 +112,15 @@ def test_a_gain_over_a_baseline_of_other_rounds_is_not_called_real(tmp_path: Pat
     assert "number good" not in page
 
 
+def test_a_gain_over_a_baseline_that_is_scored_in_other_rounds_is_not_called_real(tmp_path: Path) -> None:
+    of_lengths(tmp_path / "runs" / "often", ("fedavg", 20, 60.0))
+    of_lengths(tmp_path / "runs" / "late", ("feddyn", 20, 79.0), eval_every=10)
+    said = lead_of(page_of(tmp_path / "runs"))
+    assert "mean over the 2 scored of its 20 rounds, the first ones included," in said
+    assert "0 is not in the 95 % interval, but the means are over other rounds (eval-every)" in said
+    assert "real" not in said and "fedatoms compare fedavg --rounds 20 --eval-every 10 --seeds 0,1" in said
+
+
 def test_a_baseline_has_the_settings_of_the_best_where_there_is_one(tmp_path: Path) -> None:
     for lr, best in ((0.1, 60.0), (0.3, 65.0)):
         of_lengths(tmp_path / f"{lr:g}", ("fedavg", 20, best), lr=lr)

@@ -105,7 +105,10 @@ def test_the_score_of_a_short_run_says_that_its_first_rounds_count_and_how_it_en
         a_run(tmp_path / "runs" / f"short{seed}", seed=seed, curves={"all": [20.0, 40.0 + 2 * seed, 90.0]})
         a_run(tmp_path / "runs" / f"long{seed}", 60.0, seed=seed, rounds=120, partition="iid")
     page = page_of(tmp_path / "runs")
-    assert "a shorter run has the mean over all its rounds, the first ones included, and beside it the score at" in page
+    assert (
+        "a shorter run has the mean over all its scored rounds, the first ones included, and beside it the score at"
+        in page
+    )
     said = re.sub("<[^>]+>", "", page)
     assert (
         "50.33 % (the mean of all clients' last models, mean over all 3 rounds, the first ones included,"

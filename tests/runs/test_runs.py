@@ -18,6 +18,7 @@ from support.small import identical
 
 import fedatoms
 from fedatoms.algorithms import ALGORITHMS
+from fedatoms.cli.result_tables import comparison
 from fedatoms.engine.client_states import Files
 from fedatoms.engine.loop import Progress
 from fedatoms.experiment.fields import Experiment
@@ -26,7 +27,7 @@ from fedatoms.experiment.identities import identity, run_name
 from fedatoms.runs.client_index import read_index
 from fedatoms.runs.comparison import compare, existing, run_missing
 from fedatoms.runs.execute import resume, run
-from fedatoms.runs.results import read_result
+from fedatoms.runs.results import read_result, scored_rounds
 from fedatoms.runs.rounds import read_rounds
 
 TINY = Experiment(
@@ -135,6 +136,19 @@ def test_a_run_can_be_resumed_for_more_rounds(tmp_path: Path) -> None:
     run(replace(TINY, out=str(tmp_path), name="long"))
     assert identical(*(load_file(tmp_path / each / "model.safetensors") for each in ("short", "long")))
     assert identity(read_result(tmp_path / "short").experiment) == identity(read_result(tmp_path / "long").experiment)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_run_resumed_for_more_rounds_has_the_scores_of_one_that_was_asked_for_them_at_once(
+    every: int, tmp_path: Path
+) -> None:
+    one = replace(TINY, out=str(tmp_path), eval_every=every)
+    run(replace(one, name="run", rounds=3))
+    resume(tmp_path / "run", {"rounds": 5})
+    run(replace(one, name="whole", rounds=5))
+    assert result_without_time(tmp_path / "run") == result_without_time(tmp_path / "whole")
+    scored = [[row["round"] + 1 for row in read_rounds(tmp_path / name) if row["scores"]] for name in ("run", "whole")]
+    assert scored[0] == scored[1] == scored_rounds(replace(one, rounds=5))
 
 
 def test_a_resumed_run_may_not_change_what_it_computes(tmp_path: Path) -> None:
@@ -358,6 +372,17 @@ def test_a_comparison_runs_only_what_is_missing(tmp_path: Path) -> None:
         assert 1 <= line.rounds_to_target <= 4
         headlines = [result.accuracy["all"].headline for result in line.results]
         assert line.scores["all"].mean == pytest.approx(sum(headlines) / 2)
+
+
+def test_a_comparison_has_no_gain_of_a_mean_over_other_rounds(tmp_path: Path) -> None:
+    one = replace(TINY, out=str(tmp_path), rounds=4)
+    results = [run(replace(one, seed=seed, eval_every=every)) for every in (1, 4) for seed in (0, 1)]
+    first, second = compare(results)
+    assert second.scores["all"].final == first.scores["all"].final  # the models are the same
+    assert second.scores["all"].mean != first.scores["all"].mean and second.gains == {}
+    assert "no gain, as it is a mean over other rounds than eval-every=1's" in str(
+        comparison([first, second], "").caption
+    )
 
 
 def test_a_comparison_refuses_repeats_and_other_experiments(tmp_path: Path) -> None:

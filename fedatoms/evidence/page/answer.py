@@ -25,7 +25,7 @@ from fedatoms.evidence.results.standings import (
     versus,
 )
 from fedatoms.experiment.parse import period_of
-from fedatoms.runs.results import WINDOW
+from fedatoms.runs.results import WINDOW, scored_rounds
 
 MODELS = {
     "server": "the server's model",
@@ -139,8 +139,9 @@ def _best(place: Standings) -> list[str]:
 
 def _window(best: Entry) -> str:
     """Says of which rounds a score is the mean."""
-    rounds = best.group.experiment.rounds
-    few = f"all {rounds} rounds, the first ones included," if rounds > 1 else "its one round"
+    rounds, scored = best.group.experiment.rounds, len(scored_rounds(best.group.experiment))
+    some = f"all {rounds}" if scored == rounds else f"the {scored} scored of its {rounds}"
+    few = f"{some} rounds, the first ones included," if scored > 1 else "its one scored round"
     over = f"the last {WINDOW} rounds" if rounds > WINDOW else few
     return "mean over " if best.model == LAST_PASS else f"mean over {over} and "
 
@@ -173,9 +174,12 @@ def _gained(place: Standings, base: Entry, found: Versus) -> str:
 
 
 def _other_rounds(best: Entry, base: Entry) -> str:
-    """Says that a baseline has another number of rounds, if it has: the gain may be theirs."""
+    """Says that a baseline has another number of rounds, or scores others, if it does: the gain may be theirs."""
     rounds = [each.group.experiment.rounds for each in (base, best)]
-    return "" if as_long(best, base) else f"the baseline has {counted(rounds[0], 'round')}, not {rounds[1]}"
+    if as_long(best, base):
+        return ""
+    scored = "the means are over other rounds (eval-every)"
+    return scored if len({*rounds}) == 1 else f"the baseline has {counted(rounds[0], 'round')}, not {rounds[1]}"
 
 
 def _scored(best: Entry, base: Entry, found: Versus, place: Standings) -> str:

@@ -52,7 +52,8 @@ def _would_decide(left: Sequence[tuple[Entry, Entry]]) -> str:
     fair = [n for n in long if as_long(*left[n])]
     if not fair:
         mine, base = left[long[0]]
-        equal = replace(base.group.experiment, rounds=mine.group.experiment.rounds)
+        one = mine.group.experiment
+        equal = replace(base.group.experiment, rounds=one.rounds, eval_every=one.eval_every)
         return f" A baseline of as many rounds may decide, as with {_typed([equal], mine.group.seeds)}."
     most = max(len(each.group.seeds) for each in left[fair[0]])
     return f" More seeds may decide, as with {_typed(both[fair[0]], range(max(3, 2 * most)))}."

@@ -9,8 +9,8 @@ from fedatoms.runs.comparison import spread_of
 from fedatoms.runs.results import WINDOW
 
 WORDS = (
-    f"mean over the last {WINDOW} rounds, ± standard deviation over seeds; a shorter run has the mean over all its "
-    "rounds, the first ones included, and beside it the score at its end"
+    f"mean over the last {WINDOW} rounds, ± standard deviation over seeds; a shorter run has the mean over all "
+    "its scored rounds, the first ones included, and beside it the score at its end"
 )
 
 

@@ -18,6 +18,7 @@ from fedatoms.evidence.results.names import distinct_names, unlike
 from fedatoms.evidence.results.pairs import Spreads, spreads_by_owner
 from fedatoms.experiment.fields import Experiment
 from fedatoms.personal import TABLE as PERSONAL
+from fedatoms.runs.results import alike_averaged
 
 LAST_PASS = "after the last pass"  # a score of clients' own models that no curve has
 
@@ -148,8 +149,8 @@ def baseline_of(mine: Entry, place: Standings) -> Entry:
 
 
 def as_long(one: Entry, other: Entry) -> bool:
-    """Returns whether two experiments have the same number of rounds: a gain between others may be that of rounds."""
-    return one.group.experiment.rounds == other.group.experiment.rounds
+    """Returns whether two experiments have as many rounds, scored alike: other gains may be those of rounds."""
+    return alike_averaged(one.group.experiment, other.group.experiment)
 
 
 def _standings(setting: str, groups: Sequence[Group], spreads: tuple[Spreads, Spreads]) -> Standings:
