@@ -54,6 +54,11 @@ def read_file(stored: Stored) -> Params:
     return {name: leaf.clone() for name, leaf in load_file(stored.path).items()}
 
 
+def remove_file(stored: Stored) -> None:
+    """Removes a file that ``write_file`` wrote."""
+    stored.path.unlink(missing_ok=True)
+
+
 class Written(NamedTuple):
     """The content of a file of tensors: the tensors, its metadata, and the checksum of all its bytes."""
 

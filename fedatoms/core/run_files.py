@@ -8,8 +8,11 @@ MODEL, FAILURE = "model.safetensors", "failure.json"
 CHECKPOINT, PERSONAL = "checkpoint", "personal"  # folders
 SPENT = "spent.json"  # private rounds that have begun
 LOCK, EXPLANATION = "lock", "explain.json"
+WATCHED = "watched.json"  # what stores of watchers know the run by
 STUDY = "study.json"  # of a search, whose trials are runs below its folder
-OWN = frozenset({EXPERIMENT, ROUNDS, PACKED, RESULT, MODEL, FAILURE, CHECKPOINT, PERSONAL, LOCK, EXPLANATION, SPENT})
+OWN = frozenset(
+    {EXPERIMENT, ROUNDS, PACKED, RESULT, MODEL, FAILURE, CHECKPOINT, PERSONAL, LOCK, EXPLANATION, SPENT, WATCHED}
+)
 CLIENTS = Path(CHECKPOINT, "clients")  # states of clients that are kept on disk
 SEGMENTS = Path(CHECKPOINT, "rounds")  # a file for each checkpoint, with the lines since the one before it
 

@@ -1,6 +1,6 @@
 """What clients keep between rounds: on the training device, in host memory or in files; never overwritten in place."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedatoms.core import trees
-from fedatoms.core.files import Stored, read_file, write_file
+from fedatoms.core.files import Stored, read_file, remove_file, write_file
 from fedatoms.core.options import GROUPS, Group, Place
 from fedatoms.core.trees import Memory, Params
 from fedatoms.nn.pure import Network
@@ -103,6 +103,13 @@ class Clients(NamedTuple):
         known = self.rows.table if isinstance(self.rows, Files) else nothing(2)
         kept = {client: (version, row.checksum) for client, row in rows.items() if isinstance(row, Stored)}
         return self._replace(rows=Files(self.folder, put(known, kept)))
+
+    def drop(self, newer: "Clients", clients: Iterable[int]) -> None:
+        """Removes the files of newer states of some clients, which nobody will read."""
+        for client in clients:
+            row = newer.rows.get(client)
+            if isinstance(row, Stored) and row != self.rows.get(client):
+                remove_file(row)
 
 
 def file_name(client: int, version: int) -> str:

@@ -1,6 +1,5 @@
 """From an experiment to a simulation: loads data, splits them over clients, builds and parametrises the network."""
 
-import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from torch import nn
 from fedatoms.aggregation import aggregation
 from fedatoms.algorithms import algorithm
 from fedatoms.core.allocator import keep_freed_memory
+from fedatoms.core.deterministic import use_deterministic_kernels
 from fedatoms.core.options import (
     CONTROLS,
     GROUPS,
@@ -291,9 +291,7 @@ def configure(experiment: Experiment) -> None:
     torch.set_float32_matmul_precision("highest" if experiment.precision == "float32" else "high")
     torch.backends.cudnn.allow_tf32 = experiment.precision != "float32"
     torch.backends.cudnn.benchmark = not experiment.deterministic  # a step has the same shapes each time
-    if experiment.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
+    use_deterministic_kernels(experiment.deterministic)
 
 
 def _weighted(experiment: Experiment, model: nn.Module) -> nn.Module:

@@ -29,7 +29,7 @@ def check(experiment: Experiment) -> None:
     >>> check(Experiment(fraction=0))
     Traceback (most recent call last):
     ...
-    ValueError: fraction=0 is not in (0, 1]. Use for example 0.1 to sample a tenth of the clients.
+    ValueError: fraction=0.0 is not in (0, 1]. Use for example 0.1 to sample a tenth of the clients.
     """
     _check_types(experiment)
     for name, valid in CHOICES.items():

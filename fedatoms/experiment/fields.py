@@ -1,12 +1,13 @@
 """An experiment: one flat, frozen value that describes a run; its fields are the command line's flags; no torch."""
 
 import dataclasses
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fedatoms.aggregation import TABLE as AGGREGATIONS
 from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.core.methods import in_words
-from fedatoms.core.options import ATTACKS, MODELS_SCORED, TRAINED_GROUPS, WATCHERS
+from fedatoms.core.options import ATTACKS, MODELS_SCORED, TRAINED_GROUPS, WATCHERS, is_number
 from fedatoms.objectives import TABLE as OBJECTIVES
 from fedatoms.optimisers import TABLE as OPTIMISERS
 from fedatoms.personal import TABLE as PERSONAL
@@ -188,6 +189,13 @@ class Experiment:
     """Folder that holds the runs."""
 
     def __post_init__(self) -> None:
-        """Names the start that is meant: what is written and compared says it."""
+        """Names the start that is meant, and makes numbers floats: what is written, compared and read back says so."""
+        for name in FLOATS:
+            if type(value := getattr(self, name)) is not float and is_number(value):
+                with suppress(OverflowError):  # such a whole number is refused by its range
+                    object.__setattr__(self, name, float(value))
         if self.init == "" or isinstance(self.init, Implied):
             object.__setattr__(self, "init", Implied("svd" if self.weights else "orthonormal"))
+
+
+FLOATS = tuple(field.name for field in dataclasses.fields(Experiment) if field.type in (float, float | None))

@@ -22,14 +22,12 @@ ABSENT_IN_OLDER_FILES = ADDED_LATER | {  # such a file means the default
 }
 OPTIONAL = ABSENT_IN_OLDER_FILES.union(PATH_FIELDS)
 FIELDS = tuple(field.name for field in dataclasses.fields(Experiment))
-FLOATS = tuple(field.name for field in dataclasses.fields(Experiment) if str(field.type) == str(float))
 
 
 def to_json(experiment: Experiment) -> dict[str, object]:
     """Returns an experiment as plain values; beta in one form."""
     fields = {name: getattr(experiment, name) for name in FIELDS}  # plain values: there is nothing to copy
-    numbers = {name: float(fields[name]) for name in FLOATS}
-    return {**fields, **numbers, "beta": f"1/{period_of(experiment.beta)}", "dp_clip": clip_text(experiment.dp_clip)}
+    return {**fields, "beta": f"1/{period_of(experiment.beta)}", "dp_clip": clip_text(experiment.dp_clip)}
 
 
 def without_paths(experiment: Experiment) -> dict[str, object]:

@@ -225,7 +225,8 @@ class FedAtoms(Strategy):
         for client, missing in found.items():
             if isinstance(missing, Missing):
                 what = "has lost its state, and starts afresh" if missing.lost else f"lacks {', '.join(missing.groups)}"
-                self._about_nodes.warning("round %d: client %d (node %d) %s", *self._who(client), what)
+                line = "round %d: client %d (node %d) %s"
+                self._about_nodes.warning(line, *self._who(client), printable(what, REASON))
                 self.known = note_missing(self.known, client, missing)
                 again[client] = self._message(client)
         assert self._grid is not None, "a round is configured first"

@@ -1,6 +1,7 @@
 """Laws of attacks and rules in the simulator: who lies, what is left out, and that maps, stops and processes agree."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,14 +9,16 @@ from support.small import clients_of, difference, identical, play, small_net
 
 from fedatoms.aggregation import RULES, aggregation
 from fedatoms.algorithms import algorithm
-from fedatoms.core.options import ATTACKS
+from fedatoms.core.options import ATTACKS, PLACES, Place
 from fedatoms.data.federations import federation
 from fedatoms.engine.attacks import Attack, malicious, with_false_labels
+from fedatoms.engine.client_states import flatten
 from fedatoms.engine.exchange import FAST, SLOW, Exchange, fast_slow
 from fedatoms.engine.loop import begin, train
 from fedatoms.engine.round import advance, select
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
+from fedatoms.engine.state import State
 from fedatoms.engine.training import Training
 from fedatoms.personal import personal
 from fedatoms.testing.small import resumed, tensors
@@ -170,3 +173,29 @@ def test_a_round_with_fewer_uploads_than_the_rule_needs_leaves_the_model() -> No
         moved = difference(state.server.params, after.server.params) > 0
         assert moved == (reporting >= sim.aggregation.fewest)
         state = after
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("method", ["none", "fedrep"])
+def test_a_round_with_fewer_uploads_than_the_rule_needs_leaves_clients_as_they_were(
+    method: str, place: Place, tmp_path: Path
+) -> None:
+    """Their controls and own parameters would be of a round that never was; no file of it stays."""
+    own, where = personal(method), {"client_state": place, "folder": tmp_path if place == "disk" else None}
+    sim = simulation(aggregation=aggregation("median"), failures=0.6, personal=own, **where)
+    runtime = prepare(replace(sim, score=("server",)))
+    state, left, changed = begin(runtime), 0, 0
+    for _ in range(8):
+        reporting = select(sim, state.round)[1]
+        before = {*tmp_path.iterdir()}
+        after, _ = advance(runtime, state)
+        same = all(_as_read(state, client) == _as_read(after, client) for client in range(6))
+        assert same == (len(reporting) < sim.aggregation.fewest)
+        assert not same or {*tmp_path.iterdir()} == before
+        left, changed, state = left + (same and bool(reporting)), changed + (not same), after
+    assert left and changed
+
+
+def _as_read(state: State, client: int) -> object:
+    row = state.clients.read(client)
+    return None if row is None else {name: leaf.tolist() for name, leaf in flatten(row).items()}

@@ -1,6 +1,7 @@
 """An experiment is text and numbers: its files give it back, its identity never changes, and presets are sound."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ def test_experiments_survive_their_files() -> None:
     again = from_json(json.loads(json.dumps(to_json(experiment))))
     assert identity(again) == identity(experiment) and run_name(again) == "x"
     assert identity(Experiment(beta="1/5")) == identity(Experiment(beta=0.2)) != identity(Experiment())
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Experiment) if "float" in str(field.type)])
+def test_a_whole_number_is_the_float_that_a_file_gives_back(name: str) -> None:
+    whole, point = Experiment(**{name: 1}), Experiment(**{name: 1.0})  # type: ignore[arg-type]
+    again = from_json(json.loads(json.dumps(to_json(whole))))
+    assert identity(whole) == identity(point) == identity(again)
+    assert run_name(whole) == run_name(point) == run_name(again)
 
 
 def test_identities_never_change() -> None:

@@ -32,10 +32,10 @@ from support.flower_grid import (
 from torch import nn
 
 from fedatoms.algorithms import fedavg, moon
-from fedatoms.flower import client_app, wire
+from fedatoms.flower import client_app, nonces, wire
 from fedatoms.flower.ranges import LOUD, loud_losses, loud_scores, misfit_of_loss, misfit_of_score
 from fedatoms.flower.strategy import TooFew
-from fedatoms.flower.wire import Answer
+from fedatoms.flower.wire import Answer, Missing
 from fedatoms.objectives import classification, multi_label, regression, segmentation
 from fedatoms.runs.rounds import read_rounds
 
@@ -218,19 +218,22 @@ def test_arrays_that_nobody_asked_for_are_refused_not_only_counted(tmp_path: Pat
 FORGED = "no such leaf\nround 9: loss 0.0001, all is well"
 
 
-@pytest.mark.parametrize("way", ["a name", "an error"])
+@pytest.mark.parametrize("way", ["a name", "an error", "a group"])
 def test_what_a_node_says_cannot_forge_lines_of_the_log_nor_fill_it(
     way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def forge(reply: Message, message: Message) -> Message:
         if way == "an error":
             return Message(Error(2, FORGED + "x" * 10**6), reply_to=message)
+        if way == "a group":
+            lacks = wire.write_missing(Missing(1, [FORGED + "x" * 10**6], lost=False))
+            return Message(nonces.echo(message.content, lacks), reply_to=message)
         arrays = {**reply.content["arrays"], f"/{FORGED}": Array(torch.zeros(1).numpy())}
         return Message(RecordDict({**reply.content, "arrays": ArrayRecord(arrays)}), reply_to=message)
 
     on_flower(TWO, tmp_path, answering_in(1, forge))
-    (line,) = [line for line in warnings_in(caplog) if "no such leaf" in line and line.startswith("round 2: ")]
-    assert "\n" not in line and len(line) < 1000
+    lines = [line for line in warnings_in(caplog) if "no such leaf" in line and line.startswith("round 2: ")]
+    assert lines and all("\n" not in line and len(line) < 1000 for line in lines)
 
 
 def far_away(client: int, message: Message, app: App) -> Message | None:

@@ -30,10 +30,15 @@ from support.flower_grid import (
 
 from fedatoms.aggregation import RULES
 from fedatoms.algorithms import ALGORITHMS, algorithm
+from fedatoms.engine.round import select
+from fedatoms.experiment.build import assemble
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run
 from fedatoms.flower import Task, client_app
+from fedatoms.flower.server_state import load_state
 from fedatoms.flower.strategy import TooFew
+from fedatoms.personal import METHODS
+from fedatoms.runs.remote import NODES
 from fedatoms.runs.rounds import read_rounds
 
 SIX = replace(SMALL, clients=6)
@@ -203,6 +208,26 @@ def test_nodes_and_the_simulator_give_the_same_bits_by_every_rule(name: str, oth
     on_flower(experiment, tmp_path, task=task_of(experiment, DATA))
     state, _ = simulated(replace(experiment, map="one_by_one"), data=DATA)
     assert identical(server_of(tmp_path), server_as_tree(state.server))
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedrep"])
+def test_rounds_of_too_few_answers_change_nothing_on_nodes_as_in_the_simulator(name: str, tmp_path: Path) -> None:
+    method: dict[str, object] = {"personal": name} if name in METHODS else {"algorithm": name}
+    experiment = replace(SIX, aggregation="median", seed=14, rounds=5, eval_every=5, **method)
+    failing = replace(experiment, failures=0.4, map="one_by_one")
+    sim = assemble(failing, task_of(experiment, DATA).model(), DATA)
+    reporting = [select(sim, t)[1] for t in range(experiment.rounds)]
+    assert [len(some) for some in reporting] == [4, 1, 5, 4, 1]  # and median needs 3
+
+    def some_fail(client: int, message: Message, app: App) -> Message | None:
+        number = round_of(message)
+        return app(message) if number is None or client in reporting[number] else None
+
+    on_flower(experiment, tmp_path, some_fail, task=task_of(experiment, DATA))
+    state, _ = simulated(failing, data=DATA)
+    assert identical(server_of(tmp_path), server_as_tree(state.server))
+    base = load_state(tmp_path / "runs" / "it" / NODES, state, "").base
+    assert base == {client: state.clients.versions[client].item() for client in base} and {*base.values()} <= {1, 3, 4}
 
 
 def test_a_run_does_not_go_on_by_another_rule(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ import pytest
 
 from fedatoms.cli import main
 from fedatoms.core.options import WATCHERS
+from fedatoms.core.run_files import WATCHED
 from fedatoms.engine.loop import Progress
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs import watchers
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.rounds import keep_rounds, read_rounds
-from fedatoms.runs.watchers.base import Watching
+from fedatoms.runs.watchers.base import Watching, address
 
 TINY = Experiment(clients=5, fraction=0.4, rounds=3, epochs=1, batch_size=64, checkpoint_every=1, eval_every=2)
 OF_SQLALCHEMY = "ignore:The ``noload`` loader strategy:DeprecationWarning"  # which MLflow still uses
@@ -216,6 +217,46 @@ def test_mlflow_forgets_rounds_that_an_older_checkpoint_has_lost(tmp_path: Path)
     with watchers.watching(experiment, tmp_path / "run", 2):
         pass
     assert in_mlflow(tmp_path / "run")["loss/train"].keys() == {1, 2}
+
+
+def test_a_run_keeps_its_address_and_shares_it_with_no_other(tmp_path: Path) -> None:
+    """Neither one of the same experiment in a folder of the same name, nor another experiment in the same folder."""
+    mine, theirs = tmp_path / "mine" / "run", tmp_path / "theirs" / "run"
+    mine.mkdir(parents=True)
+    theirs.mkdir(parents=True)
+    found = [address(TINY, mine), address(TINY, theirs), address(replace(TINY, lr=0.5), mine)]
+    assert len(set(found)) == 3
+    assert found[0] == address(replace(TINY, rounds=99), mine)
+    (mine / WATCHED).write_text("{}")
+    with pytest.raises(ValueError, match=r"watched\.json has lost its checksum.*; remove that file to begin anew"):
+        address(TINY, mine)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(OF_SQLALCHEMY)
+def test_a_colleagues_run_in_a_shared_store_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'shared.db'}")
+    experiment = replace(TINY, name="run", watch="mlflow", rounds=4)
+    theirs, mine = replace(experiment, out=str(tmp_path / "theirs")), replace(experiment, out=str(tmp_path / "mine"))
+    run(theirs)
+    before = in_store(tmp_path / "shared.db")
+    with pytest.raises(Killed):
+        run(mine, watch=killing(2))
+    resume(tmp_path / "mine" / "run", {})
+    after = in_store(tmp_path / "shared.db")
+    assert len(after) == 2 and before.items() <= after.items()
+
+
+def in_store(path: Path) -> dict[str, list[int]]:
+    """Returns the rounds that MLflow has of each run."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{path}")
+    group = client.get_experiment_by_name("fedatoms")
+    assert group is not None
+    runs = [each.info.run_id for each in client.search_runs([group.experiment_id])]
+    return {each: [one.step for one in client.get_metric_history(each, "loss/train")] for each in runs}
 
 
 @pytest.mark.parametrize(("error", "ended"), [(KeyboardInterrupt, "stopped"), (RuntimeError, "failed")])

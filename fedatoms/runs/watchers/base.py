@@ -1,14 +1,18 @@
 """The interface of watchers: a function that sees the numbers of a round, and one that is told how the run ended."""
 
 import hashlib
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, TypedDict, cast
 
 from fedatoms.core import ledger
+from fedatoms.core.lookup import one_line
+from fedatoms.core.records import FORMAT, fit, read_record, sealed
+from fedatoms.core.run_files import WATCHED
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import trajectory
-from fedatoms.runs.results import metric_of
+from fedatoms.runs.results import metric_of, write_json
 from fedatoms.runs.rounds import Row, read_lines
 
 Ended = Literal["finished", "stopped", "failed"]
@@ -26,12 +30,11 @@ Open = Callable[[Experiment, Path, int], Watching]  # experiment, the run's fold
 
 
 def address(experiment: Experiment, folder: Path) -> str:
-    """Returns what a run is known by elsewhere, also when it is resumed.
+    """Returns what a run is known by elsewhere, also when it is resumed: drawn once, so that no other run has it.
 
-    >>> address(Experiment(), Path("runs/mine")) == address(Experiment(rounds=99), Path("runs/mine"))
-    True
+    A store may be shared, and a colleague's run of the same experiment has the same name there.
     """
-    return hashlib.sha256(f"{folder.name} {trajectory(experiment)}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{_drawn(folder)} {trajectory(experiment)}".encode()).hexdigest()[:16]
 
 
 def numbers_of(row: Row) -> dict[str, float]:
@@ -55,3 +58,18 @@ def missed(watcher: Watching, folder: Path) -> list[tuple[int, Mapping[str, floa
     """Returns the rounds of a resumed run that a store lacks, with their numbers: a kill may have come before them."""
     rows = [] if watcher.last is None else read_lines(folder).rows[watcher.last :]
     return [(row["round"] + 1, numbers_of(row)) for row in rows]
+
+
+class _Drawn(TypedDict):
+    id: str
+
+
+def _drawn(folder: Path) -> str:
+    """Returns the random name of a run's folder, which is drawn when it is first watched."""
+    path = folder / WATCHED
+    if not path.exists():
+        write_json(path, sealed({FORMAT: 2, "id": secrets.token_hex(16)}))
+    try:
+        return fit(read_record(path, must_be_sealed=True), _Drawn, str(path))["id"]
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{one_line(error)}; remove that file to begin anew there") from None
