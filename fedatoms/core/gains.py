@@ -4,7 +4,8 @@ import itertools
 import math
 import operator
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
@@ -12,6 +13,7 @@ LEVEL = 0.95
 ROUNDING = 1e-9  # of the largest difference: a spread below it is none
 How = Literal["seeds", "pooled", "mean", "none"]  # where an interval comes from
 State = Literal["supported", "inconclusive", "contradicted"]
+Sides = tuple[Collection[Hashable], Collection[Hashable]]  # the runs of which a gain is the difference
 
 
 class Pooled(NamedTuple):
@@ -39,8 +41,6 @@ class Gain(NamedTuple):
 def gain(mine: Mapping[int, float], base: Mapping[int, float], pooled: Pooled | None = None) -> Gain | None:
     """Returns how much one side has more than another, paired by the seeds that both have; None if they share none.
 
-    Differences that are equal are the chance of a coarse score and no spread: they borrow one, as a single seed does.
-
     >>> one = gain({0: 42.0, 1: 43.0, 2: 44.0, 7: 99.0}, {0: 40.0, 1: 40.5, 2: 41.0})
     >>> written(one), round(one.low, 2), one.how
     ('+2.50 ± 1.24 (3 seeds)', 1.26, 'seeds')
@@ -48,10 +48,7 @@ def gain(mine: Mapping[int, float], base: Mapping[int, float], pooled: Pooled | 
     ('+2.00 (2 seeds)', True)
     """
     differences = paired(mine, base)
-    if not differences:
-        return None
-    apart = max(differences) - min(differences) > ROUNDING * max(map(abs, differences))
-    return over_seeds(differences) if apart else _borrowing(differences, pooled)
+    return over_seeds(differences, pooled) if differences else None
 
 
 def paired(mine: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
@@ -66,15 +63,16 @@ def paired(mine: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
 def over_seeds(values: Sequence[float], pooled: Pooled | None = None) -> Gain:
     """Returns the mean of a number over seeds, with the interval of Student's t: mean ± t · s / √n.
 
-    One seed has no spread of its own: then s is the ``pooled`` one of other cells, or there is no interval.
+    One seed has no spread of its own, and equal seeds are the chance of a coarse score: then s is the ``pooled`` one of
+    other cells, or there is no interval.
 
     >>> written(over_seeds([1.0, 2.0, 3.0])), written(over_seeds([1.0], Pooled(0.5, 16)))
     ('+2.00 ± 2.48 (3 seeds)', '+1.00 ± 1.06 (1 seed, pooled)')
-    >>> over_seeds([1.0])
-    Gain(gain=1.0, low=None, high=None, seeds=1, how='none')
+    >>> over_seeds([1.0, 1.0])
+    Gain(gain=1.0, low=None, high=None, seeds=2, how='none')
     """
     count, middle = len(values), statistics.fmean(values)
-    if count == 1:
+    if max(values) - min(values) <= ROUNDING * max(map(abs, values)):
         return _borrowing(values, pooled)
     half = student(count - 1) * statistics.stdev(values) / math.sqrt(count)
     return Gain(middle, middle - half, middle + half, count, "seeds")
@@ -83,24 +81,45 @@ def over_seeds(values: Sequence[float], pooled: Pooled | None = None) -> Gain:
 def _borrowing(values: Sequence[float], pooled: Pooled | None) -> Gain:
     """Returns the mean of a number over seeds with the interval that the spread of other cells gives it, if any."""
     count, middle = len(values), statistics.fmean(values)
-    if pooled is None or pooled.deviation <= ROUNDING * abs(middle):
+    if pooled is None or _is_none(pooled, middle):
         return Gain(middle, None, None, count, "none")
     half = student(pooled.degrees) * pooled.deviation / math.sqrt(count)
     return Gain(middle, middle - half, middle + half, count, "pooled")
 
 
-def mean_gain(gains: Sequence[Gain], pooled: Pooled | None = None) -> Gain:
+def _is_none(pooled: Pooled, middle: float) -> bool:
+    """Says whether other cells agree, too: that is no spread to borrow."""
+    return pooled.deviation <= ROUNDING * abs(middle)
+
+
+def mean_gain(gains: Sequence[Gain], pooled: Pooled | None = None, sides: Sequence[Sides] = ()) -> Gain:
     """Returns the mean of gains of different cells, whose seeds count as independent: s · √(Σ 1 / n) / cells.
 
-    >>> written(mean_gain([over_seeds([1.0]), over_seeds([2.0, 3.0])], Pooled(0.5, 16)))
+    ``sides`` has the runs of each gain's two sides, if some gains have runs in common. Two differences from one run are
+    then alike by half, and the error is s · √(Σ w² / 2) over all runs, each once, where w is its weight in the mean.
+
+    >>> both = [over_seeds([1.0]), over_seeds([2.0, 3.0])]
+    >>> written(mean_gain(both, Pooled(0.5, 16)))
     '+1.75 ± 0.65 (2 pairs)'
+    >>> written(mean_gain(both, Pooled(0.5, 16), [("a", "p"), ("bc", "pq")]))
+    '+1.75 ± 0.75 (2 pairs)'
     """
     count, middle = len(gains), statistics.fmean(each.gain for each in gains)
-    if pooled is None:
+    if pooled is None or _is_none(pooled, middle):
         return Gain(middle, None, None, count, "mean")
-    error = pooled.deviation * math.sqrt(sum(1 / each.seeds for each in gains)) / count
-    half = student(pooled.degrees) * error
+    squares = _squares(sides) if sides else sum(1 / each.seeds for each in gains)
+    half = student(pooled.degrees) * pooled.deviation * math.sqrt(squares) / count
     return Gain(middle, middle - half, middle + half, count, "mean")
+
+
+def _squares(sides: Sequence[Sides]) -> float:
+    """Returns half the sum of squared weights that runs have in the sum of gains; Σ 1 / n if none is in two gains."""
+    weights = defaultdict[Hashable, float](float)
+    for both in sides:
+        for runs, sign in zip(both, (1, -1), strict=True):
+            for run in runs:
+                weights[run] += sign / len(runs)
+    return math.fsum(weight**2 for weight in weights.values()) / 2
 
 
 def pool(cells: Iterable[Sequence[float]]) -> Pooled | None:
@@ -109,10 +128,21 @@ def pool(cells: Iterable[Sequence[float]]) -> Pooled | None:
     >>> pool([[1.0, 3.0], [5.0], [2.0, 4.0]]), pool([[1.0]])
     (Pooled(deviation=1.4142135623730951, degrees=2), None)
     """
-    several = [cell for cell in cells if len(cell) > 1]
-    degrees = sum(len(cell) - 1 for cell in several)
-    squares = sum(statistics.variance(cell) * (len(cell) - 1) for cell in several)
-    return Pooled(math.sqrt(squares / degrees), degrees) if degrees else None
+    return pool_of_pairs((cell, n) for n, cell in enumerate(cells))
+
+
+def pool_of_pairs(cells: Iterable[tuple[Sequence[float], Hashable]]) -> Pooled | None:
+    """Pools the same of differences from what their name says: those from one and the same count its degrees once.
+
+    >>> pool_of_pairs([([1.0, 3.0], "plain"), ([2.0, 4.0], "plain"), ([5.0], "other")])
+    Pooled(deviation=1.4142135623730951, degrees=1)
+    """
+    several = [(cell, base) for cell, base in cells if len(cell) > 1]
+    squares = sum(statistics.variance(cell) * (len(cell) - 1) for cell, _ in several)
+    each, once = [len(cell) - 1 for cell, _ in several], dict[Hashable, int]()
+    for (_, base), degrees in zip(several, each, strict=True):
+        once[base] = max(degrees, once.get(base, 0))
+    return Pooled(math.sqrt(squares / sum(each)), sum(once.values())) if each else None
 
 
 @cache

@@ -5,10 +5,22 @@ import random
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedatoms.core.gains import Gain, Pooled, beyond, gain, mean_gain, over_seeds, pool, short, student, written
+from fedatoms.core.gains import (
+    Gain,
+    Pooled,
+    beyond,
+    gain,
+    mean_gain,
+    over_seeds,
+    pool,
+    pool_of_pairs,
+    short,
+    student,
+    written,
+)
 
 NUMBERS = st.floats(-100, 100)
 SIDES = st.dictionaries(st.integers(0, 9), st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=6)
@@ -18,6 +30,10 @@ POOLS = st.none() | st.builds(Pooled, st.floats(0, 10), st.integers(1, 50))
 def half(one: Gain) -> float:
     assert one.low is not None and one.high is not None
     return (one.high - one.low) / 2
+
+
+def spread(values: list[float]) -> float:
+    return max(values) - min(values)
 
 
 @given(SIDES, POOLS)
@@ -49,6 +65,7 @@ def test_exchanging_the_sides_changes_the_sign_alone(
 
 @given(st.lists(NUMBERS, min_size=2, max_size=5), st.floats(1.5, 10))
 def test_it_widens_with_the_spread(values: list[float], factor: float) -> None:
+    assume(spread(values) > 1e-6)
     middle = statistics.fmean(values)
     wider = over_seeds([middle + factor * (value - middle) for value in values])
     assert half(wider) == pytest.approx(factor * half(over_seeds(values)), rel=1e-6, abs=1e-9)
@@ -96,6 +113,29 @@ def test_so_do_those_of_one_seed_and_of_means_with_the_spread_of_other_cells() -
         assert hits / total == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / total))
 
 
+def test_so_do_means_of_gains_over_one_twin_which_are_alike() -> None:
+    draws, hits, total = random.Random(2), {True: 0, False: 0}, 2000
+    twins = [*range(3), 0, 0, 0, 0]  # whose five decomposed groups share the first plain one
+    sides = [(f"{n}", f"plain {twin}") for n, twin in enumerate(twins)]
+    names = [([mine], [plain]) for mine, plain in sides]
+    for _ in range(total):
+        plain = [draws.gauss(0.0, 1.0) for _ in range(3)]
+        gains = [over_seeds([1.0 + draws.gauss(0.0, 1.0) - plain[twin]]) for twin in twins]
+        for known in hits:
+            mean = mean_gain(gains, Pooled(math.sqrt(2), 1000), names if known else ())
+            hits[known] += beyond(mean, 1.0) == "inconclusive"
+    assert hits[True] / total == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / total))
+    assert hits[False] / total < 0.9
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+def test_twins_of_their_own_change_nothing(seeds: list[int]) -> None:
+    gains = [over_seeds([float(n)] * count) for n, count in enumerate(seeds, 1)]
+    sides = [([(n, s) for s in range(count)], [(-n, s) for s in range(count)]) for n, count in enumerate(seeds, 1)]
+    alone, known = (mean_gain(gains, Pooled(0.5, 16), some) for some in ((), sides))
+    assert half(known) == pytest.approx(half(alone))
+
+
 def test_one_seed_has_the_pooled_spread_and_says_so() -> None:
     pooled = pool([[1.0, 3.0], [7.0], [4.0, 4.0, 4.0]])
     assert pooled == Pooled(pytest.approx(math.sqrt(2 / 3)), 3)
@@ -117,6 +157,22 @@ def test_seeds_that_agree_have_no_spread_of_their_own() -> None:
     assert both is not None and both.how == "none"  # the others agree, too
 
 
+def test_so_have_values_that_are_no_difference_such_as_ratios() -> None:
+    assert over_seeds([0.9, 0.9], Pooled(0.2, 10)) == gain({0: 0.9, 1: 0.9}, {0: 0.0, 1: 0.0}, Pooled(0.2, 10))
+    assert beyond(over_seeds([0.9, 0.9]), 1.0, below=True) == "inconclusive"
+
+
+def test_differences_from_one_twin_count_its_degrees_once() -> None:
+    cells = [[1.0, 3.0, 2.0], [2.0, 4.0], [1.0, 5.0]]
+    every, shared = pool(cells), pool_of_pairs(zip(cells, "pqp", strict=True))
+    assert every is not None and shared == Pooled(every.deviation, 2 + 1) and every.degrees == 2 + 1 + 1
+
+
+def test_a_mean_of_gains_that_agree_is_not_certain() -> None:
+    mean = mean_gain([over_seeds([1.0, 1.0])] * 2, Pooled(0.0, 2))
+    assert (mean.low, mean.high) == (None, None) and beyond(mean) == "inconclusive"
+
+
 def test_without_any_spread_there_is_no_interval_and_nothing_is_decided() -> None:
     assert pool([[1.0], [2.0], []]) is None
     one = over_seeds([50.0])
@@ -135,6 +191,7 @@ def test_seeds_that_one_side_lacks_change_nothing(
 
 @given(st.lists(NUMBERS, min_size=2, max_size=5), NUMBERS)
 def test_the_two_sides_of_a_bar_are_each_others_opposite(values: list[float], bar: float) -> None:
+    assume(spread(values) > 1e-6)
     opposite = {"supported": "contradicted", "contradicted": "supported", "inconclusive": "inconclusive"}
     one = over_seeds(values)
     assert one.low is not None and one.high is not None

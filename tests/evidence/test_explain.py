@@ -237,8 +237,9 @@ def test_the_parts_of_a_variance_are_those_of_a_loop() -> None:
             crossed += float(p[i] * p[j] * (eps[i] @ delta[j]).square().sum())
     s = float(p.square().sum())
     spread = sum(float(each * (1 - 2 * each + s) ** 2) for each in p)  # of a deviation from the mean, squared
+    mixed = 2 * crossed / (1 - s) ** 2 * (s * (1 - s) + sum(float(each * (each - s) ** 2) for each in p))
     expected = (
-        s * (first / (1 - s) - 2 * s * crossed / (1 - s) ** 2),
+        s * (first - mixed) / (1 - s),
         s * second / spread,
         s**2 * crossed / (1 - s) ** 2,
     )
@@ -246,7 +247,9 @@ def test_the_parts_of_a_variance_are_those_of_a_loop() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.05, 1.0])
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1), (1, 1, 2, 2, 4)], ids=["alike", "unequal"])
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1, 1, 1), (1, 1, 2, 2, 4), (1, 1, 1, 1, 4)], ids=["alike", "unequal", "one large"]
+)
 def test_variances_are_those_that_many_draws_of_independent_clients_have(noise: float, sizes: tuple[int, ...]) -> None:
     a, d, alpha, atoms = drawn_clients(draws=2000, clients=5, noise=noise)
     p = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
@@ -255,6 +258,9 @@ def test_variances_are_those_that_many_draws_of_independent_clients_have(noise: 
     true_off, true_on = (float(each.square().sum((1, 2)).mean()) for each in (off, on))
     found = [parts_of(around_mean(*each, p)) for each in zip(alpha, atoms, strict=True)]
     first, second_off, second_on = torch.tensor(found, dtype=torch.float64).mean(0).tolist()
+    share, noises = float(p.square().sum()), noise**2 * len(a) * float(d.square().sum())
+    true_first = share * (noises + noise**2 * d.shape[1] * float(a.square().sum()))
+    assert first == pytest.approx(true_first, rel=0.03)
     assert first + second_on == pytest.approx(true_on, rel=0.03)
     assert first + second_off == pytest.approx(true_off, rel=0.03)
     assert (true_on < 0.9 * true_off) == (noise == 1)  # to first order there is nothing to gain

@@ -1,5 +1,6 @@
 """Verdicts: each of the four states has its law, and intervals are the same on cards, in tables and on the page."""
 
+import math
 import re
 from collections.abc import Sequence
 from itertools import product
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.results import a_run, page_of, the_claim
 
-from fedatoms.core.gains import State, over_seeds, pool
+from fedatoms.core.gains import Pooled, State, over_seeds, pool, student, written
 from fedatoms.evidence.claims.base import Evidence, count_of, judge, of_parts, of_whole
 from fedatoms.evidence.page.dot_plots import LEGEND, dots
 from fedatoms.evidence.page.verdict_cards import claim_cards
@@ -173,6 +174,22 @@ def own_models(folder: Path, plain: Sequence[float], atoms: Sequence[float], pre
         for seed, accuracy in enumerate(accuracies):
             curves = {"local": [accuracy] * 600}
             a_run(folder / f"{name}-{seed}", 0.0, f"{name}{preset}", seed, 0, curves, score="local")
+
+
+def test_a_plain_twin_that_several_pairs_share_counts_once(tmp_path: Path) -> None:
+    """Two numbers of atoms over one plain network are no two pairs: what is chance in it is in both gains."""
+    for seed, name in product(range(3), ("fedavg", "fedavg-atoms", "fedavg-atoms --more")):
+        preset, accuracy = name.split()[0], 50.0 + (name != "fedavg") * (seed + 1)
+        more = {"atoms": 12} if "more" in name else {}
+        a_run(tmp_path / f"{name}-{seed}", accuracy, preset, seed, rounds=20, **more)
+    groups = group(find([tmp_path]).runs)
+    shared = known_spreads(groups).shared
+    assert shared == Pooled(pytest.approx(1.0), 2)
+    claim = the_claim(tmp_path, "our other runs")
+    assert claim.gain is not None and claim.gain.high is not None and claim.gain.gain == pytest.approx(2.0)
+    error = math.sqrt((1 + 1 / 2) / 3 / 2)  # one plain twin with weight 1, two decomposed groups with 1 / 2, 3 seeds
+    assert claim.gain.high - 2.0 == pytest.approx(student(2) * error)
+    assert written(claim.gain).replace(" (2 pairs)", "") in page_of(tmp_path)  # as in the first words
 
 
 def test_clients_own_models_and_global_ones_lend_each_other_no_spread(tmp_path: Path) -> None:

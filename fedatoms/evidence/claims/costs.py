@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, over_seeds, pool
+from fedatoms.core.gains import Gain, Pooled, State, beyond, over_seeds, pool
 from fedatoms.evidence.claims.base import Claim, Evidence, Unit, coverage, judge
 from fedatoms.evidence.paper.study_list import BETAS, OWN_TARGET
 from fedatoms.evidence.paper.tables import Pair, pairs
@@ -19,17 +19,19 @@ from fedatoms.evidence.results.communication import (
 )
 from fedatoms.evidence.results.groups import Group, groups_of, headline_by_seed, server_headline
 from fedatoms.evidence.results.names import distinct_names
-from fedatoms.evidence.results.pairs import twins
+from fedatoms.evidence.results.pairs import mean_of_pairs, twins
 from fedatoms.experiment.parse import period_of
 
 COMMUNICATION, OWN_MODELS = "figure-communication", "figure-communication-local"
 
 
 class _Ratio(NamedTuple):
-    """A pair of Table 1: its name, and the ratios of rounds by seed."""
+    """A pair of Table 1: its groups, its name, the ratios of rounds by seed, and how many are lower bounds."""
 
+    both: list[Group]
     about: str
     rounds: list[float]
+    never: int
 
 
 def fewer_rounds(ours: Ours) -> Claim:
@@ -39,21 +41,20 @@ def fewer_rounds(ours: Ours) -> Claim:
     'not run'
     """
     found = _ratios(ours)
-    pooled = pool(each.rounds for each in found)
+    pooled = _spread(found)
     each_mean = [over_seeds(each.rounds, pooled) for each in found]
-    lines = [
-        Evidence(each.about, None, gain.gain, beyond(gain, 1.0, below=True), gain)
-        for each, gain in zip(found, each_mean, strict=True)
-    ]
+    lines = [_line(each.about, gain, 1.0, bound=bool(each.never)) for each, gain in zip(found, each_mean, strict=True)]
     text = "Fewer rounds reach the plain run's accuracy with decomposition (figure (a), mean over pairs of Table 1)."
     rule = "The mean ratio of rounds to reach the plain run's mean accuracy over its last rounds is below 1. A line "
-    rule += "is the mean ratio over seeds; a run that never reaches it counts with all its rounds."
+    rule += "is the mean ratio over seeds; a run that never reaches it counts with all its rounds, a lower bound."
     rule += coverage(len(lines), len(pairs()), "pairs")
     times = Unit("times the plain run's", ".2f")
     if not lines:
         return judge(text, rule, lines, (None, None), times)
-    mean = mean_gain(each_mean, pooled)
-    return judge(text, rule, lines, (None, mean.gain), times, whole=beyond(mean, 1.0, below=True), gain=mean)
+    mean = mean_of_pairs([each.both for each in found], each_mean, pooled)
+    bound = any(each.never for each in found)
+    whole = _below(mean, 1.0, bound=bound)
+    return judge(text, rule, lines, (None, mean.gain), times, whole=whole, gain=mean, at_least=bound)
 
 
 def rounds_spread(ours: Ours) -> Pooled | None:
@@ -61,7 +62,7 @@ def rounds_spread(ours: Ours) -> Pooled | None:
 
     >>> rounds_spread({})
     """
-    return pool(each.rounds for each in _ratios(ours))
+    return _spread(_ratios(ours))
 
 
 def communication(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
@@ -127,12 +128,20 @@ def _bytes(name: str, mine: Group, plain: Group, pooled: Pooled | None, aim: _Ai
         return []
     ratio, beta = mean_cost(found), 100 / period_of(mine.experiment.beta)
     share = _share(found, pooled)
-    state = beyond(share, beta, below=True)
-    if ratio.never and state == "supported":
-        state = "inconclusive"  # a lower bound below beta
     missed = f"{never_reached(ratio, mine)} reached, {ratio.best:.2f} % at best; " if ratio.never else ""
     about = f"{name}: {missed}{factors(ratio)}; {100 * ratio.both:.0f} % both ways"
-    return [Evidence(about, beta, share.gain, state, share, at_least=bool(ratio.never))]
+    return [_line(about, share, beta, paper=beta, bound=bool(ratio.never))]
+
+
+def _line(about: str, mine: Gain, bar: float, *, bound: bool, paper: float | None = None) -> Evidence:
+    """Returns the line of a mean ratio that shall be below a bar."""
+    return Evidence(about, paper, mine.gain, _below(mine, bar, bound=bound), mine, at_least=bound)
+
+
+def _below(mine: Gain, bar: float, *, bound: bool) -> State:
+    """Says whether a mean ratio is below a bar; one of runs that never reach the target can only be larger."""
+    state = beyond(mine, bar, below=True)
+    return "inconclusive" if bound and state == "supported" else state
 
 
 def _share(found: Sequence[Cost], pooled: Pooled | None) -> Gain:
@@ -140,6 +149,11 @@ def _share(found: Sequence[Cost], pooled: Pooled | None) -> Gain:
     a_round = 100 * found[0].up / found[0].rounds
     spread = pooled and Pooled(a_round * pooled.deviation, pooled.degrees)
     return over_seeds([100 * each.up for each in found], spread)
+
+
+def _spread(found: Sequence[_Ratio]) -> Pooled | None:
+    """Pools the spread over seeds of ratios; lower bounds have none."""
+    return pool(each.rounds for each in found if not each.never)
 
 
 def _ratios(ours: Ours) -> list[_Ratio]:
@@ -159,4 +173,4 @@ def _ratio(pair: Pair, ours: Ours) -> list[_Ratio]:
     missed = f" ({never_reached(mine, atoms)})" if mine.never else ""
     name = f"{pair.plain.row}, {column_name(pair.plain)}"
     about = f"{name}: {mine.rounds:.0f} rounds{missed}, plain {base.rounds:.0f}"
-    return [_Ratio(about, [each.rounds for each in found])]
+    return [_Ratio(both, about, [each.rounds for each in found], mine.never)]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain
+from fedatoms.core.gains import Gain, Pooled, beyond
 from fedatoms.evidence.claims.base import Claim, Evidence, conditions, coverage, judge, smallest
 from fedatoms.evidence.paper.study_list import QUICK_ROUNDS, SAMPLED
 from fedatoms.evidence.results.cells import Ours
@@ -15,6 +15,7 @@ from fedatoms.evidence.results.pairs import (
     decomposed_pairs,
     gain_between,
     judged_pairs,
+    mean_of_pairs,
     sampled_pairs,
     server_gain,
     server_growth,
@@ -115,9 +116,11 @@ def elsewhere(groups: Sequence[Group], ours: Ours, spreads: Spreads) -> Claim:
     long = [n for n, short in enumerate(quick) if not short]
     counted = long or range(len(found))
     own = all(found[n][0].of_own_models for n in counted)
-    used = [gains[n] for n in counted if found[n][0].of_own_models is own]
+    same = [n for n in counted if found[n][0].of_own_models is own]
+    used = [gains[n] for n in same]
     alone = len(used) == 1 and used[0].how == "seeds"  # it has an interval of its own, as in Compare
-    mean = used[0] if alone else mean_gain(used, spreads.own if own else spreads.shared)
+    pooled = spreads.own if own else spreads.shared
+    mean = used[0] if alone else mean_of_pairs([found[n] for n in same], used, pooled)
     whole = beyond(mean) if long else "inconclusive"
     return judge(text, rule, lines, (None, mean.gain), whole=whole, gain=mean)
 

@@ -72,7 +72,7 @@ def parts_of(clients: Factors) -> tuple[float, float, float]:
     """Estimates the variance of first order, and the second-order parts without and with latent clients.
 
     With unequal p the sum of p_k^2 replaces 1 / m. The clients' own means replace the true ones, which makes deviations
-    too small by known factors and mixes some of the second order into the first; both are corrected.
+    too small by known factors and mixes some of the second order into the first; both are corrected, for any p.
     """
     p, share = clients.p, float(clients.p.square().sum())
     first = torch.einsum("c,cnk->", p, (clients.eps @ clients.d + clients.a @ clients.delta).square())
@@ -80,8 +80,9 @@ def parts_of(clients: Factors) -> tuple[float, float, float]:
     of_eps, of_delta = clients.eps.mT @ clients.eps, clients.delta @ clients.delta.mT
     own = torch.einsum("c,cmn,cmn->", p, of_eps, of_delta) / (p * (1 - 2 * p + share).square()).sum()
     crossed = (torch.tensordot(p, of_eps, dims=1) * torch.tensordot(p, of_delta, dims=1)).sum() / (1 - share) ** 2
-    pure = first / (1 - share) - 2 * share * crossed  # eps_k times the mean of delta, and the other way round
-    return share * float(pure), share * float(own), share**2 * float(crossed)
+    # eps_k times the mean of delta, and the other way round; of unequal p both have something in common
+    mixed = 2 * (share * (1 - share) + (p * (p - share).square()).sum()) * crossed
+    return share * float((first - mixed) / (1 - share)), share * float(own), share**2 * float(crossed)
 
 
 def _of_layer(clients: Factors, shares: Tensor) -> Variance:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from html import escape
 
-from fedatoms.core.gains import Gain, Pooled, State, beyond, mean_gain, short, written
+from fedatoms.core.gains import Gain, Pooled, State, beyond, short, written
 from fedatoms.core.lookup import counted
 from fedatoms.evidence.page.html_table import TWO_SEEDS, minus, typed
 from fedatoms.evidence.page.inconclusive import SO_FEW, open_comparisons, too_short, undecided
@@ -12,7 +12,7 @@ from fedatoms.evidence.page.scores import at_the_end
 from fedatoms.evidence.results.commands import again, command_of
 from fedatoms.evidence.results.finding import PUBLISHED, Found
 from fedatoms.evidence.results.groups import Group, is_quick, readers_own
-from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, known_spreads
+from fedatoms.evidence.results.pairs import Twins, decomposed_pairs, gain_between, known_spreads, mean_of_pairs
 from fedatoms.evidence.results.standings import (
     LAST_PASS,
     Entry,
@@ -291,13 +291,14 @@ def _atoms(groups: Sequence[Group]) -> str:
     if len(found) < 2:
         return ""
     pooled = known_spreads(accuracies).shared
-    return _over_pairs([gain_between(*both, pooled) for both in found], pooled)
+    return _over_pairs(found, pooled)
 
 
-def _over_pairs(gains: Sequence[Gain], pooled: Pooled | None) -> str:
+def _over_pairs(found: Sequence[Twins], pooled: Pooled | None) -> str:
+    gains = [gain_between(*both, pooled) for both in found]
     states = [beyond(each) for each in gains]
     yes, no = states.count("supported"), states.count("contradicted")
-    mean = short(mean_gain(gains, pooled))
+    mean = short(mean_of_pairs(found, gains, pooled))
     lost = f"{no or 'none'} a clear loss"
     return (
         f"**Atoms in place of plain filters: {mean} points**, the mean of {len(gains)} pairs that differ in nothing "

@@ -1,11 +1,11 @@
 """Pairs of groups, plain and decomposed but otherwise alike: their gains, and the spread over seeds that they show."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from fedatoms.core.gains import Gain, Pooled, gain, paired, pool
+from fedatoms.core.gains import Gain, Pooled, gain, mean_gain, paired, pool, pool_of_pairs
 from fedatoms.evidence.paper.study_list import CLIENTS
 from fedatoms.evidence.paper.tables import COMPARED, cells, contrast
 from fedatoms.evidence.results.cells import Ours, match, place, score_by_seed
@@ -42,19 +42,19 @@ class Spreads(NamedTuple):
 
 
 def known_spreads(groups: Sequence[Group]) -> Spreads:
-    """Pools the spread over all pairs that have several seeds; quick runs and those on held-out images are left out.
+    """Pools the spread over all pairs that have several seeds; pairs with the same plain runs count its degrees once.
 
-    So are the reader's if the project's are there: the paper's claims are judged by the spread of the project's alone.
+    Quick runs and those on held-out images are left out. So are the reader's if the project's are there: the paper's
+    claims are judged by the spread of the project's alone.
 
     >>> known_spreads([])
     Spreads(shared=None, own=None)
     """
     real = _real(groups)
     shared, own = (
-        [paired(_headlines(mine), _headlines(plain)) for mine, plain in _real_pairs(real, of_own_models=whose)]
-        for whose in (False, True)
+        [_differences(both, _headlines) for both in _real_pairs(real, of_own_models=whose)] for whose in (False, True)
     )
-    return Spreads(pool(shared), pool([*_own(match(real)), *own]))
+    return Spreads(pool_of_pairs(shared), pool_of_pairs([*_own(match(real)), *own]))
 
 
 def spreads_by_owner(groups: Sequence[Group]) -> tuple[Spreads, Spreads]:
@@ -127,6 +127,15 @@ def server_gain(mine: Group, plain: Group, pooled: Pooled | None) -> Gain:
     return _gain(_of_server(mine), _of_server(plain), pooled)
 
 
+def mean_of_pairs(found: Iterable[Sequence[Group]], gains: Sequence[Gain], pooled: Pooled | None) -> Gain:
+    """Returns the mean gain over pairs, in whose interval a group that several of them share counts once.
+
+    >>> mean_of_pairs([], [Gain(1.0, None, None, 1, "none")], None).gain
+    1.0
+    """
+    return mean_gain(gains, pooled, [(_runs(one), _runs(other)) for one, other in found])
+
+
 def server_growth(few: Twins, many: Twins, pooled: Pooled | None) -> Gain | None:
     """Returns how much more one pair's gain is than another's, by the server's models and the seeds of all four.
 
@@ -140,7 +149,7 @@ def server_growth(few: Twins, many: Twins, pooled: Pooled | None) -> Gain | None
 
 def server_spread(groups: Sequence[Group]) -> Pooled | None:
     """Pools the spread of the server's models over all pairs that have several seeds, as ``known_spreads`` does."""
-    return pool(paired(_of_server(mine), _of_server(plain)) for mine, plain in _real_pairs(_real(groups)))
+    return pool_of_pairs(_differences(both, _of_server) for both in _real_pairs(_real(groups)))
 
 
 def unpaired_server_spread(groups: Sequence[Group]) -> Pooled | None:
@@ -185,13 +194,22 @@ def _headlines(group: Group) -> dict[int, float]:
     return headline_by_seed(group, group.models[-1])
 
 
-def _own(ours: Ours) -> list[list[float]]:
+def _runs(group: Group) -> set[tuple[str, int]]:
+    return {(group.key, seed) for seed in group.seeds}
+
+
+def _differences(both: Twins, scores: Callable[[Group], dict[int, float]]) -> tuple[list[float], Hashable]:
+    """Returns the differences of a pair by seed, and the plain group that they are from."""
+    return paired(*map(scores, both)), both[1].key
+
+
+def _own(ours: Ours) -> list[tuple[list[float], Hashable]]:
     """Returns what Tables 2 and 3 compare, by seed: our method with each other one, the most atoms with the fewest."""
-    found = [both for table in (2, 3) for cell in cells(table) if (both := contrast(cell))]
-    known = [
-        (ours[place(one)], ours[place(other)]) for one, other in found if {place(one), place(other)} <= ours.keys()
-    ]
-    return [paired(*(score_by_seed(each, COMPARED[2]) for each in both)) for both in known]
+    found = [tuple(map(place, both)) for table in (2, 3) for cell in cells(table) if (both := contrast(cell))]
+    known = [(one, other) for one, other in found if {one, other} <= ours.keys()]
+    differences = (paired(*(score_by_seed(ours[each], COMPARED[2]) for each in both)) for both in known)
+    shared = (one if one[0] == 2 else other for one, other in known)  # by all pairs of a column
+    return list(zip(differences, shared, strict=True))
 
 
 def _usual(parametrisation: str, groups: Iterable[Group]) -> list[Group]:
