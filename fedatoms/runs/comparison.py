@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from fedatoms.core import ledger
-from fedatoms.core.gains import Gain, Pooled, gain, paired, pool
+from fedatoms.core.gains import Gain, Pooled, gain, paired, pool_of_pairs
 from fedatoms.core.lookup import one_line
 from fedatoms.core.run_files import EXPERIMENT, RESULT
 from fedatoms.core.scales import Scale
@@ -168,7 +168,8 @@ def compare(results: Sequence[Result]) -> list[Line]:
     first, *others = groups.values()
     fair = [each for each in others if alike_averaged(each[0].experiment, first[0].experiment)]
     pooled = {
-        name: pool(paired(_headlines(each, name), _headlines(first, name)) for each in fair) for name in first[0].scores
+        name: pool_of_pairs((paired(_headlines(each, name), _headlines(first, name)), names[0]) for each in fair)
+        for name in first[0].scores
     }
     return [
         _line(name, each, first, (model, target), pooled) for name, each in zip(names, groups.values(), strict=True)

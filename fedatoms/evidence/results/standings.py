@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from fedatoms.algorithms import TABLE as ALGORITHMS
-from fedatoms.core.gains import Gain, Pooled, gain, paired, pool
+from fedatoms.core.gains import Gain, Pooled, gain, paired, pool_of_pairs
 from fedatoms.core.ledger import total
 from fedatoms.core.scales import Scale
 from fedatoms.evidence.paper.tables import cells_of
@@ -170,7 +170,7 @@ def _spread_of(entries: Sequence[Entry]) -> Pooled | None:
         return None
     base = min(entries, key=_as_baseline)
     same = [each for each in entries if each is not base and each.model == base.model]
-    return pool(paired(each.scores[each.model], base.scores[base.model]) for each in same)
+    return pool_of_pairs((paired(each.scores[each.model], base.scores[base.model]), base.name) for each in same)
 
 
 def _entry(name: str, group: Group) -> Entry:
