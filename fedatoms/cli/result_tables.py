@@ -20,7 +20,7 @@ from fedatoms.evidence.reproduce.tables import TerminalTable
 from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.summaries import Summary
 from fedatoms.runs.comparison import Line, Spread, scored_on
-from fedatoms.runs.results import WINDOW, alike_averaged, scored_rounds
+from fedatoms.runs.results import WINDOW, alike_averaged, averaged_rounds, scored_rounds
 
 
 def result_table(made: TerminalTable, columns: int = 80) -> Table | str:
@@ -100,7 +100,10 @@ def comparison(lines: Sequence[Line], title: str) -> Table:
 
 
 def _gain(line: Line, name: str, first: Line) -> str:
-    """Writes the gain of a model over the first line's; nothing for the first, and a dash if they share no seed."""
+    """Writes the gain of a model over the first line's; nothing for the first, and a dash where there is none to state.
+
+    That is so if the two share no seed, or are means over other rounds.
+    """
     if line is first:
         return ""
     gain = line.gains.get(name)
@@ -129,17 +132,15 @@ def averaged(experiments: Iterable[Experiment]) -> str:
     >>> [averaged([one]) for one in some]
     ['mean over all 20 rounds', 'after 1 round', 'mean over the last 100 rounds']
     >>> averaged(some), averaged([Experiment(rounds=12, eval_every=5)])
-    ("mean over each run's last 100 rounds, or all if there are fewer", 'mean over the 3 scored of 12 rounds')
+    ("mean over each run's last 100 rounds, or all if fewer", 'mean over the 3 scored of 12 rounds')
     """
-    found = {(one.rounds, len(scored_rounds(one))) for one in experiments}
-    rounds, scored = next(iter(found))
-    if len(found) == 1 and rounds <= WINDOW:
-        if scored == 1:
-            return f"after {counted(rounds, 'round')}"
-        return f"mean over {f'all {rounds}' if scored == rounds else f'the {scored} scored of {rounds}'} rounds"
-    if min(found)[0] >= WINDOW:
-        return f"mean over the last {WINDOW} rounds"
-    return f"mean over each run's last {WINDOW} rounds, or all if there are fewer"
+    ones = list(experiments)
+    found, whole = {averaged_rounds(one) for one in ones}, all(one.eval_every == 1 for one in ones)
+    if len(found) > 1:
+        return f"mean over {'' if whole else 'what is scored of '}each run's last {WINDOW} rounds, or all if fewer"
+    if len(scored_rounds(ones[0])) == 1:
+        return f"after {counted({one.rounds for one in ones}, 'round')}"
+    return f"mean over {found.pop()}"
 
 
 def own_models(lines: Sequence[Line]) -> Table:
@@ -170,6 +171,8 @@ def judgement(lines: Sequence[Line]) -> str:
         if gain is not None:
             said = f"{name} {short(gain, f'+{digits}')} {unit} ({_won(gain, below=not metric.higher)})"
             parts.append(f"{said}, final {mine.final - before.final:+{digits}}")
+    if not alike_averaged(*(line.results[0].experiment for line in (first, second))):
+        parts.append("no gain to state, as scores are means over other rounds")
     if first.bytes_up:  # local training sends nothing
         parts.append(f"bytes sent up {second.bytes_up / first.bytes_up - 1:+.0%}")
     return f"Measured, {second.label} against {first.label}: {'; '.join(parts)}."

@@ -95,8 +95,8 @@ def _is_none(pooled: Pooled, middle: float) -> bool:
 def mean_gain(gains: Sequence[Gain], pooled: Pooled | None = None, sides: Sequence[Sides] = ()) -> Gain:
     """Returns the mean of gains of different cells, whose seeds count as independent: s · √(Σ 1 / n) / cells.
 
-    ``sides`` has the runs of each gain's two sides, if some gains have runs in common. Two differences from one run are
-    then alike by half, and the error is s · √(Σ w² / 2) over all runs, each once, where w is its weight in the mean.
+    ``sides`` has the runs of each gain's two sides, if some gains have runs in common. If all runs vary alike, the
+    error is s · √(Σ w² / 2) over all of them, each once, where w is its weight in the mean.
 
     >>> both = [over_seeds([1.0]), over_seeds([2.0, 3.0])]
     >>> written(mean_gain(both, Pooled(0.5, 16)))
@@ -132,17 +132,26 @@ def pool(cells: Iterable[Sequence[float]]) -> Pooled | None:
 
 
 def pool_of_pairs(cells: Iterable[tuple[Sequence[float], Hashable]]) -> Pooled | None:
-    """Pools the same of differences from what their name says: those from one and the same count its degrees once.
+    """Pools the same of differences from a baseline, which their name says; those from one are worth fewer degrees.
 
-    >>> pool_of_pairs([([1.0, 3.0], "plain"), ([2.0, 4.0], "plain"), ([5.0], "other")])
-    Pooled(deviation=1.4142135623730951, degrees=1)
+    If all runs vary alike, two differences from one baseline have a correlation of 1/2, so their sums of squares, of d
+    and e degrees, have the covariance min(d, e) / 2 · s⁴. The degrees are those of the scaled χ² with the mean and the
+    variance of the whole sum (Satterthwaite): (Σ d)² / (Σ d + Σ min(d, e) / 2), over all pairs d, e of one baseline.
+
+    >>> several = [[1.0, 3.0, 2.0], [2.0, 4.0, 3.0], [4.0, 6.0, 5.0]]
+    >>> [pool_of_pairs(zip(several, bases)).degrees for bases in ("pqr", "ppq", "ppp")]
+    [6, 5, 4]
     """
     several = [(cell, base) for cell, base in cells if len(cell) > 1]
+    if not several:
+        return None
     squares = sum(statistics.variance(cell) * (len(cell) - 1) for cell, _ in several)
-    each, once = [len(cell) - 1 for cell, _ in several], dict[Hashable, int]()
-    for (_, base), degrees in zip(several, each, strict=True):
-        once[base] = max(degrees, once.get(base, 0))
-    return Pooled(math.sqrt(squares / sum(each)), sum(once.values())) if each else None
+    total = sum(len(cell) - 1 for cell, _ in several)
+    from_one = defaultdict[Hashable, list[int]](list)
+    for cell, base in several:
+        from_one[base].append(len(cell) - 1)
+    alike = sum(min(both) / 2 for each in from_one.values() for both in itertools.combinations(each, 2))
+    return Pooled(math.sqrt(squares / total), round(total**2 / (total + alike)))
 
 
 @cache

@@ -115,8 +115,6 @@ def resume(
     if engine.rounds is rounds and is_remote(folder):
         raise ValueError(f"{folder} is a run on nodes, which hold its clients' states. Continue it with {RESUME}.")
     new = _changed(folder, changes)
-    if new.aggregation != load_run(folder).aggregation:
-        raise ValueError(f"aggregation={new.aggregation}: a run of two rules is of neither. Start a run of its own.")
     sim = engine.simulation(new, folder / CLIENTS)
     check_watchers(new)
     with locked(folder, engine.if_locked):
@@ -152,6 +150,13 @@ def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
         fixed = [f"`{name}`" for name in changes if name not in resumable(old) - {"weights"}]
         why = f" {why_so_long(old)}" if fixed == ["`rounds`"] else ""
         raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run{why}. Leave it out, or start a new run.")
+    if new.aggregation != old.aggregation:
+        raise ValueError(f"aggregation={new.aggregation}: a run of two rules is of neither. Start a run of its own.")
+    if new.eval_every != old.eval_every:
+        raise ValueError(
+            f"eval_every={new.eval_every}: its mean would be over other rounds than it says. {folder} is scored every "
+            f"{old.eval_every}. Leave it out, or start a run of its own."
+        )
     return new
 
 
@@ -162,7 +167,7 @@ def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) 
         say(note)
     done, has_result = loaded.state.round, (folder / RESULT).exists()
     _check_rounds(new, folder, done, has_result)
-    rows = _going_on(_rows_until(folder, done, say), load_run(folder), new)
+    rows = _going_on(_rows_until(folder, done, say), load_run(folder).rounds, new)
     if said := lost(folder, runtime.sim, done):
         say(said)
     if done == new.rounds and has_result:
@@ -174,13 +179,12 @@ def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) 
     return loaded, seal
 
 
-def _going_on(rows: list[Row], old: Experiment, new: Experiment) -> list[Row]:
+def _going_on(rows: list[Row], end: int, new: Experiment) -> list[Row]:
     """Takes the scores from the round at which a run was to end, if it goes on now and is not due to be scored there.
 
     So it has the scores of a run that was asked for as many rounds at once.
     """
-    end = old.rounds
-    if len(rows) < end or new.rounds <= end or 0 in (end % old.eval_every, end % new.eval_every):
+    if len(rows) < end or new.rounds <= end or end % new.eval_every == 0:
         return rows
     row = {name: value for name, value in rows[end - 1].items() if name != "metric"}
     return [*rows[: end - 1], cast(Row, {**row, "scores": {}}), *rows[end:]]

@@ -93,17 +93,33 @@ def scored_rounds(experiment: Experiment) -> list[int]:
 
 
 def alike_averaged(one: Experiment, other: Experiment) -> bool:
-    """Returns whether two headlines are means over the same part of as many rounds, so that a gain is not theirs.
+    """Returns whether two headlines are means over the same rounds, so that a gain is not theirs.
 
-    The rounds whose scores they have may lie apart by a hundredth of the run, on average.
-
-    >>> alike_averaged(Experiment(rounds=12), Experiment(rounds=12, eval_every=6))
+    >>> alike_averaged(Experiment(rounds=12), Experiment(rounds=12, eval_every=7))
     False
-    >>> alike_averaged(Experiment(rounds=600), Experiment(rounds=600, eval_every=10))
+    >>> alike_averaged(Experiment(rounds=7, eval_every=7), Experiment(rounds=7, eval_every=8))
     True
     """
-    here, there = (statistics.fmean(scored_rounds(each)) for each in (one, other))
-    return one.rounds == other.rounds and abs(here - there) <= one.rounds / WINDOW
+    return scored_rounds(one) == scored_rounds(other)
+
+
+def averaged_rounds(experiment: Experiment) -> str:
+    """Says of which rounds the headline is the mean.
+
+    >>> averaged_rounds(Experiment(rounds=12)), averaged_rounds(Experiment(rounds=12, eval_every=5))
+    ('all 12 rounds', 'the 3 scored of 12 rounds')
+    >>> averaged_rounds(Experiment(rounds=600)), averaged_rounds(Experiment(rounds=600, eval_every=10))
+    ('the last 100 rounds', 'the 10 scored of the last 100 rounds')
+    >>> averaged_rounds(Experiment(rounds=12, eval_every=12))
+    'the last round'
+    """
+    rounds, scored = experiment.rounds, len(scored_rounds(experiment))
+    some = f"last {WINDOW} rounds" if rounds > WINDOW else f"{rounds} rounds"
+    if scored == 1:
+        return "the last round"
+    if scored < min(rounds, WINDOW):
+        return f"the {scored} scored of {'the ' if rounds > WINDOW else ''}{some}"
+    return f"{'the' if rounds > WINDOW else 'all'} {some}"
 
 
 def metric_of(rows: list[Row]) -> Scale:

@@ -624,7 +624,7 @@ def test_compare_prints_one_table_and_runs_nothing_twice(capsys: pytest.CaptureF
             ["--rounds", "2", "--seeds", "0,1"],
             "test accuracy: mean over all 2 rounds, in %; ± standard deviation; 2 seeds",
         ),
-        (["--rounds", "1,2"], "mean over each run's last 100 rounds, or all if there are fewer, in %; 1 seed"),
+        (["--rounds", "1,2"], "mean over each run's last 100 rounds, or all if fewer, in %; 1 seed"),
     ],
     ids=str,
 )

@@ -113,6 +113,18 @@ def test_so_do_those_of_one_seed_and_of_means_with_the_spread_of_other_cells() -
         assert hits / total == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / total))
 
 
+@pytest.mark.parametrize("rows, seeds", [(2, 3), (8, 3), (8, 2)])
+def test_so_do_those_of_one_seed_with_the_spread_of_rows_over_one_baseline(rows: int, seeds: int) -> None:
+    draws, hits, total = random.Random(3), 0, 4000
+    for _ in range(total):
+        base = [draws.gauss(0.0, 1.0) for _ in range(seeds)]
+        cells = [[draws.gauss(k, 1.0) - each for each in base] for k in range(rows)]
+        alone = draws.gauss(0.0, 1.0) - draws.gauss(0.0, 1.0)
+        pooled = pool_of_pairs((cell, "base") for cell in cells)
+        hits += beyond(over_seeds([alone], pooled), 0.0) == "inconclusive"
+    assert 0.94 < hits / total < 0.98
+
+
 def test_so_do_means_of_gains_over_one_twin_which_are_alike() -> None:
     draws, hits, total = random.Random(2), {True: 0, False: 0}, 2000
     twins = [*range(3), 0, 0, 0, 0]  # whose five decomposed groups share the first plain one
@@ -162,10 +174,12 @@ def test_so_have_values_that_are_no_difference_such_as_ratios() -> None:
     assert beyond(over_seeds([0.9, 0.9]), 1.0, below=True) == "inconclusive"
 
 
-def test_differences_from_one_twin_count_its_degrees_once() -> None:
-    cells = [[1.0, 3.0, 2.0], [2.0, 4.0], [1.0, 5.0]]
-    every, shared = pool(cells), pool_of_pairs(zip(cells, "pqp", strict=True))
-    assert every is not None and shared == Pooled(every.deviation, 2 + 1) and every.degrees == 2 + 1 + 1
+def test_rows_over_one_baseline_lend_more_than_one_of_them_and_less_than_others() -> None:
+    cells = [[1.0, 3.0, 2.0], [2.0, 4.0, 3.0], [1.0, 5.0, 2.0]]
+    every, shared, one = pool(cells), pool_of_pairs((cell, "p") for cell in cells), pool(cells[:1])
+    assert every is not None and shared is not None and one is not None
+    assert shared.deviation == every.deviation and one.degrees < shared.degrees < every.degrees == 6
+    assert pool_of_pairs(zip(cells, "pqr", strict=True)) == every
 
 
 def test_a_mean_of_gains_that_agree_is_not_certain() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from support.results import a_run, kept, page_of
+from support.results import a_run, changed, kept, page_of
 
 from fedatoms.core.gains import gain, written
 from fedatoms.core.ledger import total
@@ -29,13 +29,14 @@ from fedatoms.evidence.results.commands import command_of
 from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import group
 from fedatoms.evidence.results.measures import FACTORS
-from fedatoms.evidence.results.standings import all_standings, baseline_of, versus
+from fedatoms.evidence.results.standings import LAST_PASS, all_standings, baseline_of, over_same_rounds, versus
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import to_json
 from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.runs import plots
 from fedatoms.runs.lock import locked
+from fedatoms.runs.results import alike_averaged
 
 GROUNDS = ("#ffffff", "#f5f6f8", "#14171c", "#1d2128")  # page and panel, light and dark
 
@@ -116,9 +117,21 @@ def test_a_gain_over_a_baseline_that_is_scored_in_other_rounds_is_not_called_rea
     of_lengths(tmp_path / "runs" / "often", ("fedavg", 20, 60.0))
     of_lengths(tmp_path / "runs" / "late", ("feddyn", 20, 79.0), eval_every=10)
     said = lead_of(page_of(tmp_path / "runs"))
-    assert "mean over the 2 scored of its 20 rounds, the first ones included," in said
+    assert "mean over the 2 scored of 20 rounds, the first ones included," in said
     assert "0 is not in the 95 % interval, but the means are over other rounds (eval-every)" in said
     assert "real" not in said and "fedatoms compare fedavg --rounds 20 --eval-every 10 --seeds 0,1" in said
+
+
+def test_a_score_after_the_last_pass_is_of_the_same_round_whenever_others_are_scored(tmp_path: Path) -> None:
+    for name, every, score in (("base", 1, 60.0), ("mine", 10, 79.0)):
+        for seed in (0, 1):
+            line = {"eval_every": every, "personal": "fedper" if name == "mine" else "finetune"}
+            folder = a_run(tmp_path / f"{name}-{seed}", 50.0, "fedavg", seed, 20, **line)  # type: ignore[arg-type]
+            changed(folder, personal={LAST_PASS: score * (1 + seed / 500)})
+    (place,) = all_standings(group(find([tmp_path]).runs))
+    mine, base = place.entries
+    assert versus(mine, base, place).model == LAST_PASS and over_same_rounds(mine, base)
+    assert not alike_averaged(mine.group.experiment, base.group.experiment)
 
 
 def test_a_baseline_has_the_settings_of_the_best_where_there_is_one(tmp_path: Path) -> None:

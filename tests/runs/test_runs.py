@@ -18,7 +18,7 @@ from support.small import identical
 
 import fedatoms
 from fedatoms.algorithms import ALGORITHMS
-from fedatoms.cli.result_tables import comparison
+from fedatoms.cli.result_tables import comparison, judgement
 from fedatoms.engine.client_states import Files
 from fedatoms.engine.loop import Progress
 from fedatoms.experiment.fields import Experiment
@@ -155,6 +155,8 @@ def test_a_resumed_run_may_not_change_what_it_computes(tmp_path: Path) -> None:
     run(replace(TINY, out=str(tmp_path), name="run", rounds=1))
     with pytest.raises(ValueError, match=r"^aggregation=median: a run of two rules is of neither\. Start a run of its"):
         resume(tmp_path / "run", {"aggregation": "median"})
+    with pytest.raises(ValueError, match=r"^eval_every=2: its mean would be over other rounds.* is scored every 1\."):
+        resume(tmp_path / "run", {"eval_every": 2, "rounds": 3})
     with pytest.raises(ValueError, match="`lr` cannot change in a resumed run"):
         resume(tmp_path / "run", {"lr": 0.5, "rounds": 2})
 
@@ -383,6 +385,7 @@ def test_a_comparison_has_no_gain_of_a_mean_over_other_rounds(tmp_path: Path) ->
     assert "no gain, as it is a mean over other rounds than eval-every=1's" in str(
         comparison([first, second], "").caption
     )
+    assert "no gain to state, as scores are means over other rounds" in judgement([first, second])
 
 
 def test_a_comparison_refuses_repeats_and_other_experiments(tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ from fedatoms.evidence.results.standings import (
     Reached,
     Standings,
     Versus,
-    as_long,
     baseline_of,
     of_the_reader,
+    over_same_rounds,
     versus,
 )
 from fedatoms.experiment.parse import period_of
-from fedatoms.runs.results import WINDOW, scored_rounds
+from fedatoms.runs.results import WINDOW, averaged_rounds, scored_rounds
 
 MODELS = {
     "server": "the server's model",
@@ -139,11 +139,11 @@ def _best(place: Standings) -> list[str]:
 
 def _window(best: Entry) -> str:
     """Says of which rounds a score is the mean."""
-    rounds, scored = best.group.experiment.rounds, len(scored_rounds(best.group.experiment))
-    some = f"all {rounds}" if scored == rounds else f"the {scored} scored of its {rounds}"
-    few = f"{some} rounds, the first ones included," if scored > 1 else "its one scored round"
-    over = f"the last {WINDOW} rounds" if rounds > WINDOW else few
-    return "mean over " if best.model == LAST_PASS else f"mean over {over} and "
+    if best.model == LAST_PASS:
+        return "mean over "
+    one = best.group.experiment
+    has_first = one.rounds <= WINDOW and len(scored_rounds(one)) > 1
+    return f"mean over {averaged_rounds(one)}{', the first ones included,' if has_first else ''} and "
 
 
 def _ahead(place: Standings) -> str:
@@ -170,13 +170,13 @@ def _gained(place: Standings, base: Entry, found: Versus) -> str:
         sure = f"0 is not in the 95 % interval, but {unfair}"
     both = f"{_scored(best, base, found, place)}; {sure}{luck}"
     said = f"**Gain over {base.name}{whose}: {value}**{both}.{_of_atoms(place)}"
-    return said if state == "supported" and as_long(best, base) else f"{said}{_clear(place)}"
+    return said if state == "supported" and over_same_rounds(best, base) else f"{said}{_clear(place)}"
 
 
 def _other_rounds(best: Entry, base: Entry) -> str:
     """Says that a baseline has another number of rounds, or scores others, if it does: the gain may be theirs."""
     rounds = [each.group.experiment.rounds for each in (base, best)]
-    if as_long(best, base):
+    if over_same_rounds(best, base):
         return ""
     scored = "the means are over other rounds (eval-every)"
     return scored if len({*rounds}) == 1 else f"the baseline has {counted(rounds[0], 'round')}, not {rounds[1]}"

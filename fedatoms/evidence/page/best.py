@@ -7,7 +7,14 @@ from fedatoms.evidence.page.html_table import Cell, command, gain_cell, number, 
 from fedatoms.evidence.page.scores import score_cell
 from fedatoms.evidence.results.commands import again, command_of
 from fedatoms.evidence.results.finding import PUBLISHED
-from fedatoms.evidence.results.standings import Standings, Versus, as_long, of_the_project, of_the_reader, versus
+from fedatoms.evidence.results.standings import (
+    Standings,
+    Versus,
+    of_the_project,
+    of_the_reader,
+    over_same_rounds,
+    versus,
+)
 
 HEADS = (
     "setting",
@@ -48,7 +55,7 @@ def _table(name: str, places: Sequence[Standings]) -> str:
 def _row(place: Standings) -> list[Cell]:
     best, base = place.entries[0], place.base
     found = versus(best, base, place)
-    gained = gain_cell(found.gain, form_of(place), coloured=as_long(best, base), below=not place.metric.higher)
+    gained = gain_cell(found.gain, form_of(place), coloured=over_same_rounds(best, base), below=not place.metric.higher)
     over = gained._replace(text=f"{gained.text} over {base.name}") if gained.text else gained
     return [
         text(place.setting)._replace(kind="wide"),

@@ -14,7 +14,7 @@ from fedatoms.evidence.results.commands import again, command_of, together
 from fedatoms.evidence.results.groups import Group, headline_by_seed, stand_in_mark
 from fedatoms.evidence.results.names import differences, distinct_names, setting
 from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, spreads_by_owner
-from fedatoms.evidence.results.standings import Entry, Reached, Standings, Versus, as_long, versus
+from fedatoms.evidence.results.standings import Entry, Reached, Standings, Versus, over_same_rounds, versus
 from fedatoms.experiment.fields import Experiment
 
 HEADS = (
@@ -148,7 +148,7 @@ def _changing(mine: Entry, base: Entry, place: Standings) -> list[list[str]]:
 
 def _cells(mine: Entry, base: Entry, place: Standings, found: Versus) -> list[Cell]:
     cost = found.mine
-    gained = gain_cell(found.gain, form_of(place), coloured=as_long(mine, base), below=not place.metric.higher)
+    gained = gain_cell(found.gain, form_of(place), coloured=over_same_rounds(mine, base), below=not place.metric.higher)
     return [
         Cell("baseline", "0", "number quiet") if mine is base else gained,
         _reached(cost, cost and cost.sent, amount),

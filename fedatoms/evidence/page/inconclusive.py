@@ -7,7 +7,7 @@ from fedatoms.core.gains import beyond
 from fedatoms.evidence.paper.study_list import QUICK_ROUNDS
 from fedatoms.evidence.results.commands import command_of, together
 from fedatoms.evidence.results.groups import is_quick
-from fedatoms.evidence.results.standings import Entry, Standings, as_long, baseline_of, versus
+from fedatoms.evidence.results.standings import Entry, Standings, baseline_of, over_same_rounds, versus
 from fedatoms.experiment.fields import Experiment
 
 SO_FEW = f"on digits {QUICK_ROUNDS} rounds or fewer decide nothing"
@@ -19,8 +19,8 @@ def too_short(one: Entry, other: Entry) -> bool:
 
 
 def undecided(one: Entry, other: Entry) -> bool:
-    """Says whether no gain between two experiments can be called real: they are too short, or not as long."""
-    return too_short(one, other) or not as_long(one, other)
+    """Says whether no gain between two experiments can be called real: too few rounds, or scores of other rounds."""
+    return too_short(one, other) or not over_same_rounds(one, other)
 
 
 def open_comparisons(places: Sequence[Standings]) -> str:
@@ -42,19 +42,20 @@ def open_comparisons(places: Sequence[Standings]) -> str:
 
 
 def _would_decide(left: Sequence[tuple[Entry, Entry]]) -> str:
-    """Says what may decide comparisons that are open: more seeds; or, where rounds are too few or unequal, others."""
+    """Says what may decide comparisons that are open: more seeds, or other rounds where they are too few or unequal."""
     both = [[each.group.experiment for each in (base, mine)] for mine, base in left]
     long = [n for n, pair in enumerate(left) if not too_short(*pair)]
     if not long:
         seeds = sorted({0, 1, 2, *left[0][0].group.seeds, *left[0][1].group.seeds})
         more = [replace(one, rounds=max(Experiment.rounds, 2 * QUICK_ROUNDS)) for one in both[0]]
         return f" {SO_FEW[0].upper()}{SO_FEW[1:]}: more rounds may, as with {_typed(more, seeds)}."
-    fair = [n for n in long if as_long(*left[n])]
+    fair = [n for n in long if over_same_rounds(*left[n])]
     if not fair:
         mine, base = left[long[0]]
         one = mine.group.experiment
         equal = replace(base.group.experiment, rounds=one.rounds, eval_every=one.eval_every)
-        return f" A baseline of as many rounds may decide, as with {_typed([equal], mine.group.seeds)}."
+        what = "that is scored in the same" if base.group.experiment.rounds == one.rounds else "of as many"
+        return f" A baseline {what} rounds may decide, as with {_typed([equal], mine.group.seeds)}."
     most = max(len(each.group.seeds) for each in left[fair[0]])
     return f" More seeds may decide, as with {_typed(both[fair[0]], range(max(3, 2 * most)))}."
 

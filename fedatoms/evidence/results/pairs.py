@@ -154,8 +154,9 @@ def server_spread(groups: Sequence[Group]) -> Pooled | None:
 
 def unpaired_server_spread(groups: Sequence[Group]) -> Pooled | None:
     """Pools the spread of the difference of two server's models that have nothing in common but the seed's number."""
-    alone = {each.key: each for both in _real_pairs(_real(groups)) for each in both}  # a plain one may have two twins
-    found = pool([*_of_server(each).values()] for each in alone.values())
+    real = _real(groups)
+    paired_keys = {each.key for both in _real_pairs(real) for each in both}  # a plain one may have two twins
+    found = pool([*_of_server(each).values()] for each in real if each.key in paired_keys)
     return None if found is None else _of_two(found)
 
 

@@ -132,10 +132,8 @@ def leader(groups: Sequence[Group]) -> Group:
 
 def versus(mine: Entry, base: Entry, place: Standings) -> Versus:
     """Compares two experiments of a setting on the seeds that both have, by the last model that both score."""
-    common = [name for name in mine.scores if name in base.scores]
-    if not common:
+    if (model := _compared_model(mine, base)) is None:
         return Versus("", None, None, None)
-    model = common[-1]
     targets = base.scores[model]
     gained = gain(mine.scores[model], targets, place.pooled(mine, base))
     shared = [seed for seed in targets if seed in mine.scores[model]]
@@ -148,9 +146,21 @@ def baseline_of(mine: Entry, place: Standings) -> Entry:
     return _baseline(mine, [*place.entries, place.base])
 
 
-def as_long(one: Entry, other: Entry) -> bool:
-    """Returns whether two experiments have as many rounds, scored alike: other gains may be those of rounds."""
-    return alike_averaged(one.group.experiment, other.group.experiment)
+def over_same_rounds(one: Entry, other: Entry) -> bool:
+    """Returns whether two experiments are compared by scores of the same rounds: other gains may be those of rounds.
+
+    Scores after the last pass are of the last round, whichever others are scored.
+    """
+    mine, theirs = one.group.experiment, other.group.experiment
+    if _compared_model(one, other) == LAST_PASS:
+        return mine.rounds == theirs.rounds
+    return alike_averaged(mine, theirs)
+
+
+def _compared_model(one: Entry, other: Entry) -> str | None:
+    """Returns the last model that both score, if there is one."""
+    common = [name for name in one.scores if name in other.scores]
+    return common[-1] if common else None
 
 
 def _standings(setting: str, groups: Sequence[Group], spreads: tuple[Spreads, Spreads]) -> Standings:
@@ -169,7 +179,7 @@ def _spread_of(entries: Sequence[Entry]) -> Pooled | None:
     if not entries:
         return None
     base = min(entries, key=_as_baseline)
-    same = [each for each in entries if each is not base and each.model == base.model]
+    same = [x for x in entries if x is not base and x.model == base.model and over_same_rounds(x, base)]
     return pool_of_pairs((paired(each.scores[each.model], base.scores[base.model]), base.name) for each in same)
 
 
@@ -240,7 +250,7 @@ def _baseline(mine: Entry, entries: Sequence[Entry]) -> Entry:
 
     def unfair(base: Entry) -> tuple[bool | int, ...]:
         other = base.group.experiment
-        length = not as_long(mine, base), one.epochs != other.epochs
+        length = not over_same_rounds(mine, base), one.epochs != other.epochs
         apart = set(mine.group.seeds).isdisjoint(base.group.seeds)
         return length if is_usual else (*length, apart, len(unlike(one, other)))
 
