@@ -1,4 +1,4 @@
-"""Torch's deterministic kernels, a setting of the whole process: a run that asks for them leaves it as it found it."""
+"""Torch's deterministic kernels, a setting of the whole process, which the next run without them finds as it was."""
 
 import os
 
@@ -8,9 +8,10 @@ _before: list[int] = []  # the process's own mode, while a run has changed it
 
 
 def use_deterministic_kernels(wanted: bool) -> None:
-    """Takes only deterministic kernels if ``wanted``, else what the process had before it was first wanted.
+    """Takes only deterministic kernels if ``wanted``, else those that the process had before they were first wanted.
 
-    So the next run of a process is as fast as it would be alone, and who has switched them on keeps them.
+    They stay until a run that does not want them: that one is as fast as it would be alone, and a program that has
+    switched them on itself keeps them.
     """
     if wanted:
         if not _before:

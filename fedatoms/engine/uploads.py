@@ -34,10 +34,10 @@ def of_kept(each: dict[int, Kept]) -> Total:
     return Total({}, sum(kept.weight for kept in each.values()), each)
 
 
-def count(rule: Rule, total: Total) -> bool:
+def suffice(rule: Rule, total: Total) -> bool:
     """Says whether uploads change the server's model: there are some, and enough for the rule.
 
-    >>> count(Rule(), server.NOTHING_YET)
+    >>> suffice(Rule(), server.NOTHING_YET)
     False
     """
     return bool(total.weight) and not 0 < len(total.each) < rule.fewest

@@ -1,4 +1,4 @@
-"""Deterministic kernels are for the runs that ask for them: the process is left as it was found."""
+"""Deterministic kernels are for the runs that ask for them: the next one without them finds the process as it was."""
 
 from collections.abc import Iterator
 

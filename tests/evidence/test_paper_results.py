@@ -1,5 +1,6 @@
 """The results of real runs in paper-results: a folder holds what its name says."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
+from fedatoms.core.run_files import EXPERIMENT, RESULT
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import PRESETS
@@ -53,6 +55,19 @@ def named(folder: Path) -> Experiment | None:
 def test_no_folder_differs_from_its_preset(folder: Path) -> None:
     if (wanted := named(folder)) is not None:
         assert identity(read_result(folder).experiment) == identity(wanted)
+
+
+def test_no_result_tells_where_it_was_made() -> None:
+    """A result has its experiment without paths; that of a run's folder, by which it is resumed, has them."""
+    assert not [*RUNS.rglob(EXPERIMENT)]
+    told = {value for folder in FOLDERS for value in _texts(json.loads((folder / RESULT).read_text()))}
+    assert not {text for text in told if Path(text).is_absolute()}
+
+
+def _texts(value: object) -> list[str]:
+    if isinstance(value, dict | list):
+        return [text for each in (value.values() if isinstance(value, dict) else value) for text in _texts(each)]
+    return [value] if isinstance(value, str) else []
 
 
 def test_only_searches_and_controls_have_names_of_their_own() -> None:
