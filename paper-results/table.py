@@ -234,7 +234,7 @@ def _tiny(name: str, classes: int) -> list[str]:
 
 def tiny_own() -> str:
     """Writes clients' own models on Tiny-ImageNet."""
-    heads = ("preset", "rounds", "server", "mean of the last ten", "after the last pass", "worst tenth", "spread")
+    heads = ("preset", "rounds", "server", "before the last pass", "after it", "worst tenth", "spread")
     found = [_read(f"tiny/own/{row}-personal-tiny-20") for row in ("fedavg-finetune", "fedper")]
     return table(heads, [_tiny_own(each) for each in found])
 

@@ -17,7 +17,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.runs import watchers
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.rounds import keep_rounds, read_rounds
-from fedatoms.runs.watchers.base import Watching, address
+from fedatoms.runs.watchers.base import Watching, known_as
 
 TINY = Experiment(clients=5, fraction=0.4, rounds=3, epochs=1, batch_size=64, checkpoint_every=1, eval_every=2)
 OF_SQLALCHEMY = "ignore:The ``noload`` loader strategy:DeprecationWarning"  # which MLflow still uses
@@ -224,12 +224,12 @@ def test_a_run_keeps_its_address_and_shares_it_with_no_other(tmp_path: Path) -> 
     mine, theirs = tmp_path / "mine" / "run", tmp_path / "theirs" / "run"
     mine.mkdir(parents=True)
     theirs.mkdir(parents=True)
-    found = [address(TINY, mine), address(TINY, theirs), address(replace(TINY, lr=0.5), mine)]
+    found = [known_as(TINY, mine), known_as(TINY, theirs), known_as(replace(TINY, lr=0.5), mine)]
     assert len(set(found)) == 3
-    assert found[0] == address(replace(TINY, rounds=99), mine)
+    assert found[0] == known_as(replace(TINY, rounds=99), mine)
     (mine / WATCHED).write_text("{}")
     with pytest.raises(ValueError, match=r"watched\.json has lost its checksum.*; remove that file to begin anew"):
-        address(TINY, mine)
+        known_as(TINY, mine)
 
 
 @pytest.mark.slow
