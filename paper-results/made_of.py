@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fedatoms.bench.report import fill, table
 from fedatoms.core.gains import gain, over_seeds, short
+from fedatoms.evidence.explain.filter_mean import RULE
 from fedatoms.evidence.results.finding import find
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity
@@ -19,7 +20,6 @@ CELL = ("fedavg", "cifar100", 20)
 SEEDS = (0, 1, 2)
 PLAIN, ATOMS, ATOMS25 = (PRESETS[f"{CELL[0]}{kind}-{CELL[1]}-{CELL[2]}"] for kind in ("", "-atoms", "-atoms25"))
 NETWORKS = {"9 atoms": ATOMS, "25 atoms": ATOMS25}  # those that were also run without latent clients
-RULE = "fedatoms.evidence.explain.filter_mean:filter_mean"
 ONE_PLACE = {"partition": "iid", "clients": 1, "fraction": 1.0, "rounds": 20, "eval_every": 5, "score": "server"}
 Scores = Mapping[tuple[str, str], float]  # of an experiment's identity and a model, over the last 100 rounds
 

@@ -246,15 +246,23 @@ def _tiny_own(result: Result) -> list[str]:
 
 
 def efficientnet() -> str:
-    """Writes EfficientNet-Lite0 from ImageNet's weights, with its backbone trained and fixed."""
+    """Writes EfficientNet-Lite0 from ImageNet's weights: its backbone trained, with seeds, and fixed."""
     heads = ("folder", "server, round 10", "all, round 10", "all, best", "MB up", "seed")
-    return table(heads, [_efficientnet(_read(f"tiny/efficientnet{each}")) for each in ("", "-s1", "-s2", "-frozen")])
+    plain, others = ("", "-s1", "-s2"), ("-frozen",)
+    found = {each: _read(f"tiny/efficientnet{each}") for each in (*plain, *others)}
+    scores = zip(*(_efficientnet_scores(found[each]) for each in plain), strict=True)
+    mean = ["their mean", *(short(over_seeds(values), ".2f") for values in scores), "", ""]
+    lines = [_efficientnet(result) for result in found.values()]
+    return table(heads, [*lines[: len(plain)], mean, *lines[len(plain) :]])
 
 
 def _efficientnet(result: Result) -> list[str]:
-    scores = result.accuracy["server"].final, result.accuracy["all"].final, result.accuracy["all"].best
     more = f"{sum(result.bytes_up.values()) / 1e6:.0f}", f"{result.experiment.seed}"
-    return [f"`tiny/{result.folder.name}`", *(f"{value:.2f}" for value in scores), *more]
+    return [f"`tiny/{result.folder.name}`", *(f"{value:.2f}" for value in _efficientnet_scores(result)), *more]
+
+
+def _efficientnet_scores(result: Result) -> tuple[float, float, float]:
+    return result.accuracy["server"].final, result.accuracy["all"].final, result.accuracy["all"].best
 
 
 def partitions() -> str:

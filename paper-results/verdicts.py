@@ -49,8 +49,6 @@ CONTROLS = {
     "β = 1/2 is enough, 1/5 and 1/10 are not ([both](#figure-d-slow-and-fast-groups)).",
     "bounded by those of real clients": "The worse of their own two clients instead of the worst of the round: 91 and "
     "94 % ([why it works](../docs/explain.md#what-we-saw)). The paper gives no constant; 99 % are within the worst.",
-    "average with latent clients": "Whole runs without them, with the paper's 9 atoms and with 25, and atoms that are "
-    "never trained ([why it works](../docs/explain.md#what-the-gain-is-made-of)).",
 }
 
 

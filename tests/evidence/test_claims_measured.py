@@ -5,10 +5,24 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
-from support.results import SOURCE, VALUES, a_full_measure, a_measure, an_explanation, changed, near, page_of, the_claim
+from support.results import (
+    SOURCE,
+    VALUES,
+    a_full_measure,
+    a_measure,
+    a_run,
+    an_explanation,
+    changed,
+    near,
+    page_of,
+    the_claim,
+)
 
+from fedatoms.core.gains import over_seeds
+from fedatoms.evidence.explain.filter_mean import RULE
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json
 from fedatoms.evidence.measures.files import FILE, Measure, write_measure
@@ -226,10 +240,34 @@ def test_measures_of_many_seeds_are_told_apart(tmp_path: Path) -> None:
     "with_latent, verdict", [(60.25, "supported"), (59.25, "supported"), (59.0, "contradicted"), (58.0, "contradicted")]
 )
 def test_latent_clients_are_worth_half_a_point(with_latent: float, verdict: str, tmp_path: Path) -> None:
-    an_explanation(tmp_path / "it", fork=0, with_latent=with_latent)  # 58.75 without
+    for seed in (0, 1):
+        an_explanation(tmp_path / f"{seed}", fork=0, with_latent=with_latent, seed=seed)  # 58.75 without
+        claim = the_claim(tmp_path, "with latent clients")
+        assert claim.verdict == (verdict if seed else "inconclusive") and claim.numbers == (None, with_latent - 58.75)
+        assert claim.evidence[0].about == "mine, rounds 18 to 19 replayed"
+        assert ("A replay of one seed decides nothing." in claim.rule) == (seed == 0)
+
+
+@pytest.mark.parametrize(
+    "gains, verdict",
+    [
+        ([0.9, 1.0, 1.1], "supported"),
+        ([0.0, 0.1, -0.1], "contradicted"),
+        ([0.0, 1.0, 0.5], "inconclusive"),
+        ([0.6], "inconclusive"),
+    ],
+)
+def test_whole_runs_with_and_without_latent_clients_decide_by_their_interval(
+    gains: list[float], verdict: str, tmp_path: Path
+) -> None:
+    for seed, gain in enumerate(gains):
+        a_run(tmp_path / f"with-{seed}", 50.0 + gain, "fedavg-atoms", seed, 20)
+        a_run(tmp_path / f"without-{seed}", 50.0, "fedavg-atoms", seed, 20, {"server": [50.0] * 20}, aggregation=RULE)
+    an_explanation(tmp_path / "it", with_latent=58.0)  # of one seed: it changes nothing
     claim = the_claim(tmp_path, "with latent clients")
-    assert claim.verdict == verdict and claim.numbers == (None, with_latent - 58.75)
-    assert claim.evidence[0].about == "mine, rounds 18 to 19 replayed"
+    assert claim.verdict == verdict and claim.numbers == (None, pytest.approx(fmean(gains)))
+    assert claim.gain == pytest.approx(over_seeds(gains)) and claim.evidence[0].gain == claim.gain
+    assert claim.evidence[0].about.startswith("whole runs, fedavg + 9 atoms")
 
 
 @pytest.mark.parametrize("start, rounds", [(4, 6), (8, 10), (8, 40)])  # the last stopped early
@@ -248,20 +286,21 @@ def test_an_explanation_of_ten_rounds_or_fewer_on_digits_decides_nothing(
 
 def test_beside_an_explanation_that_decides_a_quick_one_gives_no_number(tmp_path: Path) -> None:
     an_explanation(tmp_path / "quick", fork=0, name="quick", with_latent=50.0, start=4)
-    an_explanation(tmp_path / "long", fork=0)
+    an_explanation(tmp_path / "long", fork=0, seed=1)
     assert the_claim(tmp_path, "with latent clients").numbers == (None, 1.5)
 
 
 def test_a_fork_is_a_line_of_its_own(tmp_path: Path) -> None:
     an_explanation(tmp_path / "it", fork=2)  # 61 and 62 with latent clients, 60 and 64 without
-    replayed, forked = the_claim(tmp_path, "with latent clients").evidence
+    an_explanation(tmp_path / "other", fork=0, seed=1)
+    replayed, forked, _ = the_claim(tmp_path, "with latent clients").evidence
     assert replayed.supports and not forked.supports
     assert forked.about == "mine, fork, rounds 18 to 19" and forked.ours == -0.5
 
 
 def test_of_many_explanations_the_smallest_difference_decides(tmp_path: Path) -> None:
     for n, accuracy in enumerate((60.25, 59.0)):
-        an_explanation(tmp_path / str(n), fork=0, name=str(n), crossed=2 + n, with_latent=accuracy)
+        an_explanation(tmp_path / str(n), fork=0, name=str(n), crossed=2 + n, with_latent=accuracy, seed=n)
     claim = the_claim(tmp_path, "with latent clients")
     assert claim.verdict == "partly" and claim.numbers == (None, 0.25)
 

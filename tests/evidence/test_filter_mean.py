@@ -15,12 +15,11 @@ from fedatoms.core.trees import Memory, Params
 from fedatoms.engine.round import advance
 from fedatoms.engine.runtime import prepare
 from fedatoms.evidence.explain.factors import filters, layers_of
-from fedatoms.evidence.explain.filter_mean import Factored, filter_mean, nearest_factors
+from fedatoms.evidence.explain.filter_mean import RULE, Factored, filter_mean, nearest_factors
 from fedatoms.evidence.explain.forks import advance_without
 from fedatoms.runs.execute import resume, run
 
 BRISK = Training(epochs=3, batch_size=4, lr=0.3, momentum=0.5)
-RULE = "fedatoms.evidence.explain.filter_mean:filter_mean"
 
 
 def a_simulation(atoms: int, map: Map = "auto") -> Simulation:

@@ -2,19 +2,24 @@
 
 import json
 import re
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import ROOT
+from support.results import a_measure, an_explanation
 
 from fedatoms.core.run_files import EXPERIMENT, RESULT
+from fedatoms.evidence.explain import files as explanations
+from fedatoms.evidence.measures.files import read_measure
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import PRESETS
 from fedatoms.runs.results import read_result
 
 RUNS = ROOT / "paper-results"
+SMALL = 60_000  # bytes of a folder, without those in it
 FOLDERS = sorted(path.parent for path in RUNS.rglob("result.json"))
 REAL = [name for name, experiment in PRESETS.items() if experiment.dataset != "digits"]
 OF_PARENT: dict[str, dict[str, object]] = {
@@ -62,6 +67,30 @@ def test_no_result_tells_where_it_was_made() -> None:
     assert not [*RUNS.rglob(EXPERIMENT)]
     told = {value for folder in FOLDERS for value in _texts(json.loads((folder / RESULT).read_text()))}
     assert not {text for text in told if Path(text).is_absolute()}
+
+
+def test_every_folder_is_small() -> None:
+    sizes = {path.parent: 0 for path in RUNS.rglob("*.json")}
+    for folder in sizes:
+        sizes[folder] = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    assert not {folder: size for folder, size in sizes.items() if size >= SMALL}
+
+
+def test_what_is_made_small_reads_the_same_to_nine_digits_and_does_not_change_again(tmp_path: Path) -> None:
+    a_measure(tmp_path / "measure")
+    path = an_explanation(tmp_path / "why", with_latent=60.1234567890123)
+    shorten = runpy.run_path(str(RUNS / "thin.py"))["shorten"]
+    measure, explained = read_measure(tmp_path / "measure"), explanations.read(path)
+    for each in (files := [tmp_path / "measure" / "measure.json", path]):
+        shorten(each)
+    assert read_measure(tmp_path / "measure").experiments == measure.experiments
+    short = explanations.read(path)
+    assert short.rounds[0].aggregates.on.accuracy == 60.1234568
+    assert replace(short, rounds=explained.rounds) == explained
+    before = [each.read_bytes() for each in files]
+    for each in files:
+        shorten(each)
+    assert [each.read_bytes() for each in files] == before
 
 
 def _texts(value: object) -> list[str]:

@@ -18,14 +18,14 @@ from fedatoms.evidence.explain.settings import Explain
 from fedatoms.evidence.measures import MEASURES
 from fedatoms.evidence.measures.base import as_json, size_of
 from fedatoms.evidence.measures.files import Measure, write_measure
-from fedatoms.evidence.page.reruns import AGAIN, PAIRS
+from fedatoms.evidence.page.reruns import AGAIN, LATENT, PAIRS
 from fedatoms.evidence.page.verdict_cards import claim_cards
 from fedatoms.evidence.paper.study_list import CLIENTS, study
 from fedatoms.evidence.reproduce.plan import chosen, jobs
 from fedatoms.evidence.reproduce.settings import Reproduce
 from fedatoms.evidence.results.finding import Found, find
 from fedatoms.evidence.results.groups import group, groups_of
-from fedatoms.evidence.results.pairs import judged_pairs
+from fedatoms.evidence.results.pairs import judged_pairs, latent_pairs
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity, run_name
 
@@ -143,13 +143,23 @@ def test_figure_c_of_earlier_runs_is_run_again_as_it_was(heard: list[Heard], tmp
 def test_the_commands_of_a_replay_make_its_run_and_replay_it_where_that_lies(heard: list[Heard]) -> None:
     found = kept()
     explained = [each.explanation for each in found.explanations]
-    claim = next(claim for claim in claims(found) if "latent clients is better" in claim.text)
+    claim = next(claim for claim in claims(found) if "bounded by those of real clients" in claim.text)
     type_all(claim, found)
     runs, replays = heard[::2], heard[1::2]
     assert [identities(run.experiments) for run in runs] == [{identity(each.experiment)} for each in explained]
     assert [run.out for run in runs] == [replay.out for replay in replays]
     assert len({run.out for run in runs}) == 2 and all(run.out.is_relative_to("again") for run in runs)
     assert [replay.replay for replay in replays] == [each.settings for each in explained]
+
+
+def test_the_commands_of_latent_clients_begin_with_the_whole_runs_with_and_without_them(heard: list[Heard]) -> None:
+    found = kept()
+    type_all(next(claim for claim in claims(found) if LATENT in claim.text), found)
+    pairs = latent_pairs(group(found.runs))
+    whole = [run.result.experiment for both in pairs for each in both for run in each.runs]
+    count = 2 * len(pairs)
+    assert count and identities([one for each in heard[:count] for one in each.experiments]) == identities(whole)
+    assert len(heard) == count + 4  # two runs and their replays
 
 
 def test_a_new_pair_lies_in_a_folder_of_its_own(heard: list[Heard]) -> None:

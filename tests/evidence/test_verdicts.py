@@ -176,7 +176,7 @@ def own_models(folder: Path, plain: Sequence[float], atoms: Sequence[float], pre
             a_run(folder / f"{name}-{seed}", 0.0, f"{name}{preset}", seed, 0, curves, score="local")
 
 
-def test_a_plain_twin_that_several_pairs_share_counts_once(tmp_path: Path) -> None:
+def test_a_plain_twin_that_several_pairs_share_is_not_two(tmp_path: Path) -> None:
     """Two numbers of atoms over one plain network are no two pairs: what is chance in it is in both gains."""
     for seed, name in product(range(3), ("fedavg", "fedavg-atoms", "fedavg-atoms --more")):
         preset, accuracy = name.split()[0], 50.0 + (name != "fedavg") * (seed + 1)
@@ -184,11 +184,11 @@ def test_a_plain_twin_that_several_pairs_share_counts_once(tmp_path: Path) -> No
         a_run(tmp_path / f"{name}-{seed}", accuracy, preset, seed, rounds=20, **more)
     groups = group(find([tmp_path]).runs)
     shared = known_spreads(groups).shared
-    assert shared == Pooled(pytest.approx(1.0), 2)
+    assert shared == Pooled(pytest.approx(1.0), 3)  # of 4 degrees, 4 / (1 + 1 / 4)
     claim = the_claim(tmp_path, "our other runs")
     assert claim.gain is not None and claim.gain.high is not None and claim.gain.gain == pytest.approx(2.0)
     error = math.sqrt((1 + 1 / 2) / 3 / 2)  # one plain twin with weight 1, two decomposed groups with 1 / 2, 3 seeds
-    assert claim.gain.high - 2.0 == pytest.approx(student(2) * error)
+    assert claim.gain.high - 2.0 == pytest.approx(student(3) * error)
     assert written(claim.gain).replace(" (2 pairs)", "") in page_of(tmp_path)  # as in the first words
 
 

@@ -163,7 +163,13 @@ def a_full_measure(folder: Path, name: str, values: dict[str, object], seed: int
 
 
 def an_explanation(
-    folder: Path, crossed: int = 3, fork: int = 2, name: str = "mine", with_latent: float = 60.25, start: int = 17
+    folder: Path,
+    crossed: int = 3,
+    fork: int = 2,
+    name: str = "mine",
+    with_latent: float = 60.25,
+    start: int = 17,
+    seed: int = 0,
 ) -> Path:
     """Writes an explanation as its command leaves it, without replaying a round."""
     products = [
@@ -182,7 +188,9 @@ def an_explanation(
     ]
     forked = Forked(start, [61.0, 62.0], [60.0, 64.0], [1.0, 0.875], [1.125, 0.75], lost=0.0) if fork else None
     asked = Explain(rounds=2, crossed=crossed, fork=fork)
-    done = Explanation(name, PAIR[1], asked, start, 400, rounds, [55.5, 56.5] if fork else None, forked, SOURCE)
+    done = Explanation(
+        name, replace(PAIR[1], seed=seed), asked, start, 400, rounds, [55.5, 56.5] if fork else None, forked, SOURCE
+    )
     folder.mkdir(parents=True)
     explanations.write(done, folder / explanations.FILE, findings(done))
     unseal(folder / explanations.FILE)

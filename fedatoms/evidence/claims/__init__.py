@@ -5,7 +5,7 @@ from fedatoms.evidence.claims.base import Claim
 from fedatoms.evidence.results.cells import match
 from fedatoms.evidence.results.finding import Found
 from fedatoms.evidence.results.groups import group
-from fedatoms.evidence.results.pairs import known_spreads, server_spread, unpaired_server_spread
+from fedatoms.evidence.results.pairs import known_spreads, latent_pairs, server_spread, unpaired_server_spread
 
 __all__ = ["Claim", "claims"]
 
@@ -40,6 +40,6 @@ def claims(found: Found) -> list[Claim]:
         measures.training_loss(measured),
         measures.landscape(measured),
         measures.bounded(explained),
-        measures.latent(explained),
+        measures.latent(explained, latent_pairs(groups), of_server),
         runs.elsewhere(groups, ours, spreads),
     ]

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedatoms.aggregation.base import Point, Points, Rule, mixed
 from fedatoms.core.trees import Params
 
+RULE = "fedatoms.evidence.explain.filter_mean:filter_mean"  # what --aggregation calls it
 COEFFICIENTS, ATOMS = "coefficients", "atoms"
 
 

@@ -12,7 +12,7 @@ from fedatoms.evidence.paper.study_list import CLIENTS, Study, study
 from fedatoms.evidence.results.commands import again, command_of, reproduce, together
 from fedatoms.evidence.results.finding import Found
 from fedatoms.evidence.results.groups import group, groups_of, key_of
-from fedatoms.evidence.results.pairs import judged_pairs
+from fedatoms.evidence.results.pairs import judged_pairs, latent_pairs
 
 AGAIN = {  # words of a claim, and the study that runs it again
     "Table 1": "table1",
@@ -29,6 +29,7 @@ AGAIN = {  # words of a claim, and the study that runs it again
     "loss landscape": "landscape",
 }
 PAIRS = "our other runs"  # a claim of runs that no study has
+LATENT = "average with latent clients"  # one of explanations and of whole runs
 A_PAIR = again("fedatoms compare --parametrisation plain,atoms --seeds 0,1,2")
 DIGITS = "fedatoms run fedavg-atoms"
 REPLAYED = 2  # explanations whose commands a card has
@@ -45,7 +46,10 @@ def commands_again(claim: Claim, found: Found) -> list[str]:
         return [A_PAIR]
     name = next((name for words, name in AGAIN.items() if words in claim.text), "")
     if not name:
-        return _replayed([each.explanation for each in found.explanations])
+        return [
+            *(_whole_runs(found) if LATENT in claim.text else []),
+            *_replayed([each.explanation for each in found.explanations]),
+        ]
     earlier = _earlier_pairs(found) if name == CLIENTS else []
     return earlier or [reproduce(name, _seeds(study(name), found) or [0])]
 
@@ -66,6 +70,13 @@ def _earlier_pairs(found: Found) -> list[str]:
     own = set(map(key_of, study(CLIENTS).runs.values()))
     earlier = [both for both in judged_pairs(group(found.runs)).values() if both[0].key not in own]
     return [again(together([plain.experiment, mine.experiment], mine.seeds)) for mine, plain in earlier]
+
+
+def _whole_runs(found: Found) -> list[str]:
+    """Returns what runs the pairs with and without latent clients again."""
+    pairs = latent_pairs(group(found.runs))
+    typed = [command_of(each.experiment, each.seeds) for both in pairs for each in both]
+    return [again(words) for words in typed if words]
 
 
 def _replayed(explained: Sequence[Explanation]) -> list[str]:

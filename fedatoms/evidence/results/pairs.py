@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fedatoms.core.gains import Gain, Pooled, gain, mean_gain, paired, pool, pool_of_pairs
+from fedatoms.evidence.explain.filter_mean import RULE
 from fedatoms.evidence.paper.study_list import CLIENTS
 from fedatoms.evidence.paper.tables import COMPARED, cells, contrast
 from fedatoms.evidence.results.cells import Ours, match, place, score_by_seed
@@ -115,6 +116,20 @@ def judged_pairs(groups: Sequence[Group]) -> dict[int, Twins]:
     {}
     """
     return max(sampled_pairs(groups), key=len)
+
+
+def latent_pairs(groups: Sequence[Group]) -> list[Twins]:
+    """Pairs groups with atoms with those whose server averages filters, which have no latent clients, but all else.
+
+    >>> latent_pairs([])
+    []
+    """
+    usual = _usual("atoms", _real(groups))
+    known = {each.key: each for each in usual}
+    without = [each for each in usual if each.experiment.aggregation == RULE]
+    found = [(known.get(key_of(replace(each.experiment, aggregation="mean"))), each) for each in without]
+    same = [on_common_seeds([mine, each]) for mine, each in found if mine]
+    return [(both[0], both[1]) for both in same if both]
 
 
 def gain_between(mine: Group, plain: Group, pooled: Pooled | None) -> Gain:
