@@ -159,13 +159,14 @@ def latent(found: Sequence[Explanation], runs: Sequence[Twins] = (), pooled: Poo
     text = f"The average with latent clients is better than the mean of the same clients' filters by {CLEAR} points "
     text += "(smallest difference)."
     rule = "The server's model of whole runs is better than where the server averages filters, and the mean difference "
-    rule += f"in accuracy over the rounds of each replay and each fork is: by at least {CLEAR} points."
+    rule += f"in accuracy over the rounds of each replay and each fork is: by at least {CLEAR} points. Where there are "
+    rule += "whole runs, the smallest of their differences decides."
     rule += f"{' A replay of one seed decides nothing.' * alone}{_explained(found)}"
     rule += f" The whole runs are on {where}." * bool(where)
     least_one = smallest(whole)
     if least_one is None:
         return judge(text, rule, lines, (None, _least(lines)))
-    return judge(text, rule, lines, (None, least_one.ours), gain=least_one.gain)
+    return judge(text, rule, lines, (None, least_one.ours), whole=least_one.state, gain=least_one.gain)
 
 
 class _Given(NamedTuple, Generic[V]):
