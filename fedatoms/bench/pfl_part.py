@@ -168,14 +168,14 @@ def apart(mine: Sequence[float], theirs: Sequence[float]) -> Ratio | Gap:
 
     >>> one = apart([3.0, 4.0, 5.0], [-3.0, -2.0])
     >>> one.detail, round(one.value, 2), one.verdict, apart([3.0, 4.0, 5.0], [3.0, 4.0]).value
-    ('ours 6.50 ± 2.65 higher (95 %, one spread for both)', 3.85, 'missed', 0.0)
+    ('ours 6.50 ± 2.65 higher; 95 %, one spread for both', 3.85, 'missed', 0.0)
     """
     spread = pool([mine, theirs])
     if spread is None or spread.deviation == 0:
         return Gap(APART, "no side has two seeds that differ. Use --pfl-seeds 3.")
     half = student(spread.degrees) * spread.deviation * math.sqrt(1 / len(mine) + 1 / len(theirs))
     more = statistics.fmean(mine) - statistics.fmean(theirs)
-    said = f"ours {abs(more):.2f} ± {half:.2f} {'higher' if more >= 0 else 'lower'} (95 %, one spread for both)"
+    said = f"ours {abs(more):.2f} ± {half:.2f} {'higher' if more >= 0 else 'lower'}; 95 %, one spread for both"
     return Ratio(f"{APART}, points", max(0.0, abs(more) - half), 0.0, said)
 
 
