@@ -25,22 +25,18 @@ from typing import TypedDict
 
 import torch
 
-from fedatoms.bench.line_up import Cell, cell_clients
+from fedatoms.bench.line_up import Cell, cell_clients, resnet_clients
 from fedatoms.bench.report import fill, table
 from fedatoms.bench.settings import Bench
 from fedatoms.core.files import replace_file
 from fedatoms.core.options import Precision
-from fedatoms.core.randomness import generator
-from fedatoms.data.federations import federation
 from fedatoms.engine.gloo import connected, place_of
 from fedatoms.engine.loop import begin, rounds
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
-from fedatoms.engine.training import Training
 from fedatoms.experiment.build import configure
 from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.atoms import decompose
-from fedatoms.nn.models import build
 from fedatoms.runs.commit import known_commit
 from fedatoms.runs.provenance import provenance_of
 
@@ -70,23 +66,8 @@ def lenet(precision: Precision, clients: int = 10) -> Simulation:
 
 def resnet18(atoms: int | None) -> Simulation:
     """Returns ten clients with 200 random images of 64 pixels each, for ten steps of 20 images."""
-    draws = generator(0, "synthetic")
-    parts = [
-        (
-            torch.randint(256, (200, 3, 64, 64), dtype=torch.uint8, generator=draws),
-            torch.randint(200, (200,), generator=draws),
-        )
-        for _ in range(10)
-    ]
-    model = build("resnet18", classes=200)
-    return Simulation(
-        decompose(model, atoms, init="orthonormal") if atoms else model,
-        federation(parts, test=(parts[0][0][:20], parts[0][1][:20])),
-        training=Training(1, 20, lr=0.01, momentum=0.9, clip=10.0),
-        device="cuda",
-        precision="bf16",
-        score=("server",),
-    )
+    sim = replace(resnet_clients(10, 200), device="cuda", precision="bf16")
+    return replace(sim, model=decompose(sim.model, atoms, init="orthonormal")) if atoms else sim
 
 
 # what is measured, by how many processes; steps of a round; rounds of a turn

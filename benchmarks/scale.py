@@ -147,7 +147,7 @@ def _written() -> int:
 
 
 def report() -> None:
-    """Measures every method with every number of clients, prints a table and writes the file."""
+    """Measures every method with every number of clients, prints a table and writes the file, whose past it keeps."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for method in METHODS:
         for clients in CLIENTS:
@@ -156,7 +156,9 @@ def report() -> None:
             found.setdefault(method, {})[str(clients)] = json.loads(done.stdout)
             print(method, clients, found[method][str(clients)], flush=True)
     about = {"sampled": SAMPLED, "images": IMAGES, "rounds": ROUNDS, "seed": SEED}
-    RESULTS.write_text(json.dumps({"settings": about, "source": provenance_of("cpu"), "measured": found}, indent=1))
+    past = {"before": json.loads(RESULTS.read_text())["before"]} if RESULTS.exists() else {}
+    whole = {"settings": about, "source": provenance_of("cpu"), "measured": found, **past}
+    RESULTS.write_text(json.dumps(whole, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from fedatoms.bench.expert_loop import by_expert
 from fedatoms.bench.settings import Bench
 from fedatoms.core.options import Precision
+from fedatoms.core.randomness import generator
 from fedatoms.data.batches import Plan, fetch
 from fedatoms.data.datasets import Recipe
-from fedatoms.data.federations import Federation
+from fedatoms.data.federations import Federation, federation
 from fedatoms.engine.client_round import rate_of
 from fedatoms.engine.loop import begin, rounds
 from fedatoms.engine.round import select
@@ -133,6 +134,29 @@ def lenet_clients(
         fraction=sampled / clients,
         score=("server",),
         device="cpu",
+    )
+
+
+def resnet_clients(clients: int, samples: int) -> Simulation:
+    """ResNet-18 on random images of 64 pixels, in batches of 20 with momentum.
+
+    >>> resnet_clients(2, 40).data.x.shape
+    torch.Size([80, 3, 64, 64])
+    """
+    draws = generator(0, "synthetic")
+    parts = [
+        (
+            torch.randint(256, (samples, 3, 64, 64), dtype=torch.uint8, generator=draws),
+            torch.randint(200, (samples,), generator=draws),
+        )
+        for _ in range(clients)
+    ]
+    return Simulation(
+        build("resnet18", classes=200),
+        federation(parts, test=(parts[0][0][:20], parts[0][1][:20])),
+        training=Training(1, 20, lr=0.01, momentum=0.9, clip=10.0),
+        device="cpu",
+        score=("server",),
     )
 
 

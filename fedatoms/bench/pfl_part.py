@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import socket
 import statistics
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from fedatoms.bench.pfl_task import BATCH, IMAGES, LR, Task, cnn, images_of, par
 from fedatoms.bench.results import Event, Gap, Ratio, Row, numbers, paired, version_of
 from fedatoms.bench.scoring import Contest, Work, guarded, row_of
 from fedatoms.bench.settings import Bench
+from fedatoms.core.gains import pool, student
 from fedatoms.data.federations import Federation
 from fedatoms.engine.loop import begin, rounds
 from fedatoms.engine.runtime import on_device, prepare
@@ -28,6 +30,8 @@ NETWORK = "pfl's CNN"
 TIMED = 30  # rounds, in as many turns as --repeats
 PFL_BEST = "pfl at its best / fedatoms"
 ONE_PROCESS = 50.0  # times as slow as fedatoms: the bar
+ATOMS_COST = 1.10  # times as slow as the plain network: the bar
+APART = "accuracies further apart than their seeds"
 LONGEST = 3000  # seconds of a training to its accuracy
 INSTALL = (
     'pfl is not installed. Use pip install --no-deps --target FOLDER pfl "dp-accounting<0.6" prv-accountant '
@@ -140,7 +144,7 @@ def _ratios(mine: dict[str, Row], theirs: Sequence[Row]) -> Iterator[Event]:
         bar = ONE_PROCESS if row.contestant == _name(1) else None
         yield paired(f"{row.contestant} / fedatoms", row.seconds, plain.seconds, bar, place, at_least=True)
     if atoms is not None:
-        yield paired(f"decomposed / plain, {NETWORK}", atoms.seconds, plain.seconds, None, place)
+        yield paired(f"decomposed / plain, {NETWORK}", atoms.seconds, plain.seconds, ATOMS_COST, place)
 
 
 def _accuracies(settings: Bench, processes: int) -> Iterator[Event]:
@@ -150,8 +154,29 @@ def _accuracies(settings: Bench, processes: int) -> Iterator[Event]:
         return
     others = max(settings.pfl_rounds - 1, 1)  # after the first
     tasks = [task_of(settings, rounds=others, turns=1, seed=seed) for seed in range(settings.pfl_seeds)]
-    yield _accuracy("fedatoms, plain", [_train(task) for task in tasks], 1 + others)
-    yield _accuracy(_name(processes), [_train_pfl(task, processes) for task in tasks], 1 + others)
+    mine = [_train(task) for task in tasks]
+    yield _accuracy("fedatoms, plain", mine, 1 + others)
+    theirs = [_train_pfl(task, processes) for task in tasks]
+    yield _accuracy(_name(processes), theirs, 1 + others)
+    yield apart([run.accuracy for run in mine], [run.accuracy for run in theirs])
+
+
+def apart(mine: Sequence[float], theirs: Sequence[float]) -> Ratio | Gap:
+    """Compares the accuracies of two sides: by how much their difference is beyond its 95 % interval.
+
+    The interval is that of Student's t for two samples with one spread: t · s · √(1 / m + 1 / n).
+
+    >>> one = apart([3.0, 4.0, 5.0], [-3.0, -2.0])
+    >>> one.detail, round(one.value, 2), one.verdict, apart([3.0, 4.0, 5.0], [3.0, 4.0]).value
+    ('ours 6.50 ± 2.65 higher; 95 %, one spread for both', 3.85, 'missed', 0.0)
+    """
+    spread = pool([mine, theirs])
+    if spread is None or spread.deviation == 0:
+        return Gap(APART, "no side has two seeds that differ. Use --pfl-seeds 3.")
+    half = student(spread.degrees) * spread.deviation * math.sqrt(1 / len(mine) + 1 / len(theirs))
+    more = statistics.fmean(mine) - statistics.fmean(theirs)
+    said = f"ours {abs(more):.2f} ± {half:.2f} {'higher' if more >= 0 else 'lower'}; 95 %, one spread for both"
+    return Ratio(f"{APART}, points", max(0.0, abs(more) - half), 0.0, said)
 
 
 def _train(task: Task) -> Run:

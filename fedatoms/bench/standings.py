@@ -90,7 +90,7 @@ def _pfl(results: Results) -> list[str]:
 
 def _bars(ratios: Sequence[Ratio]) -> str:
     missed = [ratio for ratio in ratios if ratio.verdict == "missed"]
-    texts = [f"{ratio.name}, {ratio.value:.3f} instead of {ratio.bar:g}" for ratio in missed]
+    texts = [f"{ratio.name}, {ratio.value:.3f} instead of {ratio.bar:g} ({ratio.detail})" for ratio in missed]
     return f"Missed: {'; '.join(texts)}." if missed else "Every bar of the contest is met."
 
 

@@ -1,6 +1,7 @@
 """The pages quote what the files of paper-results and of the contests hold."""
 
 import json
+import re
 import runpy
 import statistics
 from dataclasses import replace
@@ -11,9 +12,10 @@ import pytest
 from support import ROOT
 from support.results import SOURCE, VALUES, kept
 
-from fedatoms.bench.line_up import JAX, OURS, PLAIN
+from fedatoms.bench.line_up import EXPERT_PLAIN, JAX, OURS, PLAIN
 from fedatoms.bench.report import content
 from fedatoms.bench.results import Row, find_row, read
+from fedatoms.bench.standings import factor
 from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, short
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.claims.base import CLEAR, Evidence, judge
@@ -229,6 +231,103 @@ def test_the_page_of_performance_quotes_the_files() -> None:
         f"{100 * (times['decomposed / plain'] - 1):.0f} % slower than the plain network",
     ):
         assert quote in _words("docs/performance.md"), quote
+
+
+def test_what_we_want_of_speed_is_compared_with_what_the_files_have() -> None:
+    now, expected = _wanted(), {**_contest_now(), **_networks_now(), **_cpu_now()}
+    for target, numbers in expected.items():
+        (cell,) = [cell for name, cell in now.items() if name.startswith(target)]
+        for number in numbers:
+            assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\.?\d)", cell), (target, number, cell)
+
+
+def _wanted() -> dict[str, str]:
+    """Returns the column ``now`` of the table of targets, by the target."""
+    page = (ROOT / "docs" / "performance.md").read_text()
+    part = page.split("\n## What we want and do not have\n")[1].split("\n## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")]
+    assert lines[0] == ["target", "now", "what would have to go"]
+    return {line[0]: line[1] for line in lines[1:]}
+
+
+def _contest_now() -> dict[str, list[str]]:
+    whole = runpy.run_path(str(ROOT / "benchmarks" / "report.py"))["kept"]()
+    ratios = {ratio.name: ratio for ratio in whole.results}
+    value = {name: ratio.value for name, ratio in ratios.items()}
+    small, large = (find_row(whole.rows, OURS, 10, batch) for batch in (10, 50))
+    assert small is not None and large is not None
+    plain = [factor(whole.rows, row) for row in whole.rows if row.contestant == EXPERT_PLAIN]
+    ours, theirs = (
+        ratios[f"accuracy on pfl's benchmark, {name}, %"] for name in ("fedatoms, plain", "pfl, 5 processes")
+    )
+    reached = [number for one in (ours, theirs) for number in re.findall(r"\d\d\.\d\d", one.detail)]
+    apart = re.findall(r"[\d.]+ ± [\d.]+ higher", ratios["accuracies further apart than their seeds, points"].detail)
+    return {
+        "a round of batches of 50 in tf32": [f"{large.ms_round:.1f}"],
+        "a step of batches of 10": [f"{small.ms_step:.2f}"],
+        "in rounds of 500 steps": [f"{value['personal regime, ms a step']:.3f}"],
+        "an expert's loop": [
+            *(f"{value[f'expert loop / fedatoms, 10 x {batch}']:.1f}" for batch in (50, 10)),
+            *(f"{times:.1f}" for times in plain if times is not None),
+        ],
+        "three seeds in one block": [f"{value['3 seeds in one block / in turn']:.3f}"],
+        "start to end of the first round": [f"{value['start to end of first round, seconds']:.1f}"],
+        "pfl-research in one process": [
+            f"{value['pfl, 1 process / fedatoms']:.1f}",
+            f"{value['pfl, 2 processes / fedatoms']:.0f}",
+            f"{value['pfl, 5 processes / fedatoms']:.1f}",
+        ],
+        "equal accuracies": [*reached, *apart],
+    }
+
+
+def _networks_now() -> dict[str, list[str]]:
+    found = json.loads((ROOT / "benchmarks" / "results" / "networks.json").read_text())["measured"]
+    step = {name: statistics.median(one["ms_step"]) for name, one in found.items()}
+    atoms, bf16 = found["resnet18-atoms"], found["lenet-bf16"]
+    return {
+        "the same in bf16": [f"{50 * step['lenet-bf16']:.1f}"],
+        "start to end of the first round: 20 s": [f"{bf16['first']:.1f}", f"{bf16['again']:.1f}"],
+        "ResNet-18 with atoms, 10 x 20": [f"{step['resnet18-atoms']:.2f}"],
+        "its first round": [f"{atoms['first']:.1f}", f"{atoms['again']:.1f}"],
+        "ResNet-18 with atoms / plain": [f"{step['resnet18']:.2f}"],
+        "its memory": [f"{atoms['peak'] / 1e3:.1f}"],
+        "two processes": [f"{step['lenet-2']:.2f}", f"{step['lenet-1']:.2f}"],
+    }
+
+
+def _cpu_now() -> dict[str, list[str]]:
+    value = {ratio.name: ratio.value for ratio in read(ROOT / "benchmarks" / "results" / "cpu.json").results}
+    ours, atoms = value["round / hand-written loop"], value["decomposed / plain, ResNet-18"]
+    return {"on a CPU": [f"{ours:.3f}", f"{atoms:.2f}"]}
+
+
+def test_the_page_of_performance_quotes_the_ratios_of_a_cpu() -> None:
+    results = read(ROOT / "benchmarks" / "results" / "cpu.json")
+    value, page = {ratio.name: ratio.value for ratio in results.results}, _words("docs/performance.md")
+    for quote in (
+        f"takes {value['round / hand-written loop']:.3f} times the hand-written loop",
+        f"{value['decomposed / plain']:.3f} times as long with atoms as without",
+        f"takes {value['decomposed / plain, ResNet-18']:.2f} times that of the plain network",
+        f"take {value['vectorised / one_by_one']:.1f} times as long as one by one",
+        f"commit {str(results.provenance['commit'])[:7]}",
+    ):
+        assert quote in page, quote
+
+
+def test_the_page_of_performance_shows_what_many_clients_cost() -> None:
+    found, page = json.loads((ROOT / "benchmarks/results/scale.json").read_text()), _words("docs/performance.md")
+    both = ("checkpoint, ms of the processor", "checkpoint, mean kB", "peak above the data, MB")
+    for method, sizes in found["measured"].items():
+        for clients, new in sizes.items():
+            old = found["before"]["measured"][method][clients]
+            changed = [f"{old[name]:,.0f} → {new[name]:,.0f}" for name in both]
+            cells = [method, f"{int(clients):,}", f"{new['round, ms of the processor']:.0f}", *changed]
+            assert f"| {' | '.join(cells)} | {new['resume, s']:.1f} |" in page, cells
+    few, many = (found["measured"]["scaffold"][clients]["round, ms of the processor"] for clients in ("1000", "100000"))
+    assert f"{100 * (many / few - 1):.0f} % longer with 100,000 clients than with 1,000" in page
+    assert f"{many:.0f} ms instead of {few:.0f}" in page and f"Commit {found['source']['commit']}, on" in page
+    assert not found["source"]["commit"].endswith("+")
 
 
 def test_the_page_of_performance_shows_what_processes_gain() -> None:
