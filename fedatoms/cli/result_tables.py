@@ -1,6 +1,6 @@
 """What a person sees after the work: tables that fit 80 columns, and sentences about them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from textwrap import wrap
 
@@ -17,10 +17,9 @@ from fedatoms.evidence.explain.bounds import Bounds
 from fedatoms.evidence.explain.bounds import Row as Bound
 from fedatoms.evidence.explain.values import Explanation, Round
 from fedatoms.evidence.reproduce.tables import TerminalTable
-from fedatoms.experiment.fields import Experiment
 from fedatoms.nn.summaries import Summary
-from fedatoms.runs.comparison import Line, Spread, scored_on
-from fedatoms.runs.results import WINDOW, alike_averaged, averaged_rounds, scored_rounds
+from fedatoms.runs.comparison import Line, Spread, averaged, scored_on
+from fedatoms.runs.results import alike_averaged
 
 
 def result_table(made: TerminalTable, columns: int = 80) -> Table | str:
@@ -100,10 +99,7 @@ def comparison(lines: Sequence[Line], title: str) -> Table:
 
 
 def _gain(line: Line, name: str, first: Line) -> str:
-    """Writes the gain of a model over the first line's; nothing for the first, and a dash where there is none to state.
-
-    That is so if the two share no seed, or are means over other rounds.
-    """
+    """Writes a model's gain over the first line's; nothing for the first, a dash where no seed or round is shared."""
     if line is first:
         return ""
     gain = line.gains.get(name)
@@ -123,24 +119,6 @@ def costs(lines: Sequence[Line]) -> Table:
         sent = f"{line.bytes_up / scale:.1f}", f"{line.bytes_down / scale:.1f}", in_seconds(line.seconds)
         table.add_row(line.label, *sent, *([f"{line.rounds_to_target:.0f}"] if target else []))
     return table
-
-
-def averaged(experiments: Iterable[Experiment]) -> str:
-    """Says over which rounds headlines are the mean.
-
-    >>> some = [Experiment(rounds=20), Experiment(rounds=1), Experiment(rounds=600)]
-    >>> [averaged([one]) for one in some]
-    ['mean over all 20 rounds', 'after 1 round', 'mean over the last 100 rounds']
-    >>> averaged(some), averaged([Experiment(rounds=12, eval_every=5)])
-    ("mean over each run's last 100 rounds, or all if fewer", 'mean over the 3 scored of 12 rounds')
-    """
-    ones = list(experiments)
-    found, whole = {averaged_rounds(one) for one in ones}, all(one.eval_every == 1 for one in ones)
-    if len(found) > 1:
-        return f"mean over {'' if whole else 'what is scored of '}each run's last {WINDOW} rounds, or all if fewer"
-    if len(scored_rounds(ones[0])) == 1:
-        return f"after {counted({one.rounds for one in ones}, 'round')}"
-    return f"mean over {found.pop()}"
 
 
 def own_models(lines: Sequence[Line]) -> Table:

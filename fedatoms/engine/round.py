@@ -203,13 +203,13 @@ def travelling(runtime: Runtime, t: int) -> frozenset[str]:
 
 def leaves_clients(sim: Simulation, total: server.Total) -> bool:
     """Says whether a round leaves its clients as they were: they have uploaded, but too few for the rule."""
-    return shared_phase(sim) is not None and not uploads.suffice(sim.aggregation, total)
+    return not server.suffice(total, sim.aggregation.fewest) and shared_phase(sim) is not None
 
 
 def aggregate(runtime: Runtime, state: State, present: list[int], total: server.Total) -> State:
     """Applies the uploads of a round to the server's model; without any, or too few for the rule, it stays as it is."""
     sim, t = runtime.sim, state.round
-    if not uploads.suffice(sim.aggregation, total):
+    if not server.suffice(total, sim.aggregation.fewest):
         return state._replace(round=t + 1, selected=None)
     if total.each:
         total = uploads.settled(sim.aggregation, total, state.server.params)

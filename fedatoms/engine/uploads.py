@@ -34,15 +34,6 @@ def of_kept(each: dict[int, Kept]) -> Total:
     return Total({}, sum(kept.weight for kept in each.values()), each)
 
 
-def suffice(rule: Rule, total: Total) -> bool:
-    """Says whether uploads change the server's model: there are some, and enough for the rule.
-
-    >>> suffice(Rule(), server.NOTHING_YET)
-    False
-    """
-    return bool(total.weight) and not 0 < len(total.each) < rule.fewest
-
-
 def settled(rule: Rule, total: Total, sent: Params) -> Total:
     """Returns a total whose mean is what the rule makes of the uploads that are kept, in the order of the clients.
 

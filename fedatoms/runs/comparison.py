@@ -2,14 +2,14 @@
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
 
 from fedatoms.core import ledger
 from fedatoms.core.gains import Gain, Pooled, gain, paired, pool_of_pairs
-from fedatoms.core.lookup import one_line
+from fedatoms.core.lookup import counted, one_line
 from fedatoms.core.run_files import EXPERIMENT, RESULT
 from fedatoms.core.scales import Scale
 from fedatoms.engine.loop import Watch
@@ -20,7 +20,16 @@ from fedatoms.experiment.relevance import BESIDE
 from fedatoms.runs.execute import Engine, Known, resume, run
 from fedatoms.runs.lock import check_free
 from fedatoms.runs.one_block import block_mates, in_one_block
-from fedatoms.runs.results import Result, Summary, alike_averaged, read_result, score_curves
+from fedatoms.runs.results import (
+    WINDOW,
+    Result,
+    Summary,
+    alike_averaged,
+    averaged_rounds,
+    read_result,
+    score_curves,
+    scored_rounds,
+)
 from fedatoms.runs.rounds import read_rounds
 
 Pools = Mapping[str, Pooled | None]  # of each scored model
@@ -186,6 +195,24 @@ def compared_model(results: Sequence[Result]) -> str:
     """Returns the last scored model that all results have; an algorithm whose uploads are no models has fewer."""
     common = [name for name in results[0].scores if all(name in each.scores for each in results)]
     return common[-1] if common else list(results[0].scores)[-1]
+
+
+def averaged(experiments: Iterable[Experiment]) -> str:
+    """Says over which rounds headlines are the mean.
+
+    >>> some = [Experiment(rounds=20), Experiment(rounds=1), Experiment(rounds=600)]
+    >>> [averaged([one]) for one in some]
+    ['mean over all 20 rounds', 'after 1 round', 'mean over the last 100 rounds']
+    >>> averaged(some), averaged([Experiment(rounds=12, eval_every=5)])
+    ("mean over each run's last 100 rounds, or all if fewer", 'mean over the 3 scored of 12 rounds')
+    """
+    ones = list(experiments)
+    found, whole = {averaged_rounds(one) for one in ones}, all(one.eval_every == 1 for one in ones)
+    if len(found) > 1:
+        return f"mean over {'' if whole else 'what is scored of '}each run's last {WINDOW} rounds, or all if fewer"
+    if len(scored_rounds(ones[0])) == 1:
+        return f"after {counted({one.rounds for one in ones}, 'round')}"
+    return f"mean over {found.pop()}"
 
 
 def scored_on(lines: Sequence[Line]) -> str:

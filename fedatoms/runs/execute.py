@@ -150,6 +150,12 @@ def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
         fixed = [f"`{name}`" for name in changes if name not in resumable(old) - {"weights"}]
         why = f" {why_so_long(old)}" if fixed == ["`rounds`"] else ""
         raise ValueError(f"{', '.join(fixed)} cannot change in a resumed run{why}. Leave it out, or start a new run.")
+    _check_same_result(folder, old, new)
+    return new
+
+
+def _check_same_result(folder: Path, old: Experiment, new: Experiment) -> None:
+    """Refuses what a result would say of all of a run's rounds, and what only those after its resumption have."""
     if new.aggregation != old.aggregation:
         raise ValueError(f"aggregation={new.aggregation}: a run of two rules is of neither. Start a run of its own.")
     if new.eval_every != old.eval_every:
@@ -157,7 +163,6 @@ def _changed(folder: Path, changes: Mapping[str, object]) -> Experiment:
             f"eval_every={new.eval_every}: its mean would be over other rounds than it says. {folder} is scored every "
             f"{old.eval_every}. Leave it out, or start a run of its own."
         )
-    return new
 
 
 def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) -> tuple[Loaded, int]:

@@ -106,12 +106,10 @@ def alike_averaged(one: Experiment, other: Experiment) -> bool:
 def averaged_rounds(experiment: Experiment) -> str:
     """Says of which rounds the headline is the mean.
 
-    >>> averaged_rounds(Experiment(rounds=12)), averaged_rounds(Experiment(rounds=12, eval_every=5))
-    ('all 12 rounds', 'the 3 scored of 12 rounds')
+    >>> [averaged_rounds(Experiment(rounds=12, eval_every=every)) for every in (1, 5, 12)]
+    ['all 12 rounds', 'the 3 scored of 12 rounds', 'the last round']
     >>> averaged_rounds(Experiment(rounds=600)), averaged_rounds(Experiment(rounds=600, eval_every=10))
     ('the last 100 rounds', 'the 10 scored of the last 100 rounds')
-    >>> averaged_rounds(Experiment(rounds=12, eval_every=12))
-    'the last round'
     """
     rounds, scored = experiment.rounds, len(scored_rounds(experiment))
     some = f"last {WINDOW} rounds" if rounds > WINDOW else f"{rounds} rounds"

@@ -1,6 +1,5 @@
 """What to type to run again what is behind a claim: the same experiments with their seeds, into a new folder."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from fedatoms.evidence.claims.base import Claim
@@ -46,10 +45,7 @@ def commands_again(claim: Claim, found: Found) -> list[str]:
         return [A_PAIR]
     name = next((name for words, name in AGAIN.items() if words in claim.text), "")
     if not name:
-        return [
-            *(_whole_runs(found) if LATENT in claim.text else []),
-            *_replayed([each.explanation for each in found.explanations]),
-        ]
+        return (_whole_runs(found) if LATENT in claim.text else []) + _replayed(found)
     earlier = _earlier_pairs(found) if name == CLIENTS else []
     return earlier or [reproduce(name, _seeds(study(name), found) or [0])]
 
@@ -79,10 +75,11 @@ def _whole_runs(found: Found) -> list[str]:
     return [again(words) for words in typed if words]
 
 
-def _replayed(explained: Sequence[Explanation]) -> list[str]:
+def _replayed(found: Found) -> list[str]:
     """Returns what makes the runs that were explained, and explains them; the digits' if nobody else can make them."""
-    found = [(each, command_of(each.experiment, [each.experiment.seed])) for each in explained[:REPLAYED]]
-    pairs = [(words, _flags(each)) for each, words in found if words] or [(DIGITS, "")]
+    explained = [each.explanation for each in found.explanations[:REPLAYED]]
+    typed = [(each, command_of(each.experiment, [each.experiment.seed])) for each in explained]
+    pairs = [(words, _flags(each)) for each, words in typed if words] or [(DIGITS, "")]
     return [
         words
         for n, (run, flags) in enumerate(pairs, 1)
