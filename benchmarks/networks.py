@@ -70,11 +70,17 @@ def resnet18(atoms: int | None) -> Simulation:
     return replace(sim, model=decompose(sim.model, atoms, init="orthonormal")) if atoms else sim
 
 
+def small_stem() -> Simulation:
+    """Returns ten clients with 500 random images of 32 pixels each, for ten steps of 50 images."""
+    return replace(resnet_clients(10, 500, 50, 32, "resnet18-small"), device="cuda", precision="tf32")
+
+
 # what is measured, by how many processes; steps of a round; rounds of a turn
 CASES: dict[str, tuple[str, Callable[[], Simulation], int, int, int]] = {
     "lenet-bf16": ("LeNet with 9 atoms, 10 x 50, bf16", lambda: lenet("bf16"), 1, 50, 20),
     "resnet18": ("ResNet-18, 10 x 20 of 64 pixels, bf16", lambda: resnet18(None), 1, 10, 10),
     "resnet18-atoms": ("ResNet-18 with 9 atoms, 10 x 20 of 64 pixels, bf16", lambda: resnet18(9), 1, 10, 10),
+    "resnet18-small": ("ResNet-18 with a small stem, 10 x 50 of 32 pixels, tf32", small_stem, 1, 10, 10),
     "lenet-1": ("LeNet with 9 atoms, 100 x 50, tf32", lambda: lenet("tf32", 100), 1, 50, 4),
     "lenet-2": (
         "LeNet with 9 atoms, 100 x 50, tf32, two processes that share the card",

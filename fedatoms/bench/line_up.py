@@ -137,8 +137,10 @@ def lenet_clients(
     )
 
 
-def resnet_clients(clients: int, samples: int) -> Simulation:
-    """ResNet-18 on random images of 64 pixels, in batches of 20 with momentum.
+def resnet_clients(
+    clients: int, samples: int, batch: int = 20, pixels: int = 64, model: str = "resnet18"
+) -> Simulation:
+    """ResNet-18 on random images, in batches with momentum.
 
     >>> resnet_clients(2, 40).data.x.shape
     torch.Size([80, 3, 64, 64])
@@ -146,15 +148,15 @@ def resnet_clients(clients: int, samples: int) -> Simulation:
     draws = generator(0, "synthetic")
     parts = [
         (
-            torch.randint(256, (samples, 3, 64, 64), dtype=torch.uint8, generator=draws),
+            torch.randint(256, (samples, 3, pixels, pixels), dtype=torch.uint8, generator=draws),
             torch.randint(200, (samples,), generator=draws),
         )
         for _ in range(clients)
     ]
     return Simulation(
-        build("resnet18", classes=200),
+        build(model, classes=200),
         federation(parts, test=(parts[0][0][:20], parts[0][1][:20])),
-        training=Training(1, 20, lr=0.01, momentum=0.9, clip=10.0),
+        training=Training(1, batch, lr=0.01, momentum=0.9, clip=10.0),
         device="cpu",
         score=("server",),
     )

@@ -19,6 +19,7 @@ from fedatoms.bench.results import Event, Gap, Ratio, Row, numbers, paired, vers
 from fedatoms.bench.scoring import Contest, Work, guarded, row_of
 from fedatoms.bench.settings import Bench
 from fedatoms.core.gains import pool, student
+from fedatoms.data.batches import Plan, Planner
 from fedatoms.data.federations import Federation
 from fedatoms.engine.loop import begin, rounds
 from fedatoms.engine.runtime import on_device, prepare
@@ -32,6 +33,7 @@ PFL_BEST = "pfl at its best / fedatoms"
 ONE_PROCESS = 50.0  # times as slow as fedatoms: the bar
 ATOMS_COST = 1.10  # times as slow as the plain network: the bar
 APART = "accuracies further apart than their seeds"
+AS_PFL = ", images in pfl's order"  # pfl never shuffles a client's images; ours are, unless this is said
 LONGEST = 3000  # seconds of a training to its accuracy
 INSTALL = (
     'pfl is not installed. Use pip install --no-deps --target FOLDER pfl "dp-accounting<0.6" prv-accountant '
@@ -154,14 +156,16 @@ def _accuracies(settings: Bench, processes: int) -> Iterator[Event]:
         return
     others = max(settings.pfl_rounds - 1, 1)  # after the first
     tasks = [task_of(settings, rounds=others, turns=1, seed=seed) for seed in range(settings.pfl_seeds)]
-    mine = [_train(task) for task in tasks]
-    yield _accuracy("fedatoms, plain", mine, 1 + others)
+    mine = {how: [_train(task, in_order=bool(how)) for task in tasks] for how in ("", AS_PFL)}
+    for how, runs in mine.items():
+        yield _accuracy(f"fedatoms, plain{how}", runs, 1 + others)
     theirs = [_train_pfl(task, processes) for task in tasks]
     yield _accuracy(_name(processes), theirs, 1 + others)
-    yield apart([run.accuracy for run in mine], [run.accuracy for run in theirs])
+    for how, runs in mine.items():
+        yield apart([run.accuracy for run in runs], [run.accuracy for run in theirs], how)
 
 
-def apart(mine: Sequence[float], theirs: Sequence[float]) -> Ratio | Gap:
+def apart(mine: Sequence[float], theirs: Sequence[float], how: str = "") -> Ratio | Gap:
     """Compares the accuracies of two sides: by how much their difference is beyond its 95 % interval.
 
     The interval is that of Student's t for two samples with one spread: t · s · √(1 / m + 1 / n).
@@ -172,16 +176,34 @@ def apart(mine: Sequence[float], theirs: Sequence[float]) -> Ratio | Gap:
     """
     spread = pool([mine, theirs])
     if spread is None or spread.deviation == 0:
-        return Gap(APART, "no side has two seeds that differ. Use --pfl-seeds 3.")
+        return Gap(f"{APART}{how}", "no side has two seeds that differ. Use --pfl-seeds 3.")
     half = student(spread.degrees) * spread.deviation * math.sqrt(1 / len(mine) + 1 / len(theirs))
     more = statistics.fmean(mine) - statistics.fmean(theirs)
     said = f"ours {abs(more):.2f} ± {half:.2f} {'higher' if more >= 0 else 'lower'}; 95 %, one spread for both"
-    return Ratio(f"{APART}, points", max(0.0, abs(more) - half), 0.0, said)
+    return Ratio(f"{APART}{how}, points", max(0.0, abs(more) - half), 0.0, said)
 
 
-def _train(task: Task) -> Run:
+def as_they_lie(sim: Simulation, batches: Planner) -> Planner:
+    """Returns the batches of clients whose images are never shuffled, as pfl has them: always the same.
+
+    >>> sim = pfl_clients(Task(2, 1, 1, 1, 0, "", "cpu", "float32", 1))
+    >>> drawn = as_they_lie(sim, prepare(sim).batches)(1, 0, 1, 0)
+    >>> drawn.rows.shape, drawn.rows.flatten().equal(sim.data.parts[1])
+    (torch.Size([5, 10]), True)
+    """
+
+    def draw(client: int, t: int, epochs: int, phase: int) -> Plan:
+        drawn = batches(client, t, epochs, phase)
+        return drawn._replace(rows=sim.data.parts[client].repeat(epochs).view_as(drawn.rows))
+
+    return draw
+
+
+def _train(task: Task, *, in_order: bool = False) -> Run:
     """Trains fedatoms; the first round, which compiles, counts for the accuracy only."""
     runtime = prepare(pfl_clients(task))
+    if in_order:
+        runtime = runtime._replace(batches=as_they_lie(runtime.sim, runtime.batches))
     state = next(rounds(runtime, begin(runtime), 1)).state
     reached: list[float] = []
 

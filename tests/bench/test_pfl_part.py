@@ -10,7 +10,7 @@ from fedatoms.bench import line_up as who
 from fedatoms.bench import pfl_part
 from fedatoms.bench.gpu import measure
 from fedatoms.bench.line_up import Contestant
-from fedatoms.bench.pfl_part import APART, PFL_BEST, Run, apart
+from fedatoms.bench.pfl_part import APART, AS_PFL, PFL_BEST, Run, apart
 from fedatoms.bench.pfl_task import Task
 from fedatoms.bench.report import block
 from fedatoms.bench.results import Gap, Ratio, Results, collect, machine
@@ -28,7 +28,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pfl_part, "importlib", found)
     entered = [Contestant(name, lambda: lambda: None, 2) for name in (who.PLAIN, who.OURS)]
     monkeypatch.setattr(pfl_part, "_our_entries", lambda task: entered)
-    monkeypatch.setattr(pfl_part, "_train", lambda task: Run(OURS[task.seed], 1.0))
+    monkeypatch.setattr(pfl_part, "_train", lambda task, in_order: Run(OURS[task.seed] - in_order, 1.0))
 
 
 def measured(
@@ -71,7 +71,8 @@ def test_the_fastest_of_pfls_processes_comes_first(
     assert ratios[0].detail.endswith(f"; {best}") and ratios[0].value == ratios[1].value < ratios[2].value
     assert f"times as fast as pfl at its best ({ratios[0].detail})" in _words(lead(results))
     reached = [ratio.name for ratio in results.results if ratio.name.startswith("accuracy on")]
-    assert reached == [f"accuracy on pfl's benchmark, {name}, %" for name in ("fedatoms, plain", best)]
+    names = ("fedatoms, plain", "fedatoms, plain, images in pfl's order", best)
+    assert reached == [f"accuracy on pfl's benchmark, {name}, %" for name in names]
 
 
 @pytest.mark.parametrize(("reached", "verdict"), [(NEAR, "met"), (FAR, "missed")])
@@ -79,8 +80,10 @@ def test_accuracies_that_differ_by_more_than_their_seeds_miss_a_bar(
     monkeypatch: pytest.MonkeyPatch, reached: list[float], verdict: str
 ) -> None:
     results = measured(monkeypatch, {1: 400.0, 2: 200.0}, reached)
-    last = results.results[-1]
+    *_, last, in_order = results.results
     assert last.name == f"{APART}, points" and last.verdict == verdict
+    assert in_order.name == f"{APART}, images in pfl's order, points" and in_order.verdict == verdict
+    assert in_order.detail != last.detail
     assert (f"{APART}, points, {last.value:.3f} instead of 0 ({last.detail})" in _words(lead(results))) == (
         verdict == "missed"
     )
@@ -89,7 +92,8 @@ def test_accuracies_that_differ_by_more_than_their_seeds_miss_a_bar(
 
 def test_one_seed_of_each_cannot_tell_and_says_how_many_would(monkeypatch: pytest.MonkeyPatch) -> None:
     results = measured(monkeypatch, {1: 400.0, 2: 200.0, 5: 300.0}, FAR, seeds=1)
-    assert [gap.name for gap in results.gaps] == [APART] and "--pfl-seeds 3" in results.gaps[0].reason
+    assert [gap.name for gap in results.gaps] == [APART, f"{APART}{AS_PFL}"]
+    assert "--pfl-seeds 3" in results.gaps[0].reason
     assert not [ratio for ratio in results.results if ratio.name.startswith(APART)]
 
 
