@@ -20,7 +20,8 @@ from fedatoms.engine.runtime import prepare
 from fedatoms.engine.spec import Simulation
 from fedatoms.nn.atoms import decompose
 
-LENETS, RESNETS = "LeNet, 10 clients x 50", "ResNet-18, 2 clients x 40 images of 64 pixels"
+CLIENTS, IMAGES = 2, 40  # of ResNet-18
+LENETS, RESNETS = "LeNet, 10 clients x 50", f"ResNet-18, {CLIENTS} clients x {IMAGES} images of 64 pixels"
 COMPARED = (  # what is measured, whose time over whose, the bar, and the work
     ("round / hand-written loop", "one_by_one", "by hand", 1.03, LENETS),
     ("decomposed / plain", "one_by_one, atoms", "one_by_one", 1.10, LENETS),
@@ -47,14 +48,14 @@ def _rounds(settings: Bench) -> Iterator[str | Ratio]:
 def _contestants(settings: Bench) -> dict[str, Callable[[], object]]:
     """Returns who takes turns: LeNet by hand and in three ways of ours, then ResNet-18 plain and with atoms."""
     lenet = replace(lenet_clients(10, 50 * (settings.steps or 5), 10), map="one_by_one")
-    resnet, hand = replace(resnet_clients(2, 40), map="one_by_one"), copy.deepcopy(lenet.model)
+    resnet, hand = replace(resnet_clients(CLIENTS, IMAGES), map="one_by_one"), copy.deepcopy(lenet.model)
     return {
         "by hand": lambda: eager_round(lenet, hand, 0),
-        "one_by_one": _first_round(lenet),
-        "one_by_one, atoms": _first_round(_with_atoms(lenet)),
-        "vectorised": _first_round(replace(lenet, map="vectorised", block=10)),
-        "ResNet-18": _first_round(resnet),
-        "ResNet-18, atoms": _first_round(_with_atoms(resnet)),
+        "one_by_one": _first_round_of(lenet),
+        "one_by_one, atoms": _first_round_of(_with_atoms(lenet)),
+        "vectorised": _first_round_of(replace(lenet, map="vectorised", block=10)),
+        "ResNet-18": _first_round_of(resnet),
+        "ResNet-18, atoms": _first_round_of(_with_atoms(resnet)),
     }
 
 
@@ -62,7 +63,7 @@ def _with_atoms(sim: Simulation) -> Simulation:
     return replace(sim, model=decompose(sim.model, ATOMS, init="orthonormal"))
 
 
-def _first_round(sim: Simulation) -> Callable[[], object]:
+def _first_round_of(sim: Simulation) -> Callable[[], object]:
     """Sets a simulation up: each call of the result runs its first round."""
     runtime = prepare(sim)
     start = begin(runtime)

@@ -32,7 +32,7 @@ TIMED = 30  # rounds, in as many turns as --repeats
 PFL_BEST = "pfl at its best / fedatoms"
 ONE_PROCESS = 50.0  # times as slow as fedatoms: the bar
 ATOMS_COST = 1.10  # times as slow as the plain network: the bar
-APART = "accuracies further apart than their seeds"
+APART = "difference of accuracies beyond its 95 % interval"
 AS_PFL = ", images in pfl's order"  # pfl never shuffles a client's images; ours are, unless this is said
 LONGEST = 3000  # seconds of a training to its accuracy
 INSTALL = (
@@ -176,18 +176,18 @@ def apart(mine: Sequence[float], theirs: Sequence[float], how: str = "") -> Rati
     """
     spread = pool([mine, theirs])
     if spread is None or spread.deviation == 0:
-        return Gap(f"{APART}{how}", "no side has two seeds that differ. Use --pfl-seeds 3.")
+        return Gap(f"{APART}{how}", "neither side has two seeds that differ. Use --pfl-seeds 3.")
     half = student(spread.degrees) * spread.deviation * math.sqrt(1 / len(mine) + 1 / len(theirs))
     more = statistics.fmean(mine) - statistics.fmean(theirs)
     said = f"ours {abs(more):.2f} ± {half:.2f} {'higher' if more >= 0 else 'lower'}; 95 %, one spread for both"
     return Ratio(f"{APART}{how}, points", max(0.0, abs(more) - half), 0.0, said)
 
 
-def as_they_lie(sim: Simulation, batches: Planner) -> Planner:
+def unshuffled(sim: Simulation, batches: Planner) -> Planner:
     """Returns the batches of clients whose images are never shuffled, as pfl has them: always the same.
 
     >>> sim = pfl_clients(Task(2, 1, 1, 1, 0, "", "cpu", "float32", 1))
-    >>> drawn = as_they_lie(sim, prepare(sim).batches)(1, 0, 1, 0)
+    >>> drawn = unshuffled(sim, prepare(sim).batches)(1, 0, 1, 0)
     >>> drawn.rows.shape, drawn.rows.flatten().equal(sim.data.parts[1])
     (torch.Size([5, 10]), True)
     """
@@ -203,7 +203,7 @@ def _train(task: Task, *, in_order: bool = False) -> Run:
     """Trains fedatoms; the first round, which compiles, counts for the accuracy only."""
     runtime = prepare(pfl_clients(task))
     if in_order:
-        runtime = runtime._replace(batches=as_they_lie(runtime.sim, runtime.batches))
+        runtime = runtime._replace(batches=unshuffled(runtime.sim, runtime.batches))
     state = next(rounds(runtime, begin(runtime), 1)).state
     reached: list[float] = []
 

@@ -132,11 +132,12 @@ def pool(cells: Iterable[Sequence[float]]) -> Pooled | None:
 
 
 def pool_of_pairs(cells: Iterable[tuple[Sequence[float], Hashable]]) -> Pooled | None:
-    """Pools the same of differences from a baseline, which their name says; those from one are worth fewer degrees.
+    """Pools the spread of differences, each with the name of its baseline; those from one baseline lend fewer degrees.
 
     If all runs vary alike, two differences from one baseline have a correlation of 1/2, so their sums of squares, of d
     and e degrees, have the covariance min(d, e) / 2 · s⁴. The degrees are those of the scaled χ² with the mean and the
-    variance of the whole sum (Satterthwaite): (Σ d)² / (Σ d + Σ min(d, e) / 2), over all pairs d, e of one baseline.
+    variance of the whole sum (Satterthwaite): (Σ d)² / (Σ d + Σ min(d, e) / 2), over all pairs d, e of one baseline,
+    rounded. Cells with few seeds in common lend more than that.
 
     >>> several = [[1.0, 3.0, 2.0], [2.0, 4.0, 3.0], [4.0, 6.0, 5.0]]
     >>> [pool_of_pairs(zip(several, bases)).degrees for bases in ("pqr", "ppq", "ppp")]

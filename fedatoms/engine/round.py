@@ -50,7 +50,7 @@ def launch(runtime: Runtime, state: State) -> Launched:
     if (attack := runtime.sim.attack) is not None:
         left = attacked(attack, got.total.each, state.server.params, runtime.sim.seed, t, len(runtime.sim.data.parts))
         got, present = got._replace(total=uploads.of_kept(left)), sorted(left)
-    if leaves_clients(runtime.sim, got.total):
+    if leaves_clients_unchanged(runtime.sim, got.total):
         state.clients.drop(trained.clients, trainees)
         trained, got = state, got._replace(last_sum=state.last_sum)
     new = aggregate(runtime, trained, present, got.total)._replace(last_sum=got.last_sum)
@@ -201,15 +201,15 @@ def travelling(runtime: Runtime, t: int) -> frozenset[str]:
     return _travelling(runtime.sim, runtime.layout, t)
 
 
-def leaves_clients(sim: Simulation, total: server.Total) -> bool:
+def leaves_clients_unchanged(sim: Simulation, total: server.Total) -> bool:
     """Says whether a round leaves its clients as they were: they have uploaded, but too few for the rule."""
-    return not server.suffice(total, sim.aggregation.fewest) and shared_phase(sim) is not None
+    return not server.uploads_suffice(total, sim.aggregation.fewest) and shared_phase(sim) is not None
 
 
 def aggregate(runtime: Runtime, state: State, present: list[int], total: server.Total) -> State:
     """Applies the uploads of a round to the server's model; without any, or too few for the rule, it stays as it is."""
     sim, t = runtime.sim, state.round
-    if not server.suffice(total, sim.aggregation.fewest):
+    if not server.uploads_suffice(total, sim.aggregation.fewest):
         return state._replace(round=t + 1, selected=None)
     if total.each:
         total = uploads.settled(sim.aggregation, total, state.server.params)

@@ -43,10 +43,10 @@ def keeps_uploads(rule: Rule, attack: object | None) -> bool:
     return rule.combine is not None or attack is not None
 
 
-def suffice(total: Total, fewest: int) -> bool:
+def uploads_suffice(total: Total, fewest: int) -> bool:
     """Says whether uploads change the server's model: there are some, and not fewer than a rule needs.
 
-    >>> suffice(NOTHING_YET, fewest=1)
+    >>> uploads_suffice(NOTHING_YET, fewest=1)
     False
     """
     return bool(total.weight) and not 0 < len(total.each) < fewest

@@ -18,7 +18,7 @@ EXECUTION_FIELDS = frozenset(  # how and where to compute: no part of what is co
     | {"watch", "name", "out"}
 )
 LENGTH_FIELDS = ("rounds", "eval_every")
-RESUMED_FIELDS = EXECUTION_FIELDS.union(LENGTH_FIELDS, {"aggregation"})  # may change in a resumed run
+RESUMED_FIELDS = EXECUTION_FIELDS.union(LENGTH_FIELDS, {"aggregation"})  # no part of the path of the parameters so far
 TOLD_FIELDS = frozenset(  # may differ among runs whose clients are trained in one block, and so may our strengths
     {"seed", "lr", "lr_decay", "atoms_lr", "partition", "clients", "classes_per_client", "distinct", "dirichlet"}
     | {"unbalanced", "fraction", "failures"}

@@ -14,7 +14,7 @@ from fedatoms.core.ledger import Bytes
 from fedatoms.core.records import FORMAT, fit, read_record, sealed
 from fedatoms.core.trees import Memory
 from fedatoms.engine import server as server_side
-from fedatoms.engine.round import aggregate, lacked_by, leaves_clients, message_to
+from fedatoms.engine.round import aggregate, lacked_by, leaves_clients_unchanged, message_to
 from fedatoms.engine.runtime import Runtime
 from fedatoms.engine.state import State
 from fedatoms.engine.uploads import keep
@@ -51,7 +51,7 @@ def take_in(runtime: Runtime, known: ServerState, answers: Mapping[int, Answer])
         gather = partial(keep, [client]) if runtime.sim.keeps_uploads else server_side.gather
         total = gather(total, block, torch.tensor([1.0 if uniform else float(answers[client].samples)]))
     after = aggregate(runtime, known.state, present, total)
-    return with_answers(known, after, [] if leaves_clients(runtime.sim, total) else present)
+    return with_answers(known, after, [] if leaves_clients_unchanged(runtime.sim, total) else present)
 
 
 def with_answers(known: ServerState, after: State, present: Iterable[int]) -> ServerState:

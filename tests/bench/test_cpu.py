@@ -10,7 +10,7 @@ from support.contests import TINY
 from fedatoms.bench import cpu
 from fedatoms.bench.line_up import resnet_clients
 from fedatoms.bench.results import Ratio
-from fedatoms.engine.spec import batches_of
+from fedatoms.engine.spec import Simulation, batches_of
 from fedatoms.nn.atoms import is_decomposed
 
 SECONDS = {"by hand": 1.0, "one_by_one": 1.04, "one_by_one, atoms": 1.1, "vectorised": 2.08, "ResNet-18": 1.0}
@@ -51,8 +51,18 @@ def test_the_bars_of_lenet_are_those_that_were_set(monkeypatch: pytest.MonkeyPat
     assert found["vectorised / one_by_one"].value == pytest.approx(2)
 
 
+def test_all_that_is_compared_takes_part_and_atoms_where_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_first_round_of", lambda sim: sim)  # trains nothing
+    found = cpu._contestants(TINY)
+    assert {name for _, over, under, *_ in cpu.COMPARED for name in (over, under)} == set(found)
+    for name, sim in found.items():
+        if isinstance(sim, Simulation):
+            assert is_decomposed(sim.model) == name.endswith("atoms")
+            assert sim.map == ("vectorised" if name == "vectorised" else "one_by_one")
+
+
 def test_the_clients_of_resnet_do_the_work_that_is_named() -> None:
-    sim = resnet_clients(2, 40)
+    sim = resnet_clients(cpu.CLIENTS, cpu.IMAGES)
     assert sim.data.x.shape == (80, 3, 64, 64) and len(sim.data.parts) == 2 and sim.fraction == 1
     assert batches_of(sim, 0, 0).rows.shape == (2, 20) and sim.training.momentum > 0
     assert is_decomposed(cpu._with_atoms(sim).model) and not is_decomposed(sim.model)

@@ -237,15 +237,27 @@ def test_measures_of_many_seeds_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "with_latent, verdict", [(60.25, "supported"), (59.25, "supported"), (59.0, "contradicted"), (58.0, "contradicted")]
+    "with_latent, verdict",
+    [
+        (60.25, "supported"),
+        (59.3, "supported"),
+        (59.25, "inconclusive"),
+        (59.0, "contradicted"),
+        (58.0, "contradicted"),
+    ],
 )
 def test_latent_clients_are_worth_half_a_point(with_latent: float, verdict: str, tmp_path: Path) -> None:
-    for seed in (0, 1):
-        an_explanation(tmp_path / f"{seed}", fork=0, with_latent=with_latent, seed=seed)  # 58.75 without
+    for seed, more in enumerate((0.0, -0.001, 0.001)):
+        an_explanation(tmp_path / f"{seed}", fork=0, with_latent=with_latent + more, seed=seed)  # 58.75 without
         claim = the_claim(tmp_path, "with latent clients")
-        assert claim.verdict == (verdict if seed else "inconclusive") and claim.numbers == (None, with_latent - 58.75)
-        assert claim.evidence[0].about == "mine, rounds 18 to 19 replayed"
-        assert ("A replay of one seed decides nothing." in claim.rule) == (seed == 0)
+        if seed == 0:
+            assert claim.verdict == "inconclusive" and claim.numbers == (None, with_latent - 58.75)
+            assert claim.evidence[0].about == "mine, rounds 18 to 19 replayed"
+    assert claim.verdict == verdict and claim.numbers == (None, pytest.approx(with_latent - 58.75))
+    (line,) = claim.evidence
+    assert line.about == "mine, rounds 18 to 19 replayed, seeds 0, 1, 2"
+    off = [with_latent + more - 58.75 for more in (0.0, -0.001, 0.001)]
+    assert line.gain == pytest.approx(over_seeds(off))
 
 
 @pytest.mark.parametrize(
@@ -286,23 +298,26 @@ def test_an_explanation_of_ten_rounds_or_fewer_on_digits_decides_nothing(
 
 def test_beside_an_explanation_that_decides_a_quick_one_gives_no_number(tmp_path: Path) -> None:
     an_explanation(tmp_path / "quick", fork=0, name="quick", with_latent=50.0, start=4)
-    an_explanation(tmp_path / "long", fork=0, seed=1)
-    assert the_claim(tmp_path, "with latent clients").numbers == (None, 1.5)
+    for seed, with_latent in enumerate((60.25, 60.26)):
+        an_explanation(tmp_path / f"long-{seed}", fork=0, with_latent=with_latent, seed=seed)
+    assert the_claim(tmp_path, "with latent clients").numbers == (None, pytest.approx(1.505))
 
 
 def test_a_fork_is_a_line_of_its_own(tmp_path: Path) -> None:
-    an_explanation(tmp_path / "it", fork=2)  # 61 and 62 with latent clients, 60 and 64 without
-    an_explanation(tmp_path / "other", fork=0, seed=1)
-    replayed, forked, _ = the_claim(tmp_path, "with latent clients").evidence
+    for seed, with_latent in enumerate((60.25, 60.26)):
+        an_explanation(tmp_path / f"{seed}", fork=2, with_latent=with_latent, seed=seed)  # fork: 61, 62 against 60, 64
+    replayed, forked = the_claim(tmp_path, "with latent clients").evidence
     assert replayed.supports and not forked.supports
-    assert forked.about == "mine, fork, rounds 18 to 19" and forked.ours == -0.5
+    assert forked.about == "mine, fork, rounds 18 to 19, seeds 0, 1" and forked.ours == -0.5
 
 
 def test_of_many_explanations_the_smallest_difference_decides(tmp_path: Path) -> None:
     for n, accuracy in enumerate((60.25, 59.0)):
-        an_explanation(tmp_path / str(n), fork=0, name=str(n), crossed=2 + n, with_latent=accuracy, seed=n)
+        for seed in (0, 1):
+            same = {"name": str(n), "crossed": 2 + n, "seed": seed, "with_latent": accuracy + seed / 100}
+            an_explanation(tmp_path / f"{n}-{seed}", fork=0, **same)  # type: ignore[arg-type]
     claim = the_claim(tmp_path, "with latent clients")
-    assert claim.verdict == "partly" and claim.numbers == (None, 0.25)
+    assert claim.verdict == "partly" and claim.numbers == (None, pytest.approx(0.255))
 
 
 def test_of_copies_the_newest_counts_and_the_others_are_named(tmp_path: Path) -> None:
@@ -344,10 +359,16 @@ def test_one_latent_client_beyond_the_worst_real_one_breaks_the_bound(tmp_path: 
     file = an_explanation(tmp_path / "it")
     bounded = {share: file.read_text().replace('"bounded": 1.0', f'"bounded": {share}') for share in (1.0, 0.75)}
     assert bounded[1.0] != bounded[0.75]
-    for share, verdict in ((1.0, "supported"), (0.75, "contradicted")):
+    for share, verdict in ((1.0, "inconclusive"), (0.75, "contradicted")):
         file.write_text(bounded[share])
         claim = the_claim(tmp_path, "is bounded by those of real clients")
         assert claim.verdict == verdict and claim.numbers == (None, 100 * share)
+        assert "One seed may refute it, and does not support it." in claim.rule
+    an_explanation(tmp_path / "more", seed=1)
+    for share, verdict in ((1.0, "supported"), (0.75, "partly")):  # one for, one against it
+        file.write_text(bounded[share])
+        claim = the_claim(tmp_path, "is bounded by those of real clients")
+        assert "One seed" not in claim.rule and claim.verdict == verdict
 
 
 def test_without_latent_clients_nothing_speaks_of_their_bound(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.runs import watchers
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.rounds import keep_rounds, read_rounds
-from fedatoms.runs.watchers.base import Watching, known_as
+from fedatoms.runs.watchers.base import Watching, lasting_name
 
 TINY = Experiment(clients=5, fraction=0.4, rounds=3, epochs=1, batch_size=64, checkpoint_every=1, eval_every=2)
 OF_SQLALCHEMY = "ignore:The ``noload`` loader strategy:DeprecationWarning"  # which MLflow still uses
@@ -113,8 +113,12 @@ def test_a_store_has_the_numbers_of_every_round_also_of_a_run_that_was_resumed(n
     folder = tmp_path / "it's"
     assert close(in_folder(folder), READERS[name](folder))
     resume(folder, {"rounds": 5})
-    theirs = READERS[name](folder)
-    assert close(in_folder(folder), theirs) and sorted(theirs["loss/train"]) == [1, 2, 3, 4, 5]
+    ours, theirs = in_folder(folder), READERS[name](folder)
+    known = {each: {t: value for t, value in line.items() if t in ours[each]} for each, line in theirs.items()}
+    assert close(ours, known) and sorted(theirs["loss/train"]) == [1, 2, 3, 4, 5]
+    more = {(each, t) for each, line in theirs.items() for t in line.keys() - ours[each].keys()}
+    scored = ("accuracy/server", "loss/server", "accuracy/all", "loss/all", "accuracy/selected", "loss/selected")
+    assert more == {(each, TINY.rounds) for each in scored}  # the end that was none: a store takes nothing back
 
 
 def test_every_watcher_is_tested_and_has_at_most_40_lines() -> None:
@@ -219,17 +223,17 @@ def test_mlflow_forgets_rounds_that_an_older_checkpoint_has_lost(tmp_path: Path)
     assert in_mlflow(tmp_path / "run")["loss/train"].keys() == {1, 2}
 
 
-def test_a_run_keeps_its_address_and_shares_it_with_no_other(tmp_path: Path) -> None:
+def test_a_run_keeps_its_name_and_shares_it_with_no_other(tmp_path: Path) -> None:
     """Neither one of the same experiment in a folder of the same name, nor another experiment in the same folder."""
     mine, theirs = tmp_path / "mine" / "run", tmp_path / "theirs" / "run"
     mine.mkdir(parents=True)
     theirs.mkdir(parents=True)
-    found = [known_as(TINY, mine), known_as(TINY, theirs), known_as(replace(TINY, lr=0.5), mine)]
+    found = [lasting_name(TINY, mine), lasting_name(TINY, theirs), lasting_name(replace(TINY, lr=0.5), mine)]
     assert len(set(found)) == 3
-    assert found[0] == known_as(replace(TINY, rounds=99), mine)
+    assert found[0] == lasting_name(replace(TINY, rounds=99), mine)
     (mine / WATCHED).write_text("{}")
     with pytest.raises(ValueError, match=r"watched\.json has lost its checksum.*; remove that file to begin anew"):
-        known_as(TINY, mine)
+        lasting_name(TINY, mine)
 
 
 @pytest.mark.slow

@@ -160,7 +160,7 @@ def coverage(found: int, total: int, what: str) -> str:
     return f" Run: {found} of {total} {what}." if found else ""
 
 
-def conditions(ours: Sequence[tuple[Experiment, Sequence[int]]]) -> str:
+def conditions(ours: Sequence[tuple[Experiment, Sequence[int]]], whose: str = "Ours") -> str:
     """Writes the atoms and seeds of our runs, for the end of a rule.
 
     >>> one = Experiment(parametrisation="atoms")
@@ -170,7 +170,7 @@ def conditions(ours: Sequence[tuple[Experiment, Sequence[int]]]) -> str:
     >>> conditions([(one, [0]), (one, [0]), (one, [0, 1]), (fast, [0, 2])])
     ' Ours: 9 atoms or 25 atoms with 2 times the learning rate; seed 0, but seeds 0, 1 in 1 and seeds 0, 2 in 1 of 4.'
     """
-    return f" Ours: {atoms_used(one for one, _ in ours)}; {_seeds([some for _, some in ours])}." if ours else ""
+    return f" {whose}: {atoms_used(one for one, _ in ours)}; {_seeds([some for _, some in ours])}." if ours else ""
 
 
 def mean(values: Iterable[float | None]) -> float | None:

@@ -1,7 +1,8 @@
 """Claims judged by measures of the paper's experiments and settings, and by explanations."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Generic, Literal, NamedTuple, TypeVar
@@ -34,8 +35,8 @@ from fedatoms.evidence.measures.values import (
 )
 from fedatoms.evidence.paper.study_list import QUICK_ROUNDS
 from fedatoms.evidence.results.finding import FoundMeasure
-from fedatoms.evidence.results.groups import is_quick
-from fedatoms.evidence.results.names import distinct_names
+from fedatoms.evidence.results.groups import is_quick, key_of
+from fedatoms.evidence.results.names import distinct_names, seeds
 from fedatoms.evidence.results.pairs import Twins, server_gain
 
 LOWER_FROM = 20  # the round from which on the paper's training loss is lower with decomposition
@@ -137,10 +138,13 @@ def synthetic(found: Sequence[FoundMeasure]) -> Claim:
 def bounded(found: Sequence[Explanation]) -> Claim:
     """Judges the bound on latent clients' losses by each replay in which they were scored one by one."""
     scored = [(each, [one.latent for one in each.rounds if one.latent]) for each in found]
-    lines = [_unless(_is_quick(each), _within(title(each), some)) for each, some in scored if some]
+    lines = [_open_if(_is_quick(each), _within(title(each), some)) for each, some in scored if some]
+    if alone := len({each.experiment.seed for each, some in scored if some}) == 1:
+        lines = [_open_if(line.supports, line) for line in lines]
     text = "Every latent client's loss is bounded by those of real clients (share of latent clients, smallest)."
     rule = "Each loss is at most that of the worst real client of its round. In brackets: the share whose loss is at "
     rule += "most that of the worse of the two clients that they combine. The paper gives no constant for its bound."
+    rule += " One seed may refute it, and does not support it." * alone
     rule += _explained([each for each, some in scored if some])
     return judge(text, rule, lines, (None, _least(lines)), Unit("% of latent clients", ".2f"))
 
@@ -154,15 +158,14 @@ def latent(found: Sequence[Explanation], runs: Sequence[Twins] = (), pooled: Poo
     where, names = distinct_names([mine.experiment for mine, _ in runs])
     gains = [server_gain(*both, pooled) for both in runs]
     whole = [_adds(f"whole runs, {name}", one) for name, one in zip(names, gains, strict=True)]
-    alone = len({each.experiment.seed for each in found}) == 1
-    lines = [*whole, *(_unless(alone or _is_quick(each), line) for each in found for line in _latent(each))]
+    lines = [*whole, *(line for same in _but_for_the_seed(found) for line in _replayed(same))]
     text = f"The average with latent clients is better than the mean of the same clients' filters by {CLEAR} points "
     text += "(smallest difference)."
-    rule = "The server's model of whole runs is better than where the server averages filters, and the mean difference "
-    rule += f"in accuracy over the rounds of each replay and each fork is: by at least {CLEAR} points. Where there are "
-    rule += "whole runs, the smallest of their differences decides."
-    rule += f"{' A replay of one seed decides nothing.' * alone}{_explained(found)}"
-    rule += f" The whole runs are on {where}." * bool(where)
+    rule = "The server's model of whole runs is better than where the server averages filters, and so is the mean "
+    rule += f"accuracy over the rounds of each replay and each fork, by {CLEAR} points with all of its interval. Where "
+    rule += "there are whole runs, the smallest of their differences decides. A replay of one seed has no interval."
+    rule += conditions([(mine.experiment, mine.seeds) for mine, _ in runs], f"Whole runs{f' on {where}' * bool(where)}")
+    rule += _explained(found, "Replays")
     least_one = smallest(whole)
     if least_one is None:
         return judge(text, rule, lines, (None, _least(lines)))
@@ -199,9 +202,9 @@ def _conditions(given: Sequence[_Given[V]]) -> str:
     return conditions([(one, sorted(each.seed for each in last)) for one in last[:1]])
 
 
-def _explained(found: Sequence[Explanation]) -> str:
+def _explained(found: Sequence[Explanation], whose: str = "Ours") -> str:
     few = f" On digits {QUICK_ROUNDS} rounds or fewer decide nothing." if any(map(_is_quick, found)) else ""
-    return few + conditions([(each.experiment, [each.experiment.seed]) for each in found])
+    return few + conditions([(each.experiment, [each.experiment.seed]) for each in found], whose)
 
 
 def _is_quick(explanation: Explanation) -> bool:
@@ -210,8 +213,24 @@ def _is_quick(explanation: Explanation) -> bool:
     return is_quick(explanation.experiment) or is_quick(trained)
 
 
-def _unless(weak: bool, line: Evidence) -> Evidence:
+def _open_if(weak: bool, line: Evidence) -> Evidence:
     return line._replace(state="inconclusive") if weak else line
+
+
+def _but_for_the_seed(found: Sequence[Explanation]) -> Iterable[list[Explanation]]:
+    """Groups explanations that differ in the seed alone."""
+    alike = defaultdict[Hashable, list[Explanation]](list)
+    for each in found:
+        alike[key_of(each.experiment), each.round, replace(each.settings, device=None, threads=None)].append(each)
+    return alike.values()
+
+
+def _replayed(same: Sequence[Explanation]) -> Iterator[Evidence]:
+    """Returns a line of the replays with some seeds, and one of their forks if there are some."""
+    which = f", {seeds([each.experiment.seed for each in same])}" if len(same) > 1 else ""
+    for one in zip(*map(_differences, same), strict=True):
+        about, gain = one[0][0], over_seeds([fmean(rounds) for _, rounds in one])
+        yield _open_if(_is_quick(same[0]), _adds(f"{about}{which}", gain))
 
 
 def _adds(about: str, one: Gain) -> Evidence:
@@ -274,14 +293,10 @@ def _within(about: str, some: Sequence[Latent]) -> Evidence:
     return Evidence(f"{about} ({parents:.2f} %)", None, share, counted(all(each.bounded == 1 for each in some)))
 
 
-def _latent(explanation: Explanation) -> Iterator[Evidence]:
+def _differences(explanation: Explanation) -> Iterator[tuple[str, list[float]]]:
+    """Returns what a replay, and its fork if there is one, are about, and what latent clients add in each round."""
     both, fork = [each.aggregates for each in explanation.rounds], explanation.fork
-    yield _gain(title(explanation), [each.on.accuracy - each.off.accuracy for each in both])
+    yield title(explanation), [each.on.accuracy - each.off.accuracy for each in both]
     if fork:
         gains = [on - off for on, off in zip(fork.accuracy_on, fork.accuracy_off, strict=True)]
-        yield _gain(f"{explanation.run}, fork, rounds {fork.round + 1} to {fork.round + len(gains)}", gains)
-
-
-def _gain(about: str, gains: Sequence[float]) -> Evidence:
-    gain = fmean(gains)
-    return Evidence(about, None, gain, counted(gain >= CLEAR))
+        yield f"{explanation.run}, fork, rounds {fork.round + 1} to {fork.round + len(gains)}", gains

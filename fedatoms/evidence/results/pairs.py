@@ -43,7 +43,7 @@ class Spreads(NamedTuple):
 
 
 def known_spreads(groups: Sequence[Group]) -> Spreads:
-    """Pools the spread over all pairs that have several seeds; pairs with the same plain runs count its degrees once.
+    """Pools the spread over all pairs that have several seeds; those with the same plain runs lend fewer degrees.
 
     Quick runs and those on held-out images are left out. So are the reader's if the project's are there: the paper's
     claims are judged by the spread of the project's alone.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import without_paths
-from fedatoms.runs.watchers.base import Ended, Watching, known_as
+from fedatoms.runs.watchers.base import Ended, Watching, lasting_name
 
 ENDS: Mapping[Ended, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 QUIETLY = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING"}  # nothing is sent unasked
@@ -21,7 +21,7 @@ def mlflow(experiment: Experiment, folder: Path, first: int) -> Watching:
     from mlflow.tracking import MlflowClient
 
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.parent.absolute() / 'mlflow.db'}"
-    client, mine = MlflowClient(uri), known_as(experiment, folder)
+    client, mine = MlflowClient(uri), lasting_name(experiment, folder)
     known = client.get_experiment_by_name("fedatoms")
     group = known.experiment_id if known else client.create_experiment("fedatoms")
     ours = [each.info.run_id for each in client.search_runs([group], f"tags.`{OURS}` = '{mine}'")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import without_paths
-from fedatoms.runs.watchers.base import Watching, known_as
+from fedatoms.runs.watchers.base import Watching, lasting_name
 
 
 def wandb(experiment: Experiment, folder: Path, first: int) -> Watching:
@@ -18,7 +18,7 @@ def wandb(experiment: Experiment, folder: Path, first: int) -> Watching:
     run = theirs.init(
         project="fedatoms",
         name=folder.name,
-        id=known_as(experiment, folder),
+        id=lasting_name(experiment, folder),
         resume="allow",
         dir=str(folder),
         mode=None if os.environ.get("WANDB_MODE") else "offline",

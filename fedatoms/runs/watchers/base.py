@@ -29,7 +29,7 @@ class Watching(NamedTuple):
 Open = Callable[[Experiment, Path, int], Watching]  # experiment, the run's folder, rounds that are done already
 
 
-def known_as(experiment: Experiment, folder: Path) -> str:
+def lasting_name(experiment: Experiment, folder: Path) -> str:
     """Returns what a run is known by elsewhere, also when it is resumed: drawn once, so that no other run has it.
 
     A store may be shared, and a colleague's run of the same experiment has the same name there.
