@@ -112,12 +112,14 @@ def costs(lines: Sequence[Line]) -> Table:
     scale, unit = (1e9, "GB") if size > 1e9 else (1e6, "MB")
     to_reach = f"{lines[0].target:.1f} %" if metric.unit == "%" else metric.write(lines[0].target)
     target = [f"rounds to {to_reach}"] if len(lines) > 1 else []
-    table = _table("cost", "mean over seeds" if any(line.seeds > 1 for line in lines) else "")
+    means = "mean over seeds" if any(line.seeds > 1 for line in lines) else ""
+    first = f"{target[0]}: the first scored round with the most that all lines reach" if target else ""
+    table = _table("cost", "; ".join(filter(None, (means, first))))
     for head in (f"{unit} up", f"{unit} down", "seconds", *target):
         table.add_column(head, justify="right", no_wrap=True)
     for line in lines:
         sent = f"{line.bytes_up / scale:.1f}", f"{line.bytes_down / scale:.1f}", in_seconds(line.seconds)
-        table.add_row(line.label, *sent, *([f"{line.rounds_to_target:.0f}"] if target else []))
+        table.add_row(line.label, *sent, *([f"{line.rounds_to_target:.4g}"] if target else []))
     return table
 
 

@@ -10,13 +10,13 @@ from fedatoms.cli.result_tables import in_seconds, titled
 from fedatoms.core.ledger import total
 from fedatoms.experiment.identities import run_name
 from fedatoms.experiment.unusual import circumstances
-from fedatoms.runs.results import Result
+from fedatoms.runs.results import WINDOW, Result
 from fedatoms.runs.states import RunState
 
 
 def states_table(states: Sequence[RunState]) -> Table:
     """Makes the table of runs: their state, how far they are, and what they gave and cost if they are finished."""
-    table = titled("", f"headline: {_scored_by(states)} of the last scored model; MB: sent up and down")
+    table = titled("", _caption(states))
     table.add_column("state", no_wrap=True)
     table.add_column("rounds", justify="right", no_wrap=True)
     for head in ("headline", "MB", "seconds"):
@@ -29,6 +29,11 @@ def states_table(states: Sequence[RunState]) -> Table:
         unusual = [found] if any(words) else []
         table.add_row(state.state, rounds, *_outcome(state.result), *unusual, str(state.folder))
     return table
+
+
+def _caption(states: Sequence[RunState]) -> str:
+    what = f"headline: {_scored_by(states)}, mean over the last {WINDOW} rounds or all"
+    return f"{what}, of model `all`, or of the last one that is scored; MB: sent up and down"
 
 
 def _unsaid(state: RunState) -> str:
@@ -52,4 +57,4 @@ def _outcome(result: Result | None) -> tuple[str, str, str]:
 
 def _scored_by(states: Sequence[RunState]) -> str:
     others = any(state.result and not state.result.metric.is_accuracy for state in states)
-    return "accuracy in %, or the metric that is named," if others else "accuracy"
+    return "accuracy in %, or the metric that is named" if others else "accuracy"

@@ -1,11 +1,14 @@
 """The table of a search: its trials from best to worst, in 80 columns."""
 
+from dataclasses import replace
+
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedatoms.core.lookup import counted
 from fedatoms.core.scales import Scale
-from fedatoms.runs.results import WINDOW
+from fedatoms.experiment.fields import LENGTH_FIELDS
+from fedatoms.runs.comparison import averaged
 from fedatoms.tuning.space import written
 from fedatoms.tuning.studies import Study, Trial
 
@@ -15,7 +18,9 @@ SHOWN = 40  # trials, at most
 def study_table(study: Study) -> Table:
     """Makes the table of a study: rank, settings, score, rounds and state of each trial."""
     over = f", mean of {counted(len(study.plan.seeds), 'seed')}" if len(study.plan.seeds) > 1 else ""
-    note = f"{study.metric.axis} of `{study.model}` on held-out images, mean of the last {WINDOW} rounds{over}"
+    lengths = [{name: value for name, value in each.settings.items() if name in LENGTH_FIELDS} for each in study.trials]
+    mean = averaged(replace(study.plan.experiment, **each) for each in lengths or [{}])  # type: ignore[arg-type]
+    note = f"{study.metric.axis} of `{study.model}` on held-out images, {mean}{over}"
     more = f"; {len(study.trials) - SHOWN} more in the file" if len(study.trials) > SHOWN else ""
     table = Table(caption=f"{note}{more}", caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("rank", justify="right", no_wrap=True)

@@ -20,7 +20,7 @@ from fedatoms.engine.state import State
 from fedatoms.experiment.build import configure, simulation, yours
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
-from fedatoms.experiment.files import load_run, sealed_fields
+from fedatoms.experiment.files import load_run, sealed_fields, to_json
 from fedatoms.experiment.identities import resumable, run_folder, trajectory, why_so_long
 from fedatoms.experiment.weights import pinned
 from fedatoms.runs.checkpoints import Checkpoints, Loaded, load_checkpoint
@@ -88,9 +88,7 @@ def run(
             return found
         remove_partials(folder)
         if has_begun(folder):
-            lost = f"Its {EXPERIMENT} is missing: restore that file, or use another `name`."
-            way_out = engine.if_exists.format(folder=folder) if (folder / EXPERIMENT).exists() else lost
-            raise ValueError(f"{folder} already holds a run. {way_out}")
+            raise ValueError(f"{folder} already holds {_way_out(folder, experiment, engine)}")
         configure(experiment)
         with naming(yours(experiment)):  # an experiment that cannot be run fails here: it leaves no folder
             runtime = engine.prepare(sim, engine.peers, experiment.rounds)
@@ -129,6 +127,23 @@ def resume(
         return _finish(_Run(new, runtime, folder, engine, watch), loaded, seal)
 
 
+def _way_out(folder: Path, experiment: Experiment, engine: Engine) -> str:
+    """Says what run a folder holds, and what to do instead of starting one there."""
+    if not (folder / EXPERIMENT).exists():
+        return f"a run. Its {EXPERIMENT} is missing: restore that file, or use another `name`."
+    old = load_run(folder)
+    mine, theirs, free = to_json(experiment), to_json(old), resumable(old) - {"aggregation", "eval_every"}
+    other = [f"`{name}`" for name in mine if name not in free and mine[name] != theirs[name]]
+    if other:
+        return f"a run with another {', '.join(other)}. Use another `name`."
+    more = f" --rounds {experiment.rounds}" if experiment.rounds > old.rounds else ""
+    return f"a run. {engine.if_exists.format(folder=f'{folder}{more}')}"
+
+
+def _which(every: int) -> str:
+    return "round" if every == 1 else f"{every} rounds"
+
+
 def _tell_attack(sim: Simulation, say: Say) -> None:
     if sim.attack is not None:
         liars, clients = len(malicious(sim.attack, len(sim.data.parts), sim.seed)), len(sim.data.parts)
@@ -160,8 +175,8 @@ def _check_same_result(folder: Path, old: Experiment, new: Experiment) -> None:
         raise ValueError(f"aggregation={new.aggregation}: a run of two rules is of neither. Start a run of its own.")
     if new.eval_every != old.eval_every:
         raise ValueError(
-            f"eval_every={new.eval_every}: its mean would be over other rounds than it says. {folder} is scored every "
-            f"{old.eval_every}. Leave it out, or start a run of its own."
+            f"eval_every={new.eval_every}: {folder} is scored after every {_which(old.eval_every)}, and that cannot "
+            f"change in a resumed run: its mean would be over other rounds. Leave it out, or start a new run."
         )
 
 

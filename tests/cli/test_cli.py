@@ -644,7 +644,7 @@ def test_a_narrow_terminal_cuts_no_number(columns: int) -> None:
         numbers = [set(re.findall(r"\d+\.\d+", text)) for text in (narrow, wide)]
         assert numbers[0] and numbers[0] <= numbers[1] and "…" not in narrow
         assert all(len(line) <= columns for line in narrow.splitlines())
-        assert "lr=0.1" in narrow and "lr=0.2" in narrow and (columns == 60 or "too narrow" in narrow)
+        assert "lr=0.1" in narrow and "lr=0.2" in narrow and (columns == 60 or "too narrow" in " ".join(narrow.split()))
 
 
 def shown(table: Table, width: int) -> str:

@@ -155,7 +155,7 @@ def test_a_resumed_run_may_not_change_what_it_computes(tmp_path: Path) -> None:
     run(replace(TINY, out=str(tmp_path), name="run", rounds=1))
     with pytest.raises(ValueError, match=r"^aggregation=median: a run of two rules is of neither\. Start a run of its"):
         resume(tmp_path / "run", {"aggregation": "median"})
-    with pytest.raises(ValueError, match=r"^eval_every=2: its mean would be over other rounds.* is scored every 1\."):
+    with pytest.raises(ValueError, match=r"^eval_every=2: .* is scored after every round, and that cannot change in"):
         resume(tmp_path / "run", {"eval_every": 2, "rounds": 3})
     with pytest.raises(ValueError, match="`lr` cannot change in a resumed run"):
         resume(tmp_path / "run", {"lr": 0.5, "rounds": 2})
@@ -347,8 +347,12 @@ def test_kill_minus_nine_at_any_moment_loses_only_rounds_since_the_checkpoint(tm
 def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     experiment = replace(TINY, out=str(tmp_path), name="run", rounds=1)
     run(experiment)
-    with pytest.raises(ValueError, match=r"already holds a run\. Continue it with `fedatoms run --resume"):
+    with pytest.raises(ValueError, match=r"already holds a run\. Continue it with `fedatoms run --resume \S+run`"):
         run(experiment)
+    with pytest.raises(ValueError, match=r"Continue it with `fedatoms run --resume \S+run --rounds 3`"):
+        run(replace(experiment, rounds=3))
+    with pytest.raises(ValueError, match=r"already holds a run with another `algorithm`, `lr`\. Use another `name`"):
+        run(replace(experiment, algorithm="scaffold", lr=0.5))
 
 
 def test_a_comparison_runs_only_what_is_missing(tmp_path: Path) -> None:

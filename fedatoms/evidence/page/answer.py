@@ -128,13 +128,20 @@ def _best(place: Standings) -> list[str]:
     last = at_the_end(best.group, best.model)
     end = "" if last is None else f"; {place.metric.write(last)} after the last round"
     said = f"{place.metric.write(best.mean)} ({model_words(best.model)}, {_window(best)}{seeds}{end})"
-    first = f"**{best.name}** is the best of {others} experiments on {place.setting}: {said}."
+    first = f"**{best.name}** is the best of {others} experiments on {place.setting}: {said}{_not_alike(place)}."
     if others == 1:
         first = f"**{best.name}** has {said} on {place.setting}."
     if best is base:
         return [first, _ahead(place), _cost(best, None, place)]
     found = versus(best, base, place)
     return [first, _gained(place, base, found), _cost(best, found, place)]
+
+
+def _not_alike(place: Standings) -> str:
+    """Says how many experiments have scores of other rounds than the best: of these none is sure to be behind it."""
+    best, *others = place.entries
+    count = sum(not over_same_rounds(best, each) for each in others)
+    return f"; {count} of the others {'has a score' if count == 1 else 'have scores'} of other rounds" if count else ""
 
 
 def _window(best: Entry) -> str:
@@ -159,18 +166,20 @@ def _ahead(place: Standings) -> str:
 
 def _gained(place: Standings, base: Entry, found: Versus) -> str:
     whose = f" of {PUBLISHED}" if base.group.published and not place.entries[0].group.published else ""
+    best = place.entries[0]
+    if found.gain is None and (why := _other_rounds(best, base)):
+        return f"**Gain over {base.name}{whose}:** none to state, as {why}.{_of_atoms(place)}{_clear(place)}"
     if found.gain is None:
         return f"It shares no seed with {base.name}{whose}, so there is no gain to state: run both with the same seeds."
     state = beyond(found.gain, below=not place.metric.higher)
     luck = "; as the best of many it is also the luckiest" if len(place.entries) > 5 else ""
     value = f"{short(found.gain, form_of(place))} {points(place)} ({counted(found.gain.seeds, 'shared seed')})"
-    best, sure = place.entries[0], _how_sure(found.gain, state)
-    unfair = SO_FEW if too_short(best, base) else _other_rounds(best, base)
-    if state == "supported" and unfair:
-        sure = f"0 is not in the 95 % interval, but {unfair}"
+    sure = _how_sure(found.gain, state)
+    if state == "supported" and too_short(best, base):
+        sure = f"0 is not in the 95 % interval, but {SO_FEW}"
     both = f"{_scored(best, base, found, place)}; {sure}{luck}"
     said = f"**Gain over {base.name}{whose}: {value}**{both}.{_of_atoms(place)}"
-    return said if state == "supported" and over_same_rounds(best, base) else f"{said}{_clear(place)}"
+    return said if state == "supported" else f"{said}{_clear(place)}"
 
 
 def _other_rounds(best: Entry, base: Entry) -> str:
@@ -220,7 +229,9 @@ def _of_atoms(place: Standings) -> str:
         return ""
     found = twin and versus(best, twin, place).gain
     if not twin or not found:
-        return " What atoms alone add to it is open: the same with plain filters was not run with these seeds."
+        return (
+            " What atoms alone add to it is open: the same with plain filters was not run with these seeds and rounds."
+        )
     return f" Of which atoms alone: **{_written(found, place)}** over {twin.name}."
 
 

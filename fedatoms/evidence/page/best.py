@@ -12,7 +12,6 @@ from fedatoms.evidence.results.standings import (
     Versus,
     of_the_project,
     of_the_reader,
-    over_same_rounds,
     versus,
 )
 
@@ -28,8 +27,8 @@ HEADS = (
 NAMES = ("best", "best-published")
 CAPTION = (
     "The best method of each setting, its score as in Compare, and its gain over the usual baseline with a 95 % "
-    "interval. Traffic (both ways) and time: to reach the baseline's score, in brackets the baseline's own; or of the "
-    "whole run, where said; time as on the machine of each run"
+    "interval, where both have scores of the same rounds. Traffic (both ways) and time: to reach the baseline's score, "
+    "in brackets the baseline's own; or of the whole run, where said; time as on the machine of each run"
 )
 
 
@@ -55,7 +54,7 @@ def _table(name: str, places: Sequence[Standings]) -> str:
 def _row(place: Standings) -> list[Cell]:
     best, base = place.entries[0], place.base
     found = versus(best, base, place)
-    gained = gain_cell(found.gain, form_of(place), coloured=over_same_rounds(best, base), below=not place.metric.higher)
+    gained = gain_cell(found.gain, form_of(place), coloured=True, below=not place.metric.higher)
     over = gained._replace(text=f"{gained.text} over {base.name}") if gained.text else gained
     return [
         text(place.setting)._replace(kind="wide"),

@@ -14,7 +14,7 @@ from fedatoms.evidence.results.commands import again, command_of, together
 from fedatoms.evidence.results.groups import Group, headline_by_seed, stand_in_mark
 from fedatoms.evidence.results.names import differences, distinct_names, setting
 from fedatoms.evidence.results.pairs import decomposed_pairs, gain_between, spreads_by_owner
-from fedatoms.evidence.results.standings import Entry, Reached, Standings, Versus, over_same_rounds, versus
+from fedatoms.evidence.results.standings import Entry, Reached, Standings, Versus, versus
 from fedatoms.experiment.fields import Experiment
 
 HEADS = (
@@ -35,8 +35,9 @@ CHANGING = (2, 3, 4, 5, 6)  # columns that depend on the baseline
 BASELINES = 40  # of a setting, at most: with more experiments, the best of them
 CAPTION = (
     f"Score: {WORDS}. Gain over the baseline, ± 95 % interval, both over the seeds that the two share: where they have "
-    "others, too, it is not the difference of the scores. Traffic (both ways), time and rounds: to reach the "
-    "baseline's own score for the first time; time as on the machine of each run"
+    "others, too, it is not the difference of the scores, and where they have scores of other rounds, there is none. "
+    "Traffic (both ways), time and rounds: to reach the baseline's own score for the first time; time as on the "
+    "machine of each run"
 )
 
 
@@ -148,7 +149,7 @@ def _changing(mine: Entry, base: Entry, place: Standings) -> list[list[str]]:
 
 def _cells(mine: Entry, base: Entry, place: Standings, found: Versus) -> list[Cell]:
     cost = found.mine
-    gained = gain_cell(found.gain, form_of(place), coloured=over_same_rounds(mine, base), below=not place.metric.higher)
+    gained = gain_cell(found.gain, form_of(place), coloured=True, below=not place.metric.higher)
     return [
         Cell("baseline", "0", "number quiet") if mine is base else gained,
         _reached(cost, cost and cost.sent, amount),

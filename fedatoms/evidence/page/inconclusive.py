@@ -47,7 +47,8 @@ def _would_decide(left: Sequence[tuple[Entry, Entry]]) -> str:
     long = [n for n, pair in enumerate(left) if not too_short(*pair)]
     if not long:
         seeds = sorted({0, 1, 2, *left[0][0].group.seeds, *left[0][1].group.seeds})
-        more = [replace(one, rounds=max(Experiment.rounds, 2 * QUICK_ROUNDS)) for one in both[0]]
+        enough = max(Experiment.rounds, 2 * QUICK_ROUNDS)
+        more = [replace(one, rounds=enough, eval_every=1, epochs=both[0][1].epochs) for one in both[0]]
         return f" {SO_FEW[0].upper()}{SO_FEW[1:]}: more rounds may, as with {_typed(more, seeds)}."
     fair = [n for n in long if over_same_rounds(*left[n])]
     if not fair:

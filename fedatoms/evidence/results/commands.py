@@ -89,7 +89,17 @@ def _flags(ours: Mapping[str, object], preset: str) -> list[str]:
 def _flag(name: str, value: object) -> str:
     if isinstance(value, bool):
         return f"--{'' if value else 'no-'}{name}"
-    return f"--{name} {f'{value:g}' if isinstance(value, float) else shlex.quote(str(value))}"
+    return f"--{name} {_digits(value) if isinstance(value, float) else shlex.quote(str(value))}"
+
+
+def _digits(value: float) -> str:
+    """Writes a number with as many digits as tell it from all others.
+
+    >>> _digits(0.1), _digits(1.0), _digits(0.09022398727263703)
+    ('0.1', '1', '0.09022398727263703')
+    """
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 @cache

@@ -220,7 +220,16 @@ def _matters(experiment: Experiment, name: str) -> bool:
 
 
 def _show(experiment: Experiment, name: str) -> str:
+    """Writes a field and its value.
+
+    >>> _show(Experiment(weights_sha256="5793" * 16), "weights_sha256"), _show(Experiment(), "fixed")
+    ('weights 57935793', 'fixed none')
+    """
     value = getattr(experiment, name)
+    if name == "weights_sha256":
+        name, value = "weights", value[:8]
+    if value == "":
+        value = "none"
     if name == "beta":
         value = "1" if (period := period_of(value)) == 1 else f"1/{period}"
     if name == "aggregation":

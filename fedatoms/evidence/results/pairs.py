@@ -89,7 +89,16 @@ def decomposed_pairs(some: Iterable[Group], groups: Sequence[Group]) -> list[Twi
     []
     """
     plain = {_but_for_atoms(each): each for each in _usual("plain", groups)}
-    return [both for each in _usual("atoms", some) for both in twins(each, plain.get(_but_for_atoms(each)))]
+    found = [both for each in _usual("atoms", some) for both in twins(each, plain.get(_but_for_atoms(each)))]
+    return _trained_once(found)
+
+
+def _trained_once(found: Sequence[Twins]) -> list[Twins]:
+    """Keeps the first of pairs that differ in the rounds that are scored alone: their models are the same."""
+    kept: dict[str, Twins] = {}
+    for both in found:
+        kept.setdefault(key_of(replace(both[0].experiment, eval_every=1)), both)
+    return list(kept.values())
 
 
 def twins(mine: Group, plain: Group | None) -> list[Twins]:

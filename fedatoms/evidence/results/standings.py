@@ -68,7 +68,7 @@ class Versus(NamedTuple):
     """An experiment against a baseline: its gain, and what both need to reach the baseline's score, if known."""
 
     model: str
-    gain: Gain | None  # None: no common model, or no common seed
+    gain: Gain | None  # None: no common model, no common seed, or scores of other rounds
     mine: Reached | None
     base: Reached | None
 
@@ -131,11 +131,14 @@ def leader(groups: Sequence[Group]) -> Group:
 
 
 def versus(mine: Entry, base: Entry, place: Standings) -> Versus:
-    """Compares two experiments of a setting on the seeds that both have, by the last model that both score."""
+    """Compares two experiments of a setting on the seeds that both have, by the last model that both score.
+
+    Means over other rounds make no gain: it may be theirs.
+    """
     if (model := _compared_model(mine, base)) is None:
         return Versus("", None, None, None)
     targets = base.scores[model]
-    gained = gain(mine.scores[model], targets, place.pooled(mine, base))
+    gained = gain(mine.scores[model], targets, place.pooled(mine, base)) if over_same_rounds(mine, base) else None
     shared = [seed for seed in targets if seed in mine.scores[model]]
     costs = [_reached(each.tracks.get(model, {}), targets, shared, place.metric) for each in (mine, base)]
     return Versus(model, gained, costs[0], costs[1])
