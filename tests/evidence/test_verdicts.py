@@ -192,6 +192,14 @@ def test_a_plain_twin_that_several_pairs_share_is_not_two(tmp_path: Path) -> Non
     assert written(claim.gain).replace(" (2 pairs)", "") in page_of(tmp_path)  # as in the first words
 
 
+def test_a_pair_that_is_scored_in_other_rounds_is_no_second_pair(tmp_path: Path) -> None:
+    for every, seed, name in product((1, 10), (0, 1), ("fedavg", "fedavg-atoms")):
+        accuracy = 50.0 + (name != "fedavg") * (seed + 1)
+        a_run(tmp_path / f"{name}-{every}-{seed}", accuracy, name, seed, rounds=20, eval_every=every)
+    claim = the_claim(tmp_path, "our other runs")
+    assert len(claim.evidence) == 1 and claim.gain is not None and claim.gain == over_seeds([1.0, 2.0])
+
+
 def test_clients_own_models_and_global_ones_lend_each_other_no_spread(tmp_path: Path) -> None:
     a_pair(tmp_path / "global", [2.0, 2.1, 1.9])
     own_models(tmp_path / "one", [50.0], [47.0])
