@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fedatoms.cli.processes import processes_here
+from fedatoms.cli.round_text import WIDE, summary_in
 from fedatoms.core.run_files import EXPERIMENT, checkpoints
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ LINES = 10  # of a run without a terminal, besides its first round
 NO_FOLD = 10_000  # columns of a pipe or a file
 KEPT = 3  # columns of a table, at least: names, and the first numbers
 FOLDED = 6  # characters of a name in a line, at least
-WIDE = 120  # columns of a terminal that has room for all that is known of a run's progress
 PAUSE = 30.0  # seconds after which progress without a terminal prints a line again
 
 
@@ -140,7 +140,7 @@ def repeatable() -> Iterator[None]:
 @contextlib.contextmanager
 def watching(console: "Console", label: str, rounds: int) -> Iterator["Watch"]:
     """Shows the progress of a run: yields its progress callback."""
-    summary, done = _summary(WIDE), 0
+    summary, done = summary_in(WIDE), 0
     if not console.is_terminal:
 
         def status() -> str:
@@ -176,7 +176,7 @@ def watching_many(console: "Console") -> Iterator["Watching"]:
             bar = _runs_bar(console)
             bar.start()
         going, here = going + 1, bar
-        task, summary = here.add_task(label, total=rounds, summary=""), _summary(console.width)
+        task, summary = here.add_task(label, total=rounds, summary=""), summary_in(console.width)
         try:
             yield lambda progress: here.update(task, completed=progress.state.round, summary=summary(progress))
             here.stop_task(task)
@@ -310,30 +310,6 @@ def _bar(console: "Console", *columns: str) -> "Progress":
 def _runs_bar(console: "Console") -> "Progress":
     bar = "bar" if console.width >= WIDE else "short bar"
     return _bar(console, "spinner", "{task.description}", bar, "count", "{task.fields[summary]}", "left")
-
-
-def _summary(width: int) -> Callable[["RoundDone"], str]:
-    """Returns a function that sums a round up: its loss or privacy, the last score, and clients per second so far.
-
-    A score of an earlier round is said to be one; a narrow terminal has the loss and the score alone.
-    """
-    trained, seconds, scored, when = 0, 0.0, "score -", 0
-
-    def summary(progress: "RoundDone") -> str:
-        nonlocal trained, seconds, scored, when
-        trained, seconds = trained + progress.record.clients, seconds + progress.record.seconds
-        if progress.scores:
-            name, score = list(progress.scores.items())[-1]
-            which = "" if score.scale.is_accuracy else f"{score.scale.name} "
-            scored, when = f"{name} {which}{score.scale.write(score.value)}", progress.state.round
-        privacy = progress.record.extra.get("privacy")
-        first = f"epsilon {privacy['epsilon']:.4g}" if privacy else f"loss {progress.record.loss:.3f}"
-        if width < WIDE:
-            return f"{first}  {scored}"
-        ago = "" if when in (0, progress.state.round) else f" (round {when})"
-        return f"{first}  {scored}{ago}  {trained / seconds:.1f} clients/s"
-
-    return summary
 
 
 def _done(jobs: Mapping[str, float], shares: Mapping[str, float]) -> float:

@@ -229,9 +229,7 @@ def _of_atoms(place: Standings) -> str:
         return ""
     found = twin and versus(best, twin, place).gain
     if not twin or not found:
-        return (
-            " What atoms alone add to it is open: the same with plain filters was not run with these seeds and rounds."
-        )
+        return " What atoms alone add to it is open: plain filters were not run with these seeds and rounds."
     return f" Of which atoms alone: **{_written(found, place)}** over {twin.name}."
 
 

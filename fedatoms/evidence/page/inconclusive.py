@@ -46,19 +46,26 @@ def _would_decide(left: Sequence[tuple[Entry, Entry]]) -> str:
     both = [[each.group.experiment for each in (base, mine)] for mine, base in left]
     long = [n for n, pair in enumerate(left) if not too_short(*pair)]
     if not long:
-        seeds = sorted({0, 1, 2, *left[0][0].group.seeds, *left[0][1].group.seeds})
-        enough = max(Experiment.rounds, 2 * QUICK_ROUNDS)
-        more = [replace(one, rounds=enough, eval_every=1, epochs=both[0][1].epochs) for one in both[0]]
-        return f" {SO_FEW[0].upper()}{SO_FEW[1:]}: more rounds may, as with {_typed(more, seeds)}."
+        return _longer(*left[0])
     fair = [n for n in long if over_same_rounds(*left[n])]
     if not fair:
-        mine, base = left[long[0]]
-        one = mine.group.experiment
-        equal = replace(base.group.experiment, rounds=one.rounds, eval_every=one.eval_every)
-        what = "that is scored in the same" if base.group.experiment.rounds == one.rounds else "of as many"
-        return f" A baseline {what} rounds may decide, as with {_typed([equal], mine.group.seeds)}."
+        return _alike(*left[long[0]])
     most = max(len(each.group.seeds) for each in left[fair[0]])
     return f" More seeds may decide, as with {_typed(both[fair[0]], range(max(3, 2 * most)))}."
+
+
+def _longer(mine: Entry, base: Entry) -> str:
+    seeds, one = sorted({0, 1, 2, *mine.group.seeds, *base.group.seeds}), mine.group.experiment
+    enough = max(Experiment.rounds, 2 * QUICK_ROUNDS)
+    both = [replace(each.group.experiment, rounds=enough, eval_every=1, epochs=one.epochs) for each in (base, mine)]
+    return f" {SO_FEW[0].upper()}{SO_FEW[1:]}: more rounds may, as with {_typed(both, seeds)}."
+
+
+def _alike(mine: Entry, base: Entry) -> str:
+    one, other = mine.group.experiment, base.group.experiment
+    equal = replace(other, rounds=one.rounds, eval_every=one.eval_every)
+    what = "that is scored in the same" if other.rounds == one.rounds else "of as many"
+    return f" A baseline {what} rounds may decide, as with {_typed([equal], mine.group.seeds)}."
 
 
 def _typed(experiments: Sequence[Experiment], seeds: Sequence[int]) -> str:
