@@ -256,6 +256,20 @@ def efficientnet() -> str:
     return table(heads, [*lines[: len(plain)], mean, *lines[len(plain) :]])
 
 
+def efficientnet_atoms() -> str:
+    """Writes EfficientNet-Lite0 plain and with atoms after as many rounds as those with atoms have."""
+    atoms = _read("tiny/efficientnet-atoms-6")
+    heads = ("folder", "", *(f"{model}, round {atoms.experiment.rounds}" for model in ("server", "all")), "seed")
+    plain = [_read(f"tiny/efficientnet{each}") for each in ("", "-s1", "-s2")]
+    return table(heads, [_after_round(result, atoms.experiment.rounds) for result in (*plain, atoms)])
+
+
+def _after_round(result: Result, rounds: int) -> list[str]:
+    curves, one = score_curves(read_rounds(result.folder)), result.experiment
+    scores = (f"{dict(curves[model])[rounds - 1]:.2f}" for model in ("server", "all"))
+    return [f"`tiny/{result.folder.name}`", layers(one), *scores, f"{one.seed}"]
+
+
 def _efficientnet(result: Result) -> list[str]:
     more = f"{sum(result.bytes_up.values()) / 1e6:.0f}", f"{result.experiment.seed}"
     return [f"`tiny/{result.folder.name}`", *(f"{value:.2f}" for value in _efficientnet_scores(result)), *more]
@@ -501,6 +515,7 @@ BLOCKS = {
     "tiny": tiny,
     "tiny own": tiny_own,
     "efficientnet": efficientnet,
+    "efficientnet atoms": efficientnet_atoms,
     "personal": personal,
     "heads": heads,
     "variants": variants,
