@@ -311,6 +311,18 @@ def test_a_fork_is_a_line_of_its_own(tmp_path: Path) -> None:
     assert forked.about == "mine, fork, rounds 18 to 19, seeds 0, 1" and forked.ours == -0.5
 
 
+def test_a_replay_whose_fork_is_missing_is_a_line_of_its_own(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        file = an_explanation(tmp_path / f"{seed}", fork=2, seed=seed)
+    changed(file.parent, file.name, fork=None)
+    lines = the_claim(tmp_path, "with latent clients").evidence
+    assert [line.about.removeprefix("mine, ") for line in lines] == [
+        "rounds 18 to 19 replayed",
+        "fork, rounds 18 to 19",
+        "rounds 18 to 19 replayed",
+    ]
+
+
 def test_of_many_explanations_the_smallest_difference_decides(tmp_path: Path) -> None:
     for n, accuracy in enumerate((60.25, 59.0)):
         for seed in (0, 1):

@@ -221,7 +221,8 @@ def _but_for_the_seed(found: Sequence[Explanation]) -> Iterable[list[Explanation
     """Groups explanations that differ in the seed alone."""
     alike = defaultdict[Hashable, list[Explanation]](list)
     for each in found:
-        alike[key_of(each.experiment), each.round, replace(each.settings, device=None, threads=None)].append(each)
+        asked = replace(each.settings, device=None, threads=None)
+        alike[key_of(each.experiment), each.round, asked, each.fork is None].append(each)
     return alike.values()
 
 

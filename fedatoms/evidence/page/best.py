@@ -7,13 +7,7 @@ from fedatoms.evidence.page.html_table import Cell, command, gain_cell, number, 
 from fedatoms.evidence.page.scores import score_cell
 from fedatoms.evidence.results.commands import again, command_of
 from fedatoms.evidence.results.finding import PUBLISHED
-from fedatoms.evidence.results.standings import (
-    Standings,
-    Versus,
-    of_the_project,
-    of_the_reader,
-    versus,
-)
+from fedatoms.evidence.results.standings import Standings, Versus, of_the_project, of_the_reader, versus
 
 HEADS = (
     "setting",
