@@ -343,6 +343,7 @@ def _control(cell: Cell) -> tuple[str, float | None]:
     assert cell.experiment is not None
     one, runs = cell.experiment, [run.result for run in OURS[place(cell)].runs]
     others = {
+        "FedPAC's settings": _as_fedpac(one),
         "25 atoms": replace(one, atoms=25, init="orthonormal"),
         "the head alone is tuned": replace(one, personal="finetune-head"),
         "momentum 0.5": replace(one, momentum=0.5),
@@ -355,6 +356,12 @@ def _control(cell: Cell) -> tuple[str, float | None]:
     if one.personal == "finetune":
         return "none yet", None
     return "without the last pass", statistics.fmean(_own(each)["mean of the last ten"] for each in runs)
+
+
+def _as_fedpac(one: Experiment) -> Experiment:
+    """Returns an experiment with the network and the steps of FedPAC's code, scored in every tenth round."""
+    steps = replace(one, batch_size=50, epochs=5, lr=0.02, momentum=0.5, weight_decay=0.0005, clip=0.0, eval_every=10)
+    return replace(steps, model="fedpac-cnn")
 
 
 def controls() -> str:

@@ -1,7 +1,6 @@
 """A traced step that goes to the compiler as it is."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from support.inductor import compiles
 from support.small import clients_of, difference, play, small_net
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
@@ -182,9 +182,7 @@ def test_orders_of_loops_are_tried_for_small_steps_only() -> None:
     assert "loop_ordering_after_fusion" not in small and large == {**small, "loop_ordering_after_fusion": False}
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
-@pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")  # torch's own
+@compiles
 def test_of_an_input_that_is_changed_only_what_is_still_read_is_computed(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,9 +220,7 @@ def test_of_an_input_that_is_changed_only_what_is_still_read_is_computed(
     assert counts[0] < counts[1]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
-@pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")  # torch's own
+@compiles
 def test_what_two_of_our_operators_read_is_written_once(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,9 +259,7 @@ class Beside(nn.Module):
         return outputs * self.hidden[0].sum()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
-@pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")  # torch's own
+@compiles
 def test_a_step_that_is_compiled_as_it_is_trains_as_any(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

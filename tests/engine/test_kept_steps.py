@@ -1,11 +1,11 @@
 """Compiled steps are kept for the next start of the same code."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from support import ROOT
+from support.inductor import compiles
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.fx import GraphModule
@@ -31,9 +31,7 @@ def compiled_twice(monkeypatch: pytest.MonkeyPatch, code: str) -> tuple[int, int
     return counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
-@pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")  # torch's own
+@compiles
 @pytest.mark.parametrize(("code", "hits"), [("one", 1), ("two", 0)])
 def test_a_compiled_step_is_kept_for_the_next_start_of_the_same_code(
     code: str, hits: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -43,9 +41,7 @@ def test_a_compiled_step_is_kept_for_the_next_start_of_the_same_code(
     assert compiled_twice(monkeypatch, code) == (hits, 2 - hits)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
-@pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")  # torch's own
+@compiles
 def test_a_graph_is_simplified_when_it_is_compiled_and_not_when_it_is_kept(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,9 +65,7 @@ def test_a_graph_is_simplified_when_it_is_compiled_and_not_when_it_is_kept(
     assert simplified == graphs[:1] and counters["inductor"]["fxgraph_cache_hit"] == 1
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
-@pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")  # torch's own
+@compiles
 def test_what_is_found_out_about_a_kernel_is_found_again_by_the_compilers_processes_and_by_this_one(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

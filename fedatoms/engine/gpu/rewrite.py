@@ -25,7 +25,7 @@ from fedatoms.core import trees
 from fedatoms.data.batches import bounded
 from fedatoms.engine.gpu.atom_ops import LARGEST, composed
 from fedatoms.engine.gpu.convolutions import Pair, convolution, operand, pooled
-from fedatoms.engine.gpu.norm_ops import normalised
+from fedatoms.engine.gpu.norm_ops import join_relus, normalised
 from fedatoms.engine.gpu.rounding import Rounded
 from fedatoms.engine.gpu.square_ops import has_kernel, norm_of, read_uncast
 from fedatoms.nn.masked_norm import Normalised, masked_batch_norm
@@ -115,6 +115,7 @@ def traced(
     with _use_lazy_graph_module(True):  # Python code of a graph is written when it is called; a compiled one never is
         graph = trace(*args)
     read_uncast(graph.graph)
+    join_relus(graph.graph)
     graph.graph.eliminate_dead_code()  # the calls that an operator replaces
     graph.recompile()
     return graph

@@ -19,8 +19,10 @@ _SUMMED, _WRITTEN = 128, 64  # rows at once
 _SUMMED_BACK, _WRITTEN_BACK = 64, 128  # the same on the way back; all were chosen by ResNet-18's shapes
 
 
-def normalise(x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalises images (C, B, H, W, I) that are real (C, B); returns them, mean and variance (C, I)."""
+def normalise(
+    x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, eps: float, relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalises images (C, B, H, W, I) that are real (C, B); returns them or their ReLU, mean and variance (C, I)."""
     x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
     real, sizes, parts = real.contiguous().view(torch.uint8), _sizes(x), _parts_of(x, _SUMMED)
     sums = weight.new_empty(len(x), parts, 3, x.shape[-1], dtype=torch.float32)
@@ -30,16 +32,24 @@ def normalise(x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, eps: float)
     launch(_moments, (parts, blocks, len(x)), x, real, sums, *sizes, _SUMMED, tile_i)
     launch(
         _normalise, (triton.cdiv(sizes[0], _WRITTEN), blocks, len(x)),
-        x, real, sums, weight, bias, y, mean, variance, eps, *sizes, parts, _PARTS, _WRITTEN, tile_i,
+        x, real, sums, weight, bias, y, mean, variance, eps, *sizes, parts, relu, _PARTS, _WRITTEN, tile_i,
     )  # fmt: skip
     return y, mean, variance
 
 
 def normalise_back(
-    x: Tensor, real: Tensor, weight: Tensor, mean: Tensor, variance: Tensor, dy: Tensor, eps: float
+    x: Tensor,
+    real: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    dy: Tensor,
+    eps: float,
+    relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the gradients of images, weight and bias, given that of the normalised images."""
-    x, weight, dy = x.contiguous(), weight.contiguous(), dy.contiguous()
+    """Returns the gradients of images, weight and bias, given that of the normalised images, or of their ReLU."""
+    x, weight, bias, dy = x.contiguous(), weight.contiguous(), bias.contiguous(), dy.contiguous()
     real, sizes, parts = real.contiguous().view(torch.uint8), _sizes(x), _parts_of(x, _SUMMED_BACK)
     sums = weight.new_empty(len(x), parts, 2, x.shape[-1], dtype=torch.float32)
     to_x, to_weight, to_bias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
@@ -47,11 +57,11 @@ def normalise_back(
     blocks = triton.cdiv(x.shape[-1], tile_i)
     launch(
         _sums_back, (parts, blocks, len(x)),
-        x, real, mean, variance, dy, sums, eps, *sizes, _SUMMED_BACK, tile_i,
+        x, real, weight, bias, mean, variance, dy, sums, eps, *sizes, relu, _SUMMED_BACK, tile_i,
     )  # fmt: skip
     launch(
         _back, (triton.cdiv(sizes[0], _WRITTEN_BACK), blocks, len(x)),
-        x, real, sums, weight, mean, variance, dy, to_x, to_weight, to_bias, eps, *sizes, parts, _PARTS,
+        x, real, sums, weight, bias, mean, variance, dy, to_x, to_weight, to_bias, eps, *sizes, parts, relu, _PARTS,
         tile(x.shape[1], most=1024), _WRITTEN_BACK, tile_i,
     )  # fmt: skip
     return to_x, to_weight, to_bias
@@ -115,6 +125,7 @@ def _normalise(
     pixels,
     channels,
     parts,
+    relu: tl.constexpr,
     tile_p: tl.constexpr,
     tile_r: tl.constexpr,
     tile_i: tl.constexpr,
@@ -131,6 +142,8 @@ def _normalise(
     w, b = tl.load(weight + at, among, 0.0).to(tl.float32), tl.load(bias + at, among, 0.0).to(tl.float32)
     now = _filled(x + client * rows * channels, real + client * batch, r, i, rows, pixels, channels)
     out = (now - middle[None, :]) * scale[None, :] * w[None, :] + b[None, :]
+    if relu:
+        out = tl.where(out <= 0, 0.0, out)  # what is no number stays none
     place, inside = (client * rows + r)[:, None] * channels + i[None, :], (r < rows)[:, None] & among[None, :]
     tl.store(y + place, out.to(y.dtype.element_ty), inside)
 
@@ -139,6 +152,8 @@ def _normalise(
 def _sums_back(
     x,
     real,
+    weight,
+    bias,
     mean,
     variance,
     dy,
@@ -148,6 +163,7 @@ def _sums_back(
     batch,
     pixels,
     channels,
+    relu: tl.constexpr,
     tile_r: tl.constexpr,
     tile_i: tl.constexpr,
 ):
@@ -162,8 +178,11 @@ def _sums_back(
         inside = (r < rows)[:, None] & (i < channels)[None, :]
         down = tl.load(dy + (client * rows + r)[:, None] * channels + i[None, :], inside, 0.0).to(tl.float32)
         now = _filled(x + client * rows * channels, real + client * batch, r, i, rows, pixels, channels)
+        standard = (now - middle) * scale
+        if relu:
+            down = _through_relu(down, standard, weight, bias, at, i < channels)
         one += tl.sum(down, 0)
-        two += tl.sum(down * (now - middle) * scale, 0)
+        two += tl.sum(down * standard, 0)
     sums += (client * parts + part) * 2 * channels + i
     tl.store(sums, one, i < channels)
     tl.store(sums + channels, two, i < channels)
@@ -175,6 +194,7 @@ def _back(
     real,
     sums,
     weight,
+    bias,
     mean,
     variance,
     dy,
@@ -187,6 +207,7 @@ def _back(
     pixels,
     channels,
     parts,
+    relu: tl.constexpr,
     tile_p: tl.constexpr,
     tile_b: tl.constexpr,
     tile_r: tl.constexpr,
@@ -209,9 +230,19 @@ def _back(
     known = counts[:, None] & among[None, :]
     now = tl.load(x + place, known, 0.0).to(tl.float32)
     down = tl.load(dy + place, known, 0.0).to(tl.float32)
-    through = (one[None, :] + (now - middle) * scale * two[None, :]) / count
+    standard = (now - middle) * scale
+    if relu:
+        down = _through_relu(down, standard, weight, bias, at, among)
+    through = (one[None, :] + standard * two[None, :]) / count
     found = tl.where(known, (down - through) * scale * w, 0.0)
     tl.store(to_x + place, found.to(to_x.dtype.element_ty), inside)
+
+
+@triton.jit
+def _through_relu(down, standard, weight, bias, at, among):
+    """Returns the gradient of images (R, I) that are normalised, given that of their ReLU."""
+    w, b = tl.load(weight + at, among, 0.0).to(tl.float32), tl.load(bias + at, among, 0.0).to(tl.float32)
+    return tl.where(standard * w[None, :] + b[None, :] <= 0, 0.0, down)
 
 
 @triton.jit
