@@ -1,22 +1,23 @@
 """Makes the tables of paper-results/README.md and the picture docs/cifar10-5.png from the files next to it."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from fedatoms.algorithms import ALGORITHMS as METHODS
 from fedatoms.bench.report import fill, table
-from fedatoms.core.gains import Gain, Pooled, gain, mean_gain, over_seeds, pool, short
+from fedatoms.core.gains import Gain, Pooled, gain, over_seeds, pool, short
 from fedatoms.evidence.claims.costs import OWN_MODELS
 from fedatoms.evidence.paper import tables
 from fedatoms.evidence.paper.study_list import BETAS, PAIR_25
 from fedatoms.evidence.paper.tables import CIFAR, Cell, Column, Pair
-from fedatoms.evidence.results.cells import gain_of, match, place, score_by_seed
+from fedatoms.evidence.results.cells import common_runs, gain_of, match, place, score_by_seed
 from fedatoms.evidence.results.communication import relative_cost
 from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import (
+    Group,
     group,
     groups_of,
     headline_by_seed,
@@ -28,6 +29,7 @@ from fedatoms.evidence.results.pairs import (
     Twins,
     gain_between,
     known_spreads,
+    mean_of_pairs,
     sampled_pairs,
     server_gain,
     server_spread,
@@ -95,7 +97,8 @@ def gains() -> str:
     heads = ("", *(f"{_title(column)}, {who}" for column in CIFAR for who in ("paper", "ours")))
     found = [list(map(_gains, _pairs(column))) for column in CIFAR]
     lines = [
-        [NAMES[name], *(_gain(each) for column in found for each in column[row])] for row, name in enumerate(ALGORITHMS)
+        [NAMES[name], *(_gain(each) for column in found for each in column[row][:2])]
+        for row, name in enumerate(ALGORITHMS)
     ]
     means = ["mean", *(_gain(each) for column in found for each in _means(column))]
     paper, ours = (_gain(each) for each in _means([each for column in found for each in column]))
@@ -103,9 +106,9 @@ def gains() -> str:
     return f"{table(heads, [*lines, means])}\n\nMean over the {pairs} pairs: {paper} in the paper, {ours} here."
 
 
-def _means(found: Sequence[tuple[float, Gain]]) -> tuple[float, Gain]:
-    paper, ours = zip(*found, strict=True)
-    return statistics.mean(paper), mean_gain(ours, SPREAD)
+def _means(found: Sequence[tuple[float, Gain, Twins]]) -> tuple[float, Gain]:
+    paper, ours, both = zip(*found, strict=True)
+    return statistics.mean(paper), mean_of_pairs(both, ours, SPREAD)
 
 
 def _gain(value: float | Gain) -> str:
@@ -116,24 +119,28 @@ def numbers() -> str:
     """Writes what 9 atoms add, and what 25 add with the same seeds."""
     heads = ("", *(f"{_title(column)}, {number}" for column in CIFAR for number in (9, 25)), "mean, 9", "mean, 25")
     found = {name: [_both_numbers(name, column) for column in CIFAR] for name in ALGORITHMS}
-    lines = [_gain_line(NAMES[name], row, row) for name, row in found.items()]
-    columns = [_mean_of(column) for column in zip(*found.values(), strict=True)]
+    lines = [_gain_line(NAMES[name], _each(row), row) for name, row in found.items()]
+    columns = [mean for column in zip(*found.values(), strict=True) for mean in _mean_of(column)]
     return table(heads, [*lines, _gain_line("mean", columns, [both for row in found.values() for both in row])])
 
 
-def _gain_line(name: str, row: Sequence[tuple[Gain, ...]], over: Sequence[tuple[Gain, ...]]) -> list[str]:
-    return [name, *(short(gain) for gain in (*(each for both in row for each in both), *_mean_of(over)))]
+def _gain_line(name: str, gains: Sequence[Gain], over: Sequence[tuple[Twins, ...]]) -> list[str]:
+    return [name, *map(short, (*gains, *_mean_of(over)))]
 
 
-def _mean_of(row: Sequence[tuple[Gain, ...]]) -> tuple[Gain, ...]:
-    return tuple(mean_gain(side, SPREAD) for side in zip(*row, strict=True))
+def _each(row: Iterable[Iterable[Twins]]) -> list[Gain]:
+    return [gain_between(*twins, SPREAD) for both in row for twins in both]
 
 
-def _both_numbers(name: str, column: Column) -> tuple[Gain, ...]:
+def _mean_of(row: Sequence[tuple[Twins, ...]]) -> list[Gain]:
+    return [mean_of_pairs(side, _each([side]), SPREAD) for side in zip(*row, strict=True)]
+
+
+def _both_numbers(name: str, column: Column) -> tuple[Twins, ...]:
     kinds = ("", "-atoms", "-atoms25")
     wanted = [key_of(PRESETS[f"{name}{kind}-{column.dataset}-{column.classes}"]) for kind in kinds]
     plain, *decomposed = on_common_seeds([GROUPS[key] for key in wanted])
-    return tuple(gain_between(each, plain, SPREAD) for each in decomposed)
+    return tuple((each, plain) for each in decomposed)
 
 
 def feddyn() -> str:
@@ -490,15 +497,17 @@ def rates() -> str:
     """Writes what 25 atoms add with seed 0 at the rate of the network, and at twice that rate."""
     heads = ("", *(f"{_title(column)}, {rate}" for column in CIFAR for rate in ("once", "twice")))
     found = {name: [_at_both_rates(name, column) for column in CIFAR] for name in ALGORITHMS}
-    lines = [[NAMES[name], *(short(gain) for both in row for gain in both)] for name, row in found.items()]
+    lines = [[NAMES[name], *map(short, _each(row))] for name, row in found.items()]
     once, twice = map(short, _mean_of([both for row in found.values() for both in row]))
     return f"{table(heads, lines)}\n\nMean over the pairs: {once} once, {twice} twice."
 
 
-def _at_both_rates(name: str, column: Column) -> tuple[Gain, ...]:
+def _at_both_rates(name: str, column: Column) -> tuple[Twins, ...]:
     cell = f"{column.dataset}-{column.classes}"
-    plain, decomposed = _all(_read(f"{name}-{cell}")), f"{name}-atoms25-{cell}"
-    return tuple(over_seeds([_all(_read(each)) - plain], SPREAD) for each in (decomposed, f"atoms-lr-2/{decomposed}"))
+    folders = f"{name}-{cell}", f"{name}-atoms25-{cell}", f"atoms-lr-2/{name}-atoms25-{cell}"
+    keys = [key_of(_read(folder).experiment) for folder in folders]
+    plain, *decomposed = (Group([run for run in GROUPS[key].runs if run.result.experiment.seed == 0]) for key in keys)
+    return tuple((each, plain) for each in decomposed)
 
 
 def _all(result: Result) -> float:
@@ -557,10 +566,11 @@ def _pairs(column: Column) -> list[Pair]:
     return [pair for pair in tables.pairs(column.dataset) if pair.plain.column == column]
 
 
-def _gains(pair: Pair) -> tuple[float, Gain]:
+def _gains(pair: Pair) -> tuple[float, Gain, Twins]:
     ours = gain_of(pair, OURS, SPREAD)
     assert ours is not None
-    return pair.gain, ours
+    plain, atoms = common_runs(*pair, OURS)
+    return pair.gain, ours, (atoms, plain)
 
 
 def _flags(experiment: Experiment) -> str:

@@ -17,10 +17,15 @@ Sides = tuple[Collection[Hashable], Collection[Hashable]]  # the runs of which a
 
 
 class Pooled(NamedTuple):
-    """A standard deviation over seeds that several cells have in common, and its degrees of freedom."""
+    """A standard deviation over seeds that several cells have in common, and its degrees of freedom.
+
+    ``alike`` is the correlation of cells whose runs have a seed and its draws in common, known with ``draws`` degrees.
+    """
 
     deviation: float
     degrees: int
+    alike: float = 0.0
+    draws: int = 0
 
 
 class Gain(NamedTuple):
@@ -92,24 +97,45 @@ def _is_none(pooled: Pooled, middle: float) -> bool:
     return pooled.deviation <= ROUNDING * abs(middle)
 
 
-def mean_gain(gains: Sequence[Gain], pooled: Pooled | None = None, sides: Sequence[Sides] = ()) -> Gain:
+def mean_gain(
+    gains: Sequence[Gain],
+    pooled: Pooled | None = None,
+    sides: Sequence[Sides] = (),
+    draws: Sequence[Collection[Hashable]] = (),
+) -> Gain:
     """Returns the mean of gains of different cells, whose seeds count as independent: s · √(Σ 1 / n) / cells.
 
     ``sides`` has the runs of each gain's two sides, if some gains have runs in common. If all runs vary alike, the
-    error is s · √(Σ w² / 2) over all of them, each once, where w is its weight in the mean.
+    error is s · √(Σ w² / 2) over all of them, each once, where w is its weight in the mean. ``draws`` names, for each
+    gain, what its seeds drew: a share ``alike`` of the variance is that of the draws, each once.
 
     >>> both = [over_seeds([1.0]), over_seeds([2.0, 3.0])]
     >>> written(mean_gain(both, Pooled(0.5, 16)))
     '+1.75 ± 0.65 (2 pairs)'
     >>> written(mean_gain(both, Pooled(0.5, 16), [("a", "p"), ("bc", "pq")]))
     '+1.75 ± 0.75 (2 pairs)'
+    >>> written(mean_gain(both, Pooled(0.5, 16, alike=0.5, draws=16), draws=["a", "ab"]))
+    '+1.75 ± 0.74 (2 pairs)'
     """
     count, middle = len(gains), statistics.fmean(each.gain for each in gains)
     if pooled is None or _is_none(pooled, middle):
         return Gain(middle, None, None, count, "mean")
-    squares = _squares(sides) if sides else sum(1 / each.seeds for each in gains)
-    half = student(pooled.degrees) * pooled.deviation * math.sqrt(squares) / count
+    alone = sum(1 / each.seeds for each in gains)
+    squares = _squares(sides) if sides else alone
+    degrees, of_draws = pooled.degrees, _squares_of_draws(draws)
+    if pooled.alike and of_draws > alone * (1 + ROUNDING):
+        squares, degrees = (1 - pooled.alike) * squares + pooled.alike * of_draws, pooled.draws
+    half = student(degrees) * pooled.deviation * math.sqrt(squares) / count
     return Gain(middle, middle - half, middle + half, count, "mean")
+
+
+def _squares_of_draws(draws: Sequence[Collection[Hashable]]) -> float:
+    """Returns the sum of squared weights that draws have in the sum of gains; Σ 1 / n if none is in two gains."""
+    weights = defaultdict[Hashable, float](float)
+    for each in draws:
+        for draw in each:
+            weights[draw] += 1 / len(each)
+    return math.fsum(weight**2 for weight in weights.values())
 
 
 def _squares(sides: Sequence[Sides]) -> float:
@@ -153,6 +179,35 @@ def pool_of_pairs(cells: Iterable[tuple[Sequence[float], Hashable]]) -> Pooled |
         from_one[base].append(len(cell) - 1)
     alike = sum(min(both) / 2 for each in from_one.values() for both in itertools.combinations(each, 2))
     return Pooled(math.sqrt(squares / total), round(total**2 / (total + alike)))
+
+
+def alike_by_draws(cells: Iterable[tuple[Sequence[float], Hashable]]) -> tuple[float, int]:
+    """Returns the correlation of cells with the same draws, seed by seed, and the degrees of freedom that it rests on.
+
+    It is the intraclass correlation of r cells with n seeds each, (B - W) / (B + (r - 1) W), by the mean squares B of
+    the seeds' means and W of what differs from them, with n - 1 and (r - 1) (n - 1) degrees, pooled over all draws.
+
+    >>> alike_by_draws([([1.0, 3.0, 2.0], "p"), ([5.0, 7.0, 6.0], "p"), ([1.0, 9.0, 0.0], "q")])
+    (1.0, 2)
+    >>> alike_by_draws([([1.0, 3.0], "p"), ([3.0, 1.0], "p")]), alike_by_draws([([1.0, 3.0], "p")])
+    ((0.0, 1), (0.0, 0))
+    """
+    same = defaultdict[Hashable, list[list[float]]](list)
+    for cell, draws in cells:
+        if len(cell) > 1:
+            middle = statistics.fmean(cell)
+            same[draws, len(cell)].append([value - middle for value in cell])
+    between, total, degrees, rows = 0.0, 0.0, 0, 0
+    for centred in same.values():
+        if (count := len(centred)) > 1:
+            between += count * math.fsum(statistics.fmean(seed) ** 2 for seed in zip(*centred, strict=True))
+            total += math.fsum(value**2 for cell in centred for value in cell)
+            degrees, rows = degrees + len(centred[0]) - 1, rows + count * (len(centred[0]) - 1)
+    if not total:
+        return 0.0, degrees
+    within = (total - between) / (rows - degrees)
+    of_seeds, several = between / degrees, rows / degrees
+    return max((of_seeds - within) / (of_seeds + (several - 1) * within), 0.0), degrees
 
 
 @cache

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedatoms.core.gains import (
     Gain,
     Pooled,
+    alike_by_draws,
     beyond,
     gain,
     mean_gain,
@@ -138,6 +139,39 @@ def test_so_do_means_of_gains_over_one_twin_which_are_alike() -> None:
             hits[known] += beyond(mean, 1.0) == "inconclusive"
     assert hits[True] / total == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / total))
     assert hits[False] / total < 0.9
+
+
+@pytest.mark.parametrize("seeds", [1, 3], ids=["one seed in the mean", "three seeds in the mean"])
+def test_so_do_means_of_gains_whose_seeds_have_their_draws_in_common(seeds: int) -> None:
+    """Five methods on four partitions: a seed draws the same clients for all five, which moves all their gains."""
+    draws, hits, total = random.Random(4), {True: 0, False: 0}, 2000
+    names = [{(column, seed) for seed in range(seeds)} for column in range(4) for _ in range(5)]
+    for _ in range(total):
+        shift = [[draws.gauss(0.0, 0.6) for _ in range(3)] for _ in range(4)]
+        cells = [[draws.gauss(1.0 + each, 0.8) for each in shift[column]] for column in range(4) for _ in range(5)]
+        alike, degrees = alike_by_draws((cell, n // 5) for n, cell in enumerate(cells))
+        spread = pool(cells)
+        assert spread is not None and degrees == 8
+        gains = [over_seeds(cell[:seeds], spread) for cell in cells]
+        for known in hits:
+            pooled = spread._replace(alike=alike, draws=degrees) if known else spread
+            hits[known] += beyond(mean_gain(gains, pooled, draws=names), 1.0) == "inconclusive"
+    assert 0.93 < hits[True] / total < 0.98
+    assert hits[False] / total < 0.85
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.floats(0, 1))
+def test_draws_of_their_own_change_nothing(seeds: list[int], alike: float) -> None:
+    gains = [over_seeds([float(n)] * count) for n, count in enumerate(seeds, 1)]
+    draws = [{(n, seed) for seed in range(count)} for n, count in enumerate(seeds)]
+    assert mean_gain(gains, Pooled(0.5, 16, alike, 3), draws=draws) == mean_gain(gains, Pooled(0.5, 16))
+
+
+@given(st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=1, max_size=4))
+def test_how_alike_cells_are_is_a_share(cells: list[list[float]]) -> None:
+    alike, degrees = alike_by_draws((cell, "draws") for cell in cells)
+    assert 0 <= alike <= 1 + 1e-9 and degrees == (2 if len(cells) > 1 else 0)
+    assert alike_by_draws((cell, n) for n, cell in enumerate(cells)) == (0.0, 0)  # each with its own draws
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5))

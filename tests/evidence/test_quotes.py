@@ -16,7 +16,7 @@ from fedatoms.bench.line_up import EXPERT_PLAIN, JAX, OURS, PLAIN
 from fedatoms.bench.report import content
 from fedatoms.bench.results import Row, find_row, read
 from fedatoms.bench.standings import factor
-from fedatoms.core.gains import Gain, Pooled, beyond, mean_gain, short
+from fedatoms.core.gains import Gain, Pooled, beyond, short
 from fedatoms.evidence.claims import claims
 from fedatoms.evidence.claims.base import CLEAR, Evidence, judge
 from fedatoms.evidence.measures import MEASURES
@@ -26,10 +26,10 @@ from fedatoms.evidence.paper.readings import reading
 from fedatoms.evidence.paper.tables import Cell, Pair, pairs
 from fedatoms.evidence.paper.tables import cells as paper_cells
 from fedatoms.evidence.results import finding
-from fedatoms.evidence.results.cells import Ours, gain_of, lead_of, match, ours_of
+from fedatoms.evidence.results.cells import Ours, common_runs, gain_of, lead_of, match, ours_of
 from fedatoms.evidence.results.finding import find
 from fedatoms.evidence.results.groups import Group, group
-from fedatoms.evidence.results.pairs import known_spreads
+from fedatoms.evidence.results.pairs import known_spreads, mean_of_pairs
 from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import ALGORITHMS as TABLE1_ALGORITHMS
 from fedatoms.experiment.presets import PRESETS, TABLE2_ROWS
@@ -83,7 +83,8 @@ def test_what_the_numbers_alone_say_of_the_baselines_follows_the_furthest(off: f
 def test_every_claim_has_a_rule_for_its_numbers_alone() -> None:
     judged = runpy.run_path(str(RUNS / "verdicts.py"))
     for claim in judged["claims"](kept()):
-        assert sum(words in claim.text for words in judged["ALONE"]) == 1, claim.text
+        has_a_bar = "is bounded by" not in claim.text  # the paper gives no constant
+        assert sum(words in claim.text for words in judged["ALONE"]) == has_a_bar, claim.text
 
 
 def test_measures_of_other_settings_are_quoted_from_their_files_and_decide_nothing(tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_the_page_on_why_it_works_shows_what_the_gain_is_made_of() -> None:
 
 def test_results_that_the_readme_quotes_are_in_the_files() -> None:
     gains = [_gain(pair) for pair in CIFAR_PAIRS]
-    ours, theirs = mean_gain(gains, _spread()), statistics.mean(pair.gain for pair in CIFAR_PAIRS)
+    ours, theirs = _mean_gain(), statistics.mean(pair.gain for pair in CIFAR_PAIRS)
     (seeds,) = {gain.seeds for gain in gains}  # the same of every pair
     fewer = -more_bytes(*_results("fedavg-atoms-cifar10-5", "fedavg-cifar10-5"))
     table1, times = _speed()
@@ -208,7 +209,7 @@ def test_the_conditions_of_the_picture_are_in_the_files() -> None:
     paper = {cell.preset: cell.printed for cell in paper_cells(1)}
     atoms, plain = _results("fedavg-atoms-cifar10-5", "fedavg-cifar10-5")
     gains, spread = [_gain(pair) for pair in CIFAR_PAIRS], _spread()
-    ours, theirs = mean_gain(gains, spread), statistics.mean(pair.gain for pair in CIFAR_PAIRS)
+    ours, theirs = _mean_gain(), statistics.mean(pair.gain for pair in CIFAR_PAIRS)
     clear, sure = sum(each.gain >= CLEAR for each in gains), sum(beyond(each) == "supported" for each in gains)
     assert spread is not None
     for quote in (
@@ -444,6 +445,11 @@ def _gain(pair: Pair) -> Gain:
     ours = gain_of(pair, _found(), _spread())
     assert ours is not None
     return ours
+
+
+def _mean_gain() -> Gain:
+    found = [common_runs(*pair, _found()) for pair in CIFAR_PAIRS]
+    return mean_of_pairs(found, [_gain(pair) for pair in CIFAR_PAIRS], _spread())
 
 
 def _card(name: str) -> str:

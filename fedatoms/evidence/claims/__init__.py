@@ -34,9 +34,10 @@ def claims(found: Found) -> list[Claim]:
         runs.sampled(groups, of_server),  # (c)
         runs.more_clients(groups, unpaired_server_spread(groups)),
         runs.growing(groups, of_server),
-        costs.communication(groups, costs.rounds_spread(ours)),  # (d)
+        costs.communication(groups, costs.rounds_spread(ours, "server")),  # (d)
         costs.own_models(groups, costs.rounds_spread(ours)),
         measures.synthetic(measured),
+        measures.nearer(measured),
         measures.training_loss(measured),
         measures.landscape(measured),
         measures.bounded(explained),

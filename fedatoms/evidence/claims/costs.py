@@ -57,12 +57,12 @@ def fewer_rounds(ours: Ours) -> Claim:
     return judge(text, rule, lines, (None, mean.gain), times, whole=whole, gain=mean, at_least=bound)
 
 
-def rounds_spread(ours: Ours) -> Pooled | None:
-    """Pools the spread over seeds of the ratios of rounds in Table 1.
+def rounds_spread(ours: Ours, model: str = "") -> Pooled | None:
+    """Pools the spread over seeds of the ratios of rounds in Table 1, by the model that it compares or another one.
 
     >>> rounds_spread({})
     """
-    return _spread(_ratios(ours))
+    return _spread(_ratios(ours, model))
 
 
 def communication(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
@@ -74,7 +74,8 @@ def communication(groups: Sequence[Group], pooled: Pooled | None = None) -> Clai
     text = "With slow groups every 1/beta rounds a share beta of the bytes is enough (figure (d), furthest above beta)."
     rule = "The bytes uploaded until the server reaches the plain run's mean accuracy over its last rounds are below "
     rule += "a share beta of the plain run's. A run that never reaches it counts with all its bytes, a lower bound. "
-    rule += "Bytes of a round are counted; the spread is that of the rounds needed, with one seed as in figure (a)."
+    rule += "Bytes of a round are counted; the spread is that of the rounds needed, with one seed that of Table 1's "
+    rule += "pairs by the server's model."
     return _judged_by_beta(text, rule + (f" All on {where}." if where else ""), lines)
 
 
@@ -87,7 +88,8 @@ def own_models(groups: Sequence[Group], pooled: Pooled | None = None) -> Claim:
     where, lines = _slow_groups(OWN_MODELS, groups, pooled, _own_target)
     text = f"Clients' own models need a share beta of the bytes to {OWN_TARGET:g} % (figure (d), furthest above beta)."
     rule = f"The bytes uploaded until each client's last trained model has {OWN_TARGET:g} % on its own test images, on "
-    rule += "average, are below a share beta of the plain run's. All else is as for the server's model."
+    rule += "average, are below a share beta of the plain run's. All else is as for the server's model, but with one "
+    rule += "seed the spread is that of Table 1's pairs by model all."
     return _judged_by_beta(text, rule + (f" All on {where}." if where else ""), lines)
 
 
@@ -156,15 +158,15 @@ def _spread(found: Sequence[_Ratio]) -> Pooled | None:
     return pool(each.rounds for each in found if not each.never)
 
 
-def _ratios(ours: Ours) -> list[_Ratio]:
-    return [ratio for pair in pairs() for ratio in _ratio(pair, ours)]
+def _ratios(ours: Ours, model: str = "") -> list[_Ratio]:
+    return [ratio for pair in pairs() for ratio in _ratio(pair, ours, model or pair.plain.compared.model)]
 
 
-def _ratio(pair: Pair, ours: Ours) -> list[_Ratio]:
+def _ratio(pair: Pair, ours: Ours, model: str) -> list[_Ratio]:
     both = common_runs(*pair, ours)
     if not both or not all(each.has_rounds for each in both):
         return []
-    (plain, atoms), model = both, pair.plain.compared.model
+    plain, atoms = both
     targets = headline_by_seed(plain, model)
     found = relative_costs(targets, atoms, plain, model)
     if not found:

@@ -47,12 +47,16 @@ class VarianceValues(NamedTuple):
 
 
 class ModelsLine(NamedTuple):
-    """An average of models after each round, the start included; ``products``: the same without latent clients."""
+    """An average of models after each round, the start included; ``products``: the same without latent clients.
+
+    ``distance`` is that of the average from the optimum, mean over repeats; a file that is cut short may lack it.
+    """
 
     name: str
     variance: list[float]
     products: list[float] | None
     paths: list[Trajectory]
+    distance: list[float] | None = None
 
 
 class SyntheticValues(NamedTuple):
@@ -104,6 +108,7 @@ class _ModelsFile(TypedDict):
     name: str
     variance: list[float]
     products: NotRequired[list[float]]
+    distance: NotRequired[list[float]]
     paths: list[list[tuple[float, float]]]
 
 
@@ -155,13 +160,16 @@ def _line(values: object) -> VarianceLine:
 def _synthetic(measure: Measure) -> SyntheticValues:
     values = fit(measure.values, _SyntheticFile, "values")
     lines = [_models(line) for line in values["lines"]]
-    _check_lines([column[1:] for line in lines for column in (line.variance, line.products) if column is not None])
+    columns = [
+        column for line in lines for column in (line.variance, line.products, line.distance) if column is not None
+    ]
+    _check_lines([column[1:] for column in columns])
     return SyntheticValues(lines, values["optimum"], _surface(values["landscape"]), _repeats(measure))
 
 
 def _models(line: _ModelsFile) -> ModelsLine:
     paths = [Trajectory([x for x, _ in path], [y for _, y in path]) for path in line["paths"]]
-    return ModelsLine(line["name"], line["variance"], line.get("products"), paths)
+    return ModelsLine(line["name"], line["variance"], line.get("products"), paths, line.get("distance"))
 
 
 def _training_loss(measure: Measure) -> TrainingLossValues:

@@ -136,14 +136,15 @@ _TINY = (
         "Tiny-ImageNet, Table 1",
         "10 % of the clients in each round, which is 2 of 20.",
         ("2 of 20, as written", "all 20"),
-        "Two clients see a fifth of the classes in (20, 20): 33 to 40 % after 10 rounds is hard to believe. Run both.",
+        "Two clients see a fifth of the classes in (20, 20): 33 to 40 % after 10 rounds is hard to believe. Only 2 of "
+        "20 was run.",
     ),
     Reading(
         "tiny-pre-training",
         "Tiny-ImageNet",
         "A pre-trained ResNet18; neither the weights nor the size of the images are named.",
-        ("torchvision's ImageNet weights, 64 x 64 images", "no pre-training"),
-        "As written. In Table 2 Local's 12.89 and 6.13 are far below what such features give.",
+        ("random weights, 64 x 64 images", "torchvision's ImageNet weights"),
+        "Those weights could not be had. In Table 2 Local's 12.89 and 6.13 are far below what such features give.",
     ),
     Reading(
         "tiny-layers",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from fedatoms.core.gains import Gain, Pooled, gain, mean_gain, paired, pool, pool_of_pairs
+from fedatoms.core.gains import Gain, Pooled, alike_by_draws, gain, mean_gain, paired, pool, pool_of_pairs
 from fedatoms.evidence.explain.filter_mean import RULE
 from fedatoms.evidence.paper.study_list import CLIENTS
 from fedatoms.evidence.paper.tables import COMPARED, cells, contrast
@@ -25,6 +25,10 @@ from fedatoms.experiment.fields import ATOM_FIELDS, Experiment
 from fedatoms.experiment.parse import period_of
 
 Twins = tuple[Group, Group]  # with atoms and plain, otherwise alike, with the same seeds
+DRAWN = (  # by these a seed draws the same clients, data and rounds for every method
+    *("dataset", "holdout", "partition", "clients", "classes_per_client", "distinct", "dirichlet", "unbalanced"),
+    *("fraction", "sampling", "failures"),
+)
 
 
 class Spreads(NamedTuple):
@@ -45,6 +49,8 @@ class Spreads(NamedTuple):
 def known_spreads(groups: Sequence[Group]) -> Spreads:
     """Pools the spread over all pairs that have several seeds; those with the same plain runs lend fewer degrees.
 
+    Gains of different methods with one seed are alike, as it draws the same clients and data for both: by how much is
+    estimated, too, from pairs that have no plain run in common.
     Quick runs and those on held-out images are left out. So are the reader's if the project's are there: the paper's
     claims are judged by the spread of the project's alone.
 
@@ -52,10 +58,9 @@ def known_spreads(groups: Sequence[Group]) -> Spreads:
     Spreads(shared=None, own=None)
     """
     real = _real(groups)
-    shared, own = (
-        [_differences(both, _headlines) for both in _real_pairs(real, of_own_models=whose)] for whose in (False, True)
-    )
-    return Spreads(pool_of_pairs(shared), pool_of_pairs([*_own(match(real)), *own]))
+    pairs, own = (_real_pairs(real, of_own_models=whose) for whose in (False, True))
+    shared, others = ([_differences(both, _headlines) for both in some] for some in (pairs, own))
+    return Spreads(_with_draws(pool_of_pairs(shared), pairs), pool_of_pairs([*_own(match(real)), *others]))
 
 
 def spreads_by_owner(groups: Sequence[Group]) -> tuple[Spreads, Spreads]:
@@ -152,12 +157,14 @@ def server_gain(mine: Group, plain: Group, pooled: Pooled | None) -> Gain:
 
 
 def mean_of_pairs(found: Iterable[Sequence[Group]], gains: Sequence[Gain], pooled: Pooled | None) -> Gain:
-    """Returns the mean gain over pairs, in whose interval a group that several of them share counts once.
+    """Returns the mean gain over pairs, in whose interval a group that several share counts once, as do seeds' draws.
 
     >>> mean_of_pairs([], [Gain(1.0, None, None, 1, "none")], None).gain
     1.0
     """
-    return mean_gain(gains, pooled, [(_runs(one), _runs(other)) for one, other in found])
+    both = list(found)
+    sides = [(_runs(one), _runs(other)) for one, other in both]
+    return mean_gain(gains, pooled, sides, [{(_drawn(one), seed) for seed in one.seeds} for one, _ in both])
 
 
 def server_growth(few: Twins, many: Twins, pooled: Pooled | None) -> Gain | None:
@@ -221,6 +228,21 @@ def _headlines(group: Group) -> dict[int, float]:
 
 def _runs(group: Group) -> set[tuple[str, int]]:
     return {(group.key, seed) for seed in group.seeds}
+
+
+def _drawn(group: Group) -> tuple[object, ...]:
+    """Returns what a seed's draws depend on."""
+    return tuple(getattr(group.experiment, name) for name in DRAWN)
+
+
+def _with_draws(pooled: Pooled | None, pairs: Sequence[Twins]) -> Pooled | None:
+    """Adds to a spread how alike the gains of one seed and its draws are, by one pair for each plain group."""
+    if pooled is None:
+        return None
+    first = {both[1].key: both for both in sorted(pairs, key=lambda both: len(both[0].seeds))}
+    cells = [(_differences(both, _headlines)[0], (_drawn(both[0]), *both[0].seeds)) for both in first.values()]
+    alike, draws = alike_by_draws(cells)
+    return pooled._replace(alike=alike, draws=draws)
 
 
 def _differences(both: Twins, scores: Callable[[Group], dict[int, float]]) -> tuple[list[float], Hashable]:
