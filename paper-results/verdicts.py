@@ -24,6 +24,7 @@ ALONE: dict[str, Callable[[float, float], bool]] = {
     "wherever the paper's gain": lambda _, ours: ours > 0,
     "Our baselines": lambda _, ours: abs(round(ours, 2)) <= NEAR,
     "cost no extra bytes": lambda _, ours: ours <= 100 * FREE,
+    "In the majority": lambda _, ours: ours > 50,
     "Personal atoms": lambda _, ours: ours > 0,
     "Table 3": lambda _, ours: ours > 0,
     "Fewer rounds": lambda _, ours: ours < 1,
@@ -126,6 +127,8 @@ def _why(claim: Claim, alone: Verdict) -> str:
     against = "; ".join(line.about for line in claim.evidence if line.state == "contradicted")
     if claim.verdict == "partly":
         return f"contradicted by {against}" if against else "only " * (alone == "supported") + count_of(claim.evidence)
+    if any(line.supports for line in claim.evidence):
+        return f"only {count_of(claim.evidence)}"
     return "no interval is wholly on one side" if any(gain.high for gain in known) else "one seed has no known spread"
 
 

@@ -161,6 +161,25 @@ def test_personal_atoms_must_lead_where_the_paper_has_them_lead(tmp_path: Path) 
     assert claim.verdict == "partly" and claim.numbers[1] == -2.0
 
 
+@pytest.mark.parametrize(
+    "others, share, verdict",
+    [
+        ((50.0, 59.0, 61.0), 200 / 3, "supported"),  # one may lead them
+        ((50.0, 61.0), 50, "contradicted"),
+        ((50.0, 61.0, 60.0), 100 / 3, "inconclusive"),
+    ],
+)
+def test_personal_atoms_must_lead_most_other_methods(
+    others: tuple[float, ...], share: float, verdict: str, tmp_path: Path
+) -> None:
+    a_personal(tmp_path, 60.0, "local-atoms-and-head", "cifar10-5")
+    for method, accuracy in zip(("local", "ditto", "fedper"), others, strict=False):
+        a_personal(tmp_path, accuracy, method, "cifar10-5")
+    claim = the_claim(tmp_path, "In the majority")
+    assert claim.verdict == verdict and claim.numbers == (100, pytest.approx(share))
+    assert f"Run: {len(others)} of " in claim.rule
+
+
 @pytest.mark.parametrize("gain, verdict", [(0.25, "supported"), (-0.25, "contradicted")])
 def test_the_most_atoms_are_compared_with_the_fewest(gain: float, verdict: str, tmp_path: Path) -> None:
     for atoms, accuracy in ((3, 80.0), (6, 99.0), (12, 80.0 + gain)):

@@ -28,6 +28,7 @@ def claims(found: Found) -> list[Claim]:
         tables.baselines(ours),
         tables.no_extra_cost(ours),
         tables.personal(ours, own),
+        tables.majority(ours, own),
         tables.more_atoms(ours, own),
         costs.fewer_rounds(ours),  # figure (a)
         *measures.variance(measured),  # (b)

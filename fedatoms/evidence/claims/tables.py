@@ -3,6 +3,7 @@
 from fedatoms.core.gains import Gain, Pooled, State, beyond, over_seeds, pool
 from fedatoms.evidence.claims.base import (
     CLEAR,
+    POINTS,
     Claim,
     Evidence,
     Unit,
@@ -145,6 +146,38 @@ def personal(ours: Ours, pooled: Pooled | None = None) -> Claim:
     text = "Personal atoms are ahead of the other personalised methods (Table 2, smallest lead)."
     rule = "The lead is above 0 in each column where the paper's is. Ours: atoms and the last layer are local."
     return _each_gain(text, rule + coverage(len(lines), len(atoms), "such columns"), lines)
+
+
+def majority(ours: Ours, pooled: Pooled | None = None) -> Claim:
+    """Judges Table 2 by how many of the comparisons with another method local atoms win.
+
+    >>> majority({}).verdict
+    'not run'
+    """
+    mine = {cell.column: cell for cell in cells(2) if cell.row == "Ours"}
+    pairs_of_cells = [(mine[each.column], each) for each in cells(2) if each.row != "Ours"]
+    found = [(cell, each, lead_of(cell, each, ours, pooled)) for cell, each in pairs_of_cells]
+    lines = [
+        _gain(f"{each.row}, {column_name(each)}", cell.value - each.value, lead) for cell, each, lead in found if lead
+    ]
+    text = "In the majority of cases personal atoms are ahead of another method (Table 2, share of comparisons)."
+    rule = (
+        "More than half of the comparisons have a lead above 0 with all of its interval; contradicted if half of them "
+    )
+    rule += "have one below. Ours: atoms and the last layer are local."
+    rule += coverage(len(lines), len(pairs_of_cells), "comparisons")
+    yes, no = (
+        [line.state for line in lines].count(state) / max(len(lines), 1) for state in ("supported", "contradicted")
+    )
+    state: State = "supported" if yes > 0.5 else "contradicted" if no >= 0.5 else "inconclusive"
+    paper, share = (mean(100.0 * (value > 0) for value in leads) for leads in _leads(lines))
+    of_all = Unit("% of comparisons", ".0f")
+    claim = judge(text, rule, lines, (paper, share), of_all, evidence_unit=POINTS)
+    return claim._replace(verdict=state) if lines else claim  # some may contradict it
+
+
+def _leads(lines: list[Evidence]) -> tuple[list[float], list[float]]:
+    return [line.paper or 0.0 for line in lines], [line.ours for line in lines]
 
 
 def more_atoms(ours: Ours, pooled: Pooled | None = None) -> Claim:
