@@ -26,6 +26,16 @@ OF_PARENT: dict[str, dict[str, object]] = {
     "atoms-lr-2": {"atoms_lr": 2.0},
     "controls": {"controls": "current"},
     "momentum-0.5": {"momentum": 0.5},
+    "fedpac": {  # the network and the steps of FedPAC's code
+        "model": "fedpac-cnn",
+        "batch_size": 50,
+        "epochs": 5,
+        "lr": 0.02,
+        "momentum": 0.5,
+        "weight_decay": 0.0005,
+        "clip": 0.0,
+        "eval_every": 10,
+    },
     "orthonormal": {"init": "orthonormal"},
     "own": {"rounds": 20, "eval_every": 10},
 }
