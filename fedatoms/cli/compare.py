@@ -18,7 +18,7 @@ from fedatoms.core.run_files import CLIENTS
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import preset
-from fedatoms.experiment.relevance import idle
+from fedatoms.experiment.relevance import idle, with_strengths_that_matter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,7 +57,8 @@ def options(words: Sequence[str]) -> Options:
     ) -> Job:
         """Runs every combination of values that has no result in --out yet, then prints one table.
 
-        Flags are those of `fedatoms run`, with commas between values. For example:
+        Flags are those of `fedatoms run`, with commas between values; a strength goes to the methods that have one.
+        For example:
           fedatoms compare --parametrisation plain,atoms --lr 0.1,0.3 --seeds 0,1
         """
 
@@ -69,7 +70,8 @@ def options(words: Sequence[str]) -> Options:
                 )
             check_range("together", together)
             places = _devices(devices, words)
-            experiments = [replace(one, device=(places or [one.device])[0]) for one in grid(starts, given, words)]
+            points = with_strengths_that_matter(grid(starts, given, words))
+            experiments = [replace(one, device=(places or [one.device])[0]) for one in points]
             for one in experiments:  # a mistake comes before a notice
                 check(one)
             if notice := idle(experiments, starts):

@@ -1,10 +1,14 @@
 """Fields that matter only beside some value of another one: what is given elsewhere is told in one line. No torch."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from fedatoms.algorithms import TABLE as ALGORITHMS
 from fedatoms.experiment.fields import Experiment, Implied
 from fedatoms.experiment.parse import period_of
+from fedatoms.objectives import TABLE as OBJECTIVES
+from fedatoms.personal import TABLE as PERSONAL
 
 OF_PARTITION: dict[str, tuple[str, ...]] = {  # the fields that matter with a partition alone
     "dirichlet": ("dirichlet", "unbalanced"),
@@ -42,6 +46,27 @@ BESIDE = (
     Beside(("gamma",), lambda one: "fedpara" in one.parametrisation, "parametrisation", "parametrisation=fedpara"),
     Beside(("fast", "slow_local"), lambda one: period_of(one.beta) > 1, "beta", "for example beta=1/5"),
 )
+
+
+def with_strengths_that_matter(experiments: Sequence[Experiment]) -> list[Experiment]:
+    """Leaves strengths out where a grid's method has none but another one of it has; what is then the same, once.
+
+    >>> some = [Experiment(algorithm=name, strength=mu) for name in ("fedavg", "fedprox") for mu in (0.1, 0.5)]
+    >>> [(one.algorithm, one.strength) for one in with_strengths_that_matter(some)]
+    [('fedavg', None), ('fedprox', 0.1), ('fedprox', 0.5)]
+    """
+    for table in (ALGORITHMS, PERSONAL, OBJECTIVES):
+        names = [getattr(one, table.field) for one in experiments]
+        without = {name for name in names if name in table.methods and table.methods[name].strength is None}
+        if without.issuperset(names):
+            continue
+        found = list[Experiment]()
+        for one, name in zip(experiments, names, strict=True):
+            kept = replace(one, **{table.strength: None}) if name in without else one  # type: ignore[arg-type]
+            if kept == one or kept not in found:
+                found.append(kept)
+        experiments = found
+    return list(experiments)
 
 
 def idle(experiments: Sequence[Experiment], starts: Sequence[Experiment]) -> str:

@@ -30,6 +30,7 @@ from fedatoms.data.datasets import DATASETS, Images
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import identity
 from fedatoms.experiment.presets import PRESETS
+from fedatoms.experiment.relevance import with_strengths_that_matter
 from fedatoms.nn.models import MODELS
 from fedatoms.personal import METHODS
 from fedatoms.runs.comparison import compare, run_missing
@@ -729,6 +730,19 @@ def test_what_is_typed_first_varies_slowest() -> None:
     words = [["--algorithm", "fedavg,feddc"], ["--parametrisation", "plain,atoms"]]
     assert [one.algorithm for one in points(*words[0], *words[1])] == ["fedavg", "fedavg", "feddc", "feddc"]
     assert [one.algorithm for one in points(*words[1], *words[0])] == ["fedavg", "feddc", "fedavg", "feddc"]
+
+
+def test_a_strength_goes_to_the_methods_of_a_grid_that_have_one(capsys: pytest.CaptureFixture[str]) -> None:
+    found = with_strengths_that_matter(
+        points("--algorithm", "fedavg,fedprox", "--strength", "0.1,0.5", "--seeds", "0,1")
+    )
+    tried = [(one.algorithm, one.strength) for one in found if one.seed == 1]
+    assert tried == [("fedavg", None), ("fedprox", 0.1), ("fedprox", 0.5)] and len(found) == 6
+    own = points("--personal", "none,ditto", "--personal-strength", "0.5")
+    assert [one.personal_strength for one in with_strengths_that_matter(own)] == [None, 0.5]
+    assert main(["compare", "--algorithm", "fedavg,fedprox", "--strength", "0.1", *QUICK]) == 0
+    assert len([*Path("runs").iterdir()]) == 2
+    assert "fedavg has none" in mistake(["compare", "--algorithm", "fedavg", "--strength", "0.1,0.5", *QUICK], capsys)
 
 
 def test_what_is_not_typed_is_as_in_each_preset() -> None:
