@@ -113,7 +113,7 @@ def build(name: str, *, classes: int, channels: int = 3, seed: int = 0) -> nn.Mo
         if name not in MODELS:
             check_is_no_file(name, "model")
         make = functools.partial(lookup.find(name, MODELS, "model"), classes=classes, channels=channels)
-    with torch.random.fork_rng(devices=[]), naming({"model": name}):
+    with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(
             address(seed, "model")
         )  # torch.manual_seed would also reset the GPU's stream
@@ -273,11 +273,22 @@ def _own(name: str, classes: int) -> Callable[[], object]:
     """Imports "module:factory" and hands it ``classes=`` if it takes that."""
     rule = "Type module:factory, as mynet:build for build(classes) in mynet.py of this folder"
     factory = from_outside(name, "model", rule)
+    if isinstance(factory, nn.Module):
+        raise ValueError(
+            f"model={name!r} is a network, not a factory: name its class, or a function that makes it. {rule}"
+        )
     signature = inspect.signature(factory)
     takes = any(p.name == "classes" or p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    arguments = {"classes": classes} if takes else {}
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        raise ValueError(f"model={name!r}: {error}, but a factory gets classes= or nothing. {rule}") from error
-    return functools.partial(factory, **arguments)
+    bare = getattr(factory, "__init__", None) is nn.Module.__init__  # it seems to take anything, and takes nothing
+    arguments = {"classes": classes} if takes and not bare else {}
+
+    def make() -> object:
+        try:
+            signature.bind(**arguments)
+            with naming({"model": name}):  # an error of its own code has a line there
+                return factory(**arguments)
+        except TypeError as error:
+            why = f"{lookup.one_line(error)}, but a factory gets classes= or nothing"
+            raise ValueError(f"model={name!r}: {why}. {rule}") from error
+
+    return make
