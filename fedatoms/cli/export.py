@@ -9,6 +9,7 @@ from tyro.conf import arg
 from fedatoms.cli.console import line, suggest, terminal, working
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.extras import how_to_add
+from fedatoms.core.lookup import as_word
 from fedatoms.core.options import Export
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ def _export(run: Path, to: Export, out: Path | None, client: int | None) -> int:
     line(console, f"file: {done.path}, {done.parameters:,} parameters in {done.size / 1000:.1f} kB{_older(replaces)}")
     line(console, f"check: {_checked(done)}")
     line(console, f'inputs: (N, {", ".join(map(str, shape))}), by fedatoms.adapt.inputs_of("{run}", images)')
-    suggest(console, (f"fedatoms personalize {run} --images FILE --out FILE", "fit it to a client that joins later"))
+    suggest(
+        console,
+        (f"fedatoms personalize {as_word(run)} --images FILE --out FILE", "fit it to a client that joins later"),
+    )
     return 0
 
 
