@@ -82,9 +82,8 @@ def _report(folders: Sequence[Path], out: Path, data_dir: Path | None) -> int:
     line(console, f"page: {done.page}, {found}, {done.page.stat().st_size / 1e6:.1f} MB")
     line(console, f"data: {done.csv}")
     line(console, f"open: {done.page.resolve().as_uri()}{' (replaces an older page)' * replaces}")
-    suggest(
-        console, (f"fedatoms runs {as_word(folders[0])}", "the same runs as a table, with those that have no result")
-    )
+    typed = f"fedatoms runs {as_word(folders[0])}"
+    suggest(console, (typed, "the same runs as a table, with those that have no result"))
     return 0
 
 

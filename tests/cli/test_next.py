@@ -45,3 +45,12 @@ def test_what_an_error_says_to_type_can_be_pasted(capsys: pytest.CaptureFixture[
         assert main(words) == 2
         (typed,) = re.findall(r"`(fedatoms run --resume [^`]*)`", capsys.readouterr().err)
         assert shlex.split(typed)[3] == str(folder)
+
+
+@pytest.mark.parametrize("parametrisation", ["plain", "atoms"])
+def test_an_export_suggests_to_personalise_what_has_atoms(
+    parametrisation: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *QUICK, "--parametrisation", parametrisation, "--name", "x"]) == 0
+    assert main(["export", "runs/x", "--to", "safetensors"]) == 0
+    assert ("next:  fedatoms personalize runs/x" in capsys.readouterr().out) == (parametrisation == "atoms")
