@@ -118,8 +118,9 @@ def resumable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        if checkpoints(folder):
-            stop.args = (f"Checkpoint saved. Continue with: fedatoms run --resume {as_word(folder)}",)
+        if (folder / EXPERIMENT).exists():
+            saved = "Checkpoint saved. Continue" if checkpoints(folder) else "No checkpoint is saved yet. Begin again"
+            stop.args = (f"{saved} with: fedatoms run --resume {as_word(folder)}",)
         raise
     except ConnectionError as lost:
         if processes_here() != "1" and (folder / EXPERIMENT).exists():
