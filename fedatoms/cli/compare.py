@@ -11,7 +11,7 @@ from fedatoms.cli.args import axes, before_flags, grid, typed
 from fedatoms.cli.console import line, repeatable, say, show_table, suggest, terminal, watching_many
 from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.core.extras import need
-from fedatoms.core.lookup import counted
+from fedatoms.core.lookup import as_word, counted
 from fedatoms.core.options import TOGETHER, check_range
 from fedatoms.core.outputs import check_output
 from fedatoms.core.run_files import CLIENTS
@@ -78,7 +78,7 @@ def options(words: Sequence[str]) -> Options:
                 say(as_typed(notice))
             drawn = Path(plot) if plot else None
             status = compared(experiments, "comparison", drawn, devices=places, together=together)
-            suggest(terminal(), (f"fedatoms report {experiments[0].out}", "curves and tables of all its runs"))
+            suggest(terminal(), (f"fedatoms report {as_word(experiments[0].out)}", "curves and tables of all its runs"))
             return status
 
         return job

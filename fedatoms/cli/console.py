@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fedatoms.cli.processes import processes_here
 from fedatoms.cli.round_text import WIDE, summary_in
+from fedatoms.core.lookup import as_word
 from fedatoms.core.run_files import EXPERIMENT, checkpoints
 
 if TYPE_CHECKING:
@@ -117,12 +118,13 @@ def resumable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        if checkpoints(folder):
-            stop.args = (f"Checkpoint saved. Continue with: fedatoms run --resume {folder}",)
+        if (folder / EXPERIMENT).exists():
+            saved = "Checkpoint saved. Continue" if checkpoints(folder) else "No checkpoint is saved yet. Begin again"
+            stop.args = (f"{saved} with: fedatoms run --resume {as_word(folder)}",)
         raise
     except ConnectionError as lost:
         if processes_here() != "1" and (folder / EXPERIMENT).exists():
-            again = f"torchrun --nproc-per-node {processes_here()} -m fedatoms run --resume {folder}"
+            again = f"torchrun --nproc-per-node {processes_here()} -m fedatoms run --resume {as_word(folder)}"
             lost.args = (f"{lost}. Continue with: {again}",)
         raise
 

@@ -9,7 +9,7 @@ from fedatoms.cli.compare import compared
 from fedatoms.cli.console import suggest, terminal
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.extras import has, how_to_add
-from fedatoms.core.lookup import counted
+from fedatoms.core.lookup import as_word, counted
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.presets import DEMO
 
@@ -42,7 +42,7 @@ def _demo(experiments: list[Experiment]) -> int:
     suggest(
         console,
         *([] if draws else [(how_to_add("plot"), "and the same command again: a plot too")]),
-        (f"fedatoms report {first.out}", "curves and tables of these runs on one page"),
+        (f"fedatoms report {as_word(first.out)}", "curves and tables of these runs on one page"),
         ("fedatoms run fedavg-atoms", "one experiment; `fedatoms presets` lists more"),
     )
     return status

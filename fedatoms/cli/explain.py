@@ -9,6 +9,7 @@ from tyro.conf import FlagCreatePairsOff, arg
 from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, say, show_table, suggest, terminal, working
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.core.lookup import as_word
 from fedatoms.evidence.explain.bounds import ASSUMED, Bounds, fast_and_slow, rate, with_and_without
 from fedatoms.evidence.explain.settings import Explain
 
@@ -66,7 +67,7 @@ def _explain(run: Path, settings: Explain) -> int:
     for sentence in found:
         console.print(sentence, highlight=False, markup=False)
     line(console, f"file: {out}")
-    suggest(console, (f"fedatoms report {run.parent}", "the same on a page, with figures"))
+    suggest(console, (f"fedatoms report {as_word(run.parent)}", "the same on a page, with figures"))
     return 0
 
 

@@ -9,6 +9,7 @@ from tyro.conf import arg
 from fedatoms.cli.console import line, suggest, terminal, working
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.extras import how_to_add
+from fedatoms.core.lookup import as_word
 from fedatoms.core.options import Export
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _export(run: Path, to: Export, out: Path | None, client: int | None) -> int:
     line(console, f"file: {done.path}, {done.parameters:,} parameters in {done.size / 1000:.1f} kB{_older(replaces)}")
     line(console, f"check: {_checked(done)}")
     line(console, f'inputs: (N, {", ".join(map(str, shape))}), by fedatoms.adapt.inputs_of("{run}", images)')
-    suggest(console, (f"fedatoms personalize {run} --images FILE --out FILE", "fit it to a client that joins later"))
+    suggest(console, *_next(run))
     return 0
 
 
@@ -68,6 +69,14 @@ def _network(run: Path, client: int | None) -> "nn.Module":
     from fedatoms.runs.loading import load_model
 
     return load_model(run) if client is None else personal_model(run, client)
+
+
+def _next(run: Path) -> list[tuple[str, str]]:
+    from fedatoms.experiment.files import load_run
+
+    typed = f"fedatoms personalize {as_word(run)} --images FILE --out FILE"
+    has_atoms = load_run(run).parametrisation == "atoms"  # else there is nothing for it to fit
+    return [(typed, "fit it to a client that joins later")] if has_atoms else []
 
 
 def _checked(done: "Exported") -> str:

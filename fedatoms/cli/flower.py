@@ -10,7 +10,7 @@ from tyro.conf import FlagCreatePairsOff, arg
 from fedatoms.cli.console import counting, line, show_table, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
 from fedatoms.core.extras import need
-from fedatoms.core.lookup import counted
+from fedatoms.core.lookup import as_word, counted
 from fedatoms.core.options import check_range
 
 APP = arg(metavar="DIR", help="A new folder for the app.")
@@ -89,7 +89,7 @@ def _new(folder: Path) -> int:
     for path in new(folder):
         line(console, str(path))
     line(console, f"\nYour network and data go into {folder / 'federation' / 'task.py'}.")
-    suggest(console, (f"flwr run {folder} local --stream", "runs it here; more in docs/federation.md"))
+    suggest(console, (f"flwr run {as_word(folder)} local --stream", "runs it here; more in docs/federation.md"))
     return 0
 
 

@@ -9,6 +9,7 @@ from tyro.conf import arg
 from fedatoms.cli.console import line, suggest, terminal
 from fedatoms.cli.flower import check_flower
 from fedatoms.cli.parsing import Job, Options
+from fedatoms.core.lookup import as_word
 
 if TYPE_CHECKING:
     from fedatoms.flower.roster import Entry
@@ -59,7 +60,8 @@ def _roster(file: Path, gone: int | None, added: Added) -> int:
     console = terminal()
     for number, entry in entries.items():
         line(console, f"client {number}: key {entry.key[:16]}, {entry.samples} samples, {entry.tests} test images")
-    suggest(console, (f"flwr run DIR link --run-config 'roster=\"{file.resolve()}\"'", "lets in nobody else"))
+    config = as_word(f'roster="{file.resolve()}"')
+    suggest(console, (f"flwr run DIR link --run-config {config}", "lets in nobody else"))
     return 0
 
 

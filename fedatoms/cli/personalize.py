@@ -10,7 +10,7 @@ from fedatoms.adapt.settings import Newcomer
 from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, show_table, suggest, terminal, working
 from fedatoms.cli.parsing import Job, Options
-from fedatoms.core.lookup import counted
+from fedatoms.core.lookup import as_word, counted
 
 RUN = arg(metavar="RUN", help="The folder of a run, for example runs/mine.")
 
@@ -44,5 +44,5 @@ def _personalize(run: Path, newcomer: Newcomer) -> int:
     line(console, f"file: {ready.out}, {ready.numbers:,} numbers ({newcomer.part}) in {done.size / 1000:.1f} kB")
     line(console, f'load: model = fedatoms.adapt.load_personal("{ready.run}", "{ready.out}")')
     line(console, f'use:  model(fedatoms.adapt.inputs_of("{ready.run}", images))')
-    suggest(console, (f"fedatoms export {ready.run} --to onnx", "the run's own network, for other tools"))
+    suggest(console, (f"fedatoms export {as_word(ready.run)} --to onnx", "the run's own network, for other tools"))
     return 0

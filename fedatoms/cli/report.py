@@ -9,7 +9,7 @@ from tyro.conf import FlagCreatePairsOff, arg
 
 from fedatoms.cli.console import line, say, suggest, terminal
 from fedatoms.cli.parsing import Job, Options
-from fedatoms.core.lookup import counted
+from fedatoms.core.lookup import as_word, counted
 from fedatoms.core.options import check_range
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def _report(folders: Sequence[Path], out: Path, data_dir: Path | None) -> int:
     line(console, f"page: {done.page}, {found}, {done.page.stat().st_size / 1e6:.1f} MB")
     line(console, f"data: {done.csv}")
     line(console, f"open: {done.page.resolve().as_uri()}{' (replaces an older page)' * replaces}")
-    suggest(console, (f"fedatoms runs {folders[0]}", "the same runs as a table, with those that have no result"))
+    typed = f"fedatoms runs {as_word(folders[0])}"
+    suggest(console, (typed, "the same runs as a table, with those that have no result"))
     return 0
 
 

@@ -11,6 +11,7 @@ from tyro.conf import arg
 from fedatoms.cli.args import flags, updated
 from fedatoms.cli.console import line, overall, repeatable, say, show_table, suggest, terminal
 from fedatoms.cli.parsing import Job, Options, as_typed
+from fedatoms.core.lookup import as_word
 from fedatoms.evidence.paper.study_list import Study, studies
 
 if TYPE_CHECKING:
@@ -143,4 +144,4 @@ def _show(wanted: Sequence[Study], asked: Sequence["plan.Job"], settings: "Repro
         page = report([out], out / "report.html", data_dir if data_dir.is_dir() else None).page
         line(console, f"page: {page}")
         line(console, f"open: {page.resolve().as_uri()}")
-        suggest(console, (f"fedatoms runs {out}", "its runs as a table"))
+        suggest(console, (f"fedatoms runs {as_word(out)}", "its runs as a table"))

@@ -82,12 +82,13 @@ def comparison(lines: Sequence[Line], title: str) -> Table:
     spread = "" if seeds == {1} else "± standard deviation; "
     metric, several = lines[0].metric, len(lines) > 1
     unit = f", in {metric.unit}" if metric.unit else ""
-    gains = f"; gain over {lines[0].label}, paired by seed, ± 95 % interval" if several else ""
+    over = f"gain over {lines[0].label}" if metric.higher else f"difference to {lines[0].label} (lower is better)"
+    gains = f"; {over}, paired by seed, ± 95 % interval" if several else ""
     if not all(alike_averaged(one, ones[0]) for one in ones):
-        gains += f"; -: no gain, as it is a mean over other rounds than {lines[0].label}'s"
+        gains += f"; -: no {metric.change}, as it is a mean over other rounds than {lines[0].label}'s"
     table = _table(title, f"{scored_on(lines)} {metric.name}: {mean}{unit}; {spread}{counted(seeds, 'seed')}{gains}")
     table.add_column("model", no_wrap=True)
-    for head in (metric.name, *(["gain"] if several else []), "final", "best"):
+    for head in (metric.name, *([metric.change] if several else []), "final", "best"):
         table.add_column(head, justify="right", no_wrap=True)
     for line in lines:
         for place, (name, each) in enumerate(line.scores.items()):
@@ -111,9 +112,10 @@ def costs(lines: Sequence[Line]) -> Table:
     metric, size = lines[0].metric, max(line.bytes_up for line in lines)
     scale, unit = (1e9, "GB") if size > 1e9 else (1e6, "MB")
     to_reach = f"{lines[0].target:.1f} %" if metric.unit == "%" else metric.write(lines[0].target)
+    least = "most" if metric.higher else "least"
     target = [f"rounds to {to_reach}"] if len(lines) > 1 else []
     means = "mean over seeds" if any(line.seeds > 1 for line in lines) else ""
-    first = f"{target[0]}: the first scored round with the most that all lines reach" if target else ""
+    first = f"{target[0]}: the first scored round with the {least} that all lines reach" if target else ""
     table = _table("cost", "; ".join(filter(None, (means, first))))
     for head in (f"{unit} up", f"{unit} down", "seconds", *target):
         table.add_column(head, justify="right", no_wrap=True)
@@ -152,7 +154,7 @@ def judgement(lines: Sequence[Line]) -> str:
             said = f"{name} {short(gain, f'+{digits}')} {unit} ({_won(gain, below=not metric.higher)})"
             parts.append(f"{said}, final {mine.final - before.final:+{digits}}")
     if not alike_averaged(*(line.results[0].experiment for line in (first, second))):
-        parts.append("no gain to state, as scores are means over other rounds")
+        parts.append(f"no {metric.change} to state, as scores are means over other rounds")
     if first.bytes_up:  # local training sends nothing
         parts.append(f"bytes sent up {second.bytes_up / first.bytes_up - 1:+.0%}")
     return f"Measured, {second.label} against {first.label}: {'; '.join(parts)}."

@@ -11,7 +11,7 @@ from fedatoms.cli.args import GROUPS, before_flags, flags, typed, updated, value
 from fedatoms.cli.console import line, resumable, say, show_table, suggest, terminal, watching
 from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.cli.processes import joined
-from fedatoms.core.lookup import counted
+from fedatoms.core.lookup import as_word, counted
 from fedatoms.experiment.checks import check
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load, load_run
@@ -49,7 +49,9 @@ def options(words: Sequence[str]) -> Options:
 
         def job() -> int:
             if start != first:
-                raise ValueError(f"'{start}' comes after flags. Name a preset or file first: fedatoms run {start} ...")
+                raise ValueError(
+                    f"'{start}' comes after flags. Name a preset or file first: fedatoms run {as_word(start)} ..."
+                )
             if start and resume:
                 raise ValueError(f"--resume continues a run as it is. Leave '{start}' out.")
             if resume:
@@ -69,7 +71,7 @@ def starting_point(name: str) -> Experiment:
     'feddc'
     """
     if Path(name).is_dir() and name:
-        raise ValueError(f"{name} is a folder. Continue its run with `fedatoms run --resume {name}`.")
+        raise ValueError(f"{name} is a folder. Continue its run with `fedatoms run --resume {as_word(name)}`.")
     if name.endswith(".json"):
         return load(Path(name))
     return preset(name) if name else Experiment()
@@ -125,7 +127,7 @@ def _show(result: "Result", home: Path) -> int:
     if private := privacy_line(result):
         line(console, private)
     line(console, f"files: {home}")
-    more = [(f"fedatoms run --resume {home} --rounds {2 * rounds}", "more rounds")]
+    more = [(f"fedatoms run --resume {as_word(home)} --rounds {2 * rounds}", "more rounds")]
     grows = "rounds" in may_change(result.experiment)
-    suggest(console, (f"fedatoms report {home.parent}", "all its runs on one page"), *(more if grows else []))
+    suggest(console, (f"fedatoms report {as_word(home.parent)}", "all its runs on one page"), *(more if grows else []))
     return 0

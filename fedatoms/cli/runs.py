@@ -9,6 +9,7 @@ from tyro.conf import FlagCreatePairsOff, arg
 
 from fedatoms.cli.console import line, show_table, suggest, terminal
 from fedatoms.cli.parsing import Job, Options, as_typed
+from fedatoms.core.lookup import as_word
 
 if TYPE_CHECKING:
     from fedatoms.runs.states import RunState
@@ -63,7 +64,7 @@ def _show(states: Sequence["RunState"], folders: Sequence[Path]) -> None:
             line(console, f"{state.folder}: {state.state}: {as_typed(state.why)}")
     if older := sum(not state.checked for state in states):
         line(console, f"{older} not checked: of an older version, whose files have no checksums")
-    suggest(console, _next(states, " ".join(map(str, folders))))
+    suggest(console, _next(states, " ".join(map(as_word, folders))))
 
 
 def _next(states: Sequence["RunState"], folders: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from fedatoms.cli.args import GROUPS, before_flags, flags, typed, updated
 from fedatoms.cli.console import line, repeatable, say, show_table, suggest, terminal, watching_many
 from fedatoms.cli.parsing import Job, Options, as_typed
 from fedatoms.cli.run import START, starting_point
+from fedatoms.core.lookup import as_word
 from fedatoms.experiment.fields import Experiment, Implied
 from fedatoms.experiment.relevance import idle
 from fedatoms.experiment.weights import changed
@@ -55,7 +56,9 @@ def options(words: Sequence[str]) -> Options:
 
         def job() -> int:
             if begin != first:
-                raise ValueError(f"'{begin}' comes after flags. Name a preset or file first: fedatoms tune {begin} ...")
+                raise ValueError(
+                    f"'{begin}' comes after flags. Name a preset or file first: fedatoms tune {as_word(begin)} ..."
+                )
             if typed("--seed", words) and typed("--seeds", words):
                 raise ValueError("--seeds names all seeds. Leave --seed out.")
             plan = _plan(over, experiment, updated(Tune(), asked))

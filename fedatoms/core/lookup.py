@@ -1,6 +1,7 @@
-"""Looks names up in tables, with the nearest valid one in the error; names and errors on one line."""
+"""Looks names up in tables, with the nearest valid one in the error; names, paths and errors on one line."""
 
 import difflib
+import shlex
 from collections.abc import Iterable, Mapping
 from textwrap import shorten
 from typing import TypeVar
@@ -62,6 +63,15 @@ def counted(numbers: int | Iterable[int], word: str) -> str:
     """
     found = {numbers} if isinstance(numbers, int) else set(numbers)
     return f"{'/'.join(f'{number:,}' for number in sorted(found))} {word}{'' if found == {1} else 's'}"
+
+
+def as_word(value: object) -> str:
+    """Writes a path or a name as a word of a command that can be pasted; a plain one stays as it is.
+
+    >>> as_word("runs/mine"), as_word("my runs/mine")
+    ('runs/mine', "'my runs/mine'")
+    """
+    return shlex.quote(str(value))
 
 
 def article(word: str) -> str:

@@ -64,6 +64,15 @@ class Scale(NamedTuple):
         return f"{self.name}, {self.unit}".removesuffix(", ")
 
     @property
+    def change(self) -> str:
+        """The head of a column of scores minus those of a baseline: a gain only where higher is better.
+
+        >>> ACCURACY.change, Scale("rmse", "mm", higher=False).change
+        ('gain', 'difference')
+        """
+        return "gain" if self.higher else "difference"
+
+    @property
     def is_accuracy(self) -> bool:
         """Whether it is that of a classifier, which files of older versions mean too."""
         return self.record() == ACCURACY.record()

@@ -70,8 +70,8 @@ def plan(
     """
     _check_plan(part, batch_size, epochs)
     draws = generator(seed, "batches", client, round, *([phase] if phase else []))
-    order = torch.stack([torch.randperm(len(part), generator=draws) for _ in range(epochs)])
-    key = torch.randint(2**63 - 1, (), generator=draws)
+    order = torch.stack([torch.randperm(len(part), generator=draws, device="cpu") for _ in range(epochs)])
+    key = torch.randint(2**63 - 1, (), generator=draws, device="cpu")
     rows, real = part[order], torch.ones_like(order, dtype=torch.bool)
     if missing := -len(part) % batch_size:
         rows, real = (pad_tensor(leaf, (0, missing)) for leaf in (rows, real))
@@ -221,12 +221,15 @@ def _per_channel(values: Sequence[float], dtype: torch.dtype, device: torch.devi
 
 
 def _draw_augmentation(shape: Sequence[int], recipe: Recipe | None, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    flip, shift = torch.zeros(*shape, dtype=torch.bool), torch.zeros(*shape, 2, dtype=torch.int64)
+    flip, shift = (
+        torch.zeros(*shape, *more, dtype=kind, device="cpu") for more, kind in (((), torch.bool), ((2,), torch.int64))
+    )
     if recipe is not None and recipe.flip:
-        flip = torch.rand(*shape, generator=draws) < 0.5
+        flip = torch.rand(*shape, generator=draws, device="cpu") < 0.5
     if recipe is not None and recipe.pad:
-        cropped = torch.rand(*shape, 1, generator=draws) < recipe.crop
-        shift = torch.randint(-recipe.pad, recipe.pad + 1, (*shape, 2), generator=draws) * cropped
+        cropped = torch.rand(*shape, 1, generator=draws, device="cpu") < recipe.crop
+        moves = torch.randint(-recipe.pad, recipe.pad + 1, (*shape, 2), generator=draws, device="cpu")
+        shift = moves * cropped
     return flip, shift
 
 

@@ -48,11 +48,16 @@ def hold_out(images: Images, share: float, seed: int) -> Images:
     if share == 0:
         return images
     need_labels(images.y, "holdout", "0, and a test set of your own")
-    x, y, held, rng = images.x, images.y, torch.zeros(len(images.y), dtype=torch.bool), generator(seed, "holdout")
+    x, y, held, rng = (
+        images.x,
+        images.y,
+        torch.zeros(len(images.y), dtype=torch.bool, device="cpu"),
+        generator(seed, "holdout"),
+    )
     for label in range(images.classes):
         rows = (y == label).nonzero()[:, 0]
         count = min(max(round(share * len(rows)), 1), len(rows) - 1)
-        held[rows[torch.randperm(len(rows), generator=rng)[: max(count, 0)]]] = True
+        held[rows[torch.randperm(len(rows), generator=rng, device="cpu")[: max(count, 0)]]] = True
     if not held.any():
         raise ValueError(
             f"share={share}: no class has two training images, so none can be held out. Use 0 for the test set."
@@ -108,7 +113,7 @@ def federation(
     check_alike({**pairs, **held})
     (x, y), (test_x, test_y) = _pool(pairs), _pool(held)
     ys = [own for _, own in pairs.values()]
-    parts = list(torch.arange(len(y)).split([len(own) for own in ys]))
+    parts = list(torch.arange(len(y), device="cpu").split([len(own) for own in ys]))
     classes = int(torch.cat([y, test_y]).max()) + 1 if are_labels(y) else 0
     return Federation(x, y, parts, test_x, test_y, _test_parts(ys, held), classes, None)
 
@@ -151,7 +156,7 @@ def check_rows(data: Federation) -> None:
         raise ValueError("data.parts is empty: a federation needs at least one client. Use data.federation([(x, y)]).")
     for name, parts, x in (("parts", data.parts, data.x), ("test_parts", data.test_parts, data.test_x)):
         count = samples_in(x)
-        rows = torch.cat([torch.as_tensor(part, device="cpu") for part in parts] or [torch.zeros(0)])
+        rows = torch.cat([torch.as_tensor(part, device="cpu") for part in parts] or [torch.zeros(0, device="cpu")])
         wrong = rows[(rows < 0) | (rows >= count)]
         if len(wrong):
             raise ValueError(
@@ -182,7 +187,7 @@ def samples_of(data: Federation, rows: Tensor) -> tuple[Inputs, Tensor]:
     """
     if data.lazy is None:
         return take(data.x, rows), data.y[rows]
-    x, y = data.lazy.read(rows, torch.zeros((), dtype=torch.int64))
+    x, y = data.lazy.read(rows, torch.zeros((), dtype=torch.int64, device="cpu"))
     return each(lambda leaf: leaf.to(rows.device), x), y.to(rows.device)
 
 
@@ -190,7 +195,7 @@ def _lazy(pool: Pool, held: Mapping[str, tuple[Inputs, Tensor]]) -> Federation:
     x, y = outline(pool)
     check_alike({"client 0": (take(x, slice(1)), y[:1]), **held})
     test_x, test_y = _pool(held)
-    parts = list(torch.arange(len(y)).split([len(one) for one in pool.data_sets]))
+    parts = list(torch.arange(len(y), device="cpu").split([len(one) for one in pool.data_sets]))
     classes = int(torch.cat([y, test_y]).max()) + 1 if are_labels(y) else 0
     return Federation(x, y, parts, test_x, test_y, _test_parts([y[part] for part in parts], held), classes, None, pool)
 
@@ -220,9 +225,9 @@ def _test_parts(ys: Sequence[Tensor], held: Mapping[str, tuple[Inputs, Tensor]])
     if "test" not in held:
         sizes = {name: len(y) for name, (_, y) in held.items()}
         each_size = [sizes.get(f"test of client {number}", 0) for number in range(len(ys))]
-        return list(torch.arange(sum(each_size)).split(each_size))
+        return list(torch.arange(sum(each_size), device="cpu").split(each_size))
     test_y = held["test"][1]
-    return _seen(ys, test_y) if are_labels(test_y) else [torch.arange(len(test_y))] * len(ys)
+    return _seen(ys, test_y) if are_labels(test_y) else [torch.arange(len(test_y), device="cpu")] * len(ys)
 
 
 def _pool(pairs: Mapping[str, tuple[Inputs, Tensor]]) -> tuple[Inputs, Tensor]:
@@ -233,6 +238,6 @@ def _pool(pairs: Mapping[str, tuple[Inputs, Tensor]]) -> tuple[Inputs, Tensor]:
 def _seen(labels: Sequence[Tensor], test_y: Tensor) -> list[Tensor]:
     kinds = [tuple(sorted(set(y.tolist()))) for y in labels]
     rows = {
-        kind: torch.isin(test_y.cpu(), torch.tensor(kind)).nonzero()[:, 0] for kind in set(kinds)
+        kind: torch.isin(test_y.cpu(), torch.tensor(kind, device="cpu")).nonzero()[:, 0] for kind in set(kinds)
     }  # shared if equal
     return [rows[kind] for kind in kinds]

@@ -48,7 +48,7 @@ def malicious(attack: Attack | None, clients: int, seed: int) -> frozenset[int]:
     if attack is None:
         return frozenset()
     count = max(round(attack.share * clients), 1)
-    return frozenset(torch.randperm(clients, generator=generator(seed, "attack"))[:count].tolist())
+    return frozenset(torch.randperm(clients, generator=generator(seed, "attack"), device="cpu")[:count].tolist())
 
 
 def has_false_labels(attack: Attack | None) -> bool:
@@ -115,7 +115,7 @@ def _backwards(strength: float, kind: str, name: str, move: Tensor, known: Known
 
 def _noise(strength: float, kind: str, name: str, move: Tensor, known: Known) -> Tensor:
     draws = generator(known.seed, "attack", known.client, known.round, kind, name)
-    noise = torch.randn(move.shape, generator=draws, dtype=torch.float64).to(move)
+    noise = torch.randn(move.shape, generator=draws, dtype=torch.float64, device="cpu").to(move)
     return strength * move.square().mean().sqrt() * noise
 
 

@@ -78,7 +78,9 @@ class Clients(NamedTuple):
     place: Place = "device"
     folder: Path | None = None  # for place "disk"
     device: torch.device = torch.device("cpu")
-    versions: Tensor = torch.full((0, 1), -1)  # (C, 1), for the other places: the round after which a state was made
+    versions: Tensor = torch.full(
+        (0, 1), -1, device="cpu"
+    )  # (C, 1), for the other places: the round after which a state was made
 
     def read(self, client: int) -> Client | None:
         """Returns a client's state on the training device, or None if it never took part."""
@@ -123,7 +125,7 @@ def file_name(client: int, version: int) -> str:
 
 def nothing(columns: int, kind: torch.dtype = torch.int64) -> Tensor:
     """Returns a table without clients: whole numbers (C, columns), a row of -1 for each of whom nothing is known."""
-    return torch.full((0, columns), -1, dtype=kind)
+    return torch.full((0, columns), -1, dtype=kind, device="cpu")
 
 
 def put(table: Tensor, rows: Mapping[int, Sequence[int]]) -> Tensor:
@@ -134,7 +136,11 @@ def put(table: Tensor, rows: Mapping[int, Sequence[int]]) -> Tensor:
     """
     if not rows:
         return table
-    return placed(table, torch.tensor(list(rows)), torch.tensor(list(rows.values()), dtype=table.dtype))
+    return placed(
+        table,
+        torch.tensor(list(rows), device="cpu"),
+        torch.tensor(list(rows.values()), dtype=table.dtype, device="cpu"),
+    )
 
 
 def placed(table: Tensor, clients: Tensor, rows: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ def rounded(runtime: Runtime, state: State, block: list[int], reply: Reply) -> R
     """Returns a block's reply with its uploads as the server reads them, and as they are sent in few bits."""
     bits, start = BITS[runtime.sim.uploads], state.server.params
     draws = [address(runtime.sim.seed, "rounding", client, state.round) for client in block]
-    keys = trees.move(torch.tensor(draws), torch.device(runtime.sim.device))
+    keys = trees.move(torch.tensor(draws, device="cpu"), torch.device(runtime.sim.device))
     sent = sent_of(reply.upload, start, bits, keys)
     return reply._replace(upload=received(sent, _one_of(reply.upload), start, bits), sent=sent)
 

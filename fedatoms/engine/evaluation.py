@@ -89,7 +89,7 @@ def scored_model(state: State, which: Scored, clients: int) -> Params:
 
 def score(runtime: Runtime, params: Params) -> Score:
     """Evaluates a model on the test set."""
-    rows, seen = torch.arange(len(runtime.data.test_y)), begin_metrics(runtime.sim.objective)
+    rows, seen = torch.arange(len(runtime.data.test_y), device="cpu"), begin_metrics(runtime.sim.objective)
     if runtime.peers.size > 1 and not seen:
         return score_of(runtime.sim.objective, _shared_means(runtime, params, rows))
     each = _outcomes(runtime, params, rows, [seen])
@@ -121,7 +121,7 @@ def score_of(objective: Objective, means: Means, seen: Seen = NOTHING) -> Score:
 
 def personal_score(runtime: Runtime, state: State) -> Score:
     """Evaluates the server's model with each client's personal parameters on that client's test images."""
-    tested = torch.tensor([float(len(part)) for part in runtime.data.test_parts], dtype=torch.float64)
+    tested = torch.tensor([float(len(part)) for part in runtime.data.test_parts], dtype=torch.float64, device="cpu")
     all_of_them, own = begin_metrics(runtime.sim.objective), [begin_metrics(runtime.sim.objective) for _ in tested]
     if not all_of_them:
         return over_clients(runtime.sim.objective, personal_sums(runtime, state), tested)
@@ -150,7 +150,7 @@ def local_score(runtime: Runtime, state: State) -> Score | None:
         return None
     means = zip(*([one / len(parts[client]) for one in found[client]] for client in sorted(found)), strict=True)
     each = [torch.stack(column).cpu() for column in means]
-    return over_clients(runtime.sim.objective, each, torch.ones(len(found), dtype=torch.float64))
+    return over_clients(runtime.sim.objective, each, torch.ones(len(found), dtype=torch.float64, device="cpu"))
 
 
 def personal_sums(runtime: Runtime, state: State, seen: Sequence[Sequence[Seen]] = ()) -> list[Tensor]:
@@ -175,7 +175,7 @@ def _sums_at_once(runtime: Runtime, state: State, clients: list[int]) -> dict[in
     found = _sums_of(runtime, server, ((client, _own(runtime, state, client)) for client in clients))
     alike = [client for client in clients if client not in found and len(parts[client])]  # nothing of their own
     if alike:
-        each = _outcomes(runtime, server, torch.arange(len(runtime.data.test_y)))
+        each = _outcomes(runtime, server, torch.arange(len(runtime.data.test_y), device="cpu"))
         found |= {client: _sums(one[parts[client].to(runtime.sim.device)] for one in each) for client in alike}
     return found
 
@@ -206,7 +206,9 @@ def over_clients(
     counts = tested[some].reshape(-1, *[1] * (sums[0].dim() - 1))
     each = metric.each(sums[0][some] / counts)
     if metric.running is not None:
-        each = torch.tensor([own[client][metric.name].compute() for client in some.nonzero()[:, 0].tolist()])
+        each = torch.tensor(
+            [own[client][metric.name].compute() for client in some.nonzero()[:, 0].tolist()], device="cpu"
+        )
     each = each.double().sort(descending=not metric.higher).values
     worst = each[: max(round(len(each) / 10), 1)].mean()
     whole = score_of(objective, [one.sum(0) / tested.sum() for one in sums], seen)

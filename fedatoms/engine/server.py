@@ -74,7 +74,7 @@ def drawn(
     """
     draws = generator(seed, "clients", t)
     chosen = _some(clients, fraction, draws) if sampling == "fixed" else _by_themselves(clients, fraction, draws)
-    reports = torch.rand(len(chosen), generator=generator(seed, "failures", t)) >= failures
+    reports = torch.rand(len(chosen), generator=generator(seed, "failures", t), device="cpu") >= failures
     return chosen.tolist(), chosen[reports].tolist()
 
 
@@ -124,11 +124,11 @@ def memory_of_server(algorithm: Algorithm, params: Params) -> Memory:
 
 
 def _some(clients: int, fraction: float, draws: torch.Generator) -> Tensor:
-    return torch.randperm(clients, generator=draws)[: sample_size(clients, fraction)].sort().values
+    return torch.randperm(clients, generator=draws, device="cpu")[: sample_size(clients, fraction)].sort().values
 
 
 def _by_themselves(clients: int, fraction: float, draws: torch.Generator) -> Tensor:
-    return (torch.rand(clients, generator=draws, dtype=torch.float64) < fraction).nonzero()[:, 0]
+    return (torch.rand(clients, generator=draws, dtype=torch.float64, device="cpu") < fraction).nonzero()[:, 0]
 
 
 def start(params: Params, algorithm: Algorithm, parameters: Collection[str]) -> Server:

@@ -42,12 +42,14 @@ def settled(rule: Rule, total: Total, sent: Params) -> Total:
     {'params': {'w': tensor(5., dtype=torch.float64)}}
     """
     kept = [total.each[client] for client in sorted(total.each)]
-    weights = torch.tensor([each.weight for each in kept], dtype=torch.float64)
+    weights = torch.tensor([each.weight for each in kept], dtype=torch.float64, device="cpu")
     if rule.combine is not None and kept:
         return Total(combined(rule, [each.upload for each in kept], weights, sent), 1.0)
     added = server.NOTHING_YET
     for upload, weight in kept:
-        added = server.gather(added, {kind: trees.lead(tree) for kind, tree in upload.items()}, torch.tensor([weight]))
+        added = server.gather(
+            added, {kind: trees.lead(tree) for kind, tree in upload.items()}, torch.tensor([weight], device="cpu")
+        )
     return added
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatoms.core import randomness
+from fedatoms.core.lookup import some
 from fedatoms.core.memory import available, check_fits
 from fedatoms.core.options import INITS, Group, Init, check_range, one_of
 from fedatoms.nn.adapters import Adapter, adapter_of
@@ -269,6 +270,8 @@ def decompose(
         if init == "svd":
             _warn_if_lossy(name, conv.weight, layer)
         layers[conv] = layer.train(conv.training)
+    if init != "svd":
+        _warn_if_frozen([name for name in choice.replaced if not model.get_parameter(_weight_of(name)).requires_grad])
     return swap(result, layers)
 
 
@@ -321,6 +324,16 @@ def _check_same(model: nn.Module, atoms: int, where: Where | None) -> None:
 
 def _weight_of(layer: str) -> str:
     return f"{layer}.weight" if layer else "weight"
+
+
+def _warn_if_frozen(names: Sequence[str]) -> None:
+    if names:
+        which = f"layer {names[0]!r} is" if len(names) == 1 else f"{len(names)} layers ({some(names)}) are"
+        warnings.warn(
+            f"{which} frozen, and a fresh start replaces filters that are never trained then. Use init='svd' to keep "
+            f"them, or thaw them with requires_grad_(True)",
+            stacklevel=3,
+        )
 
 
 def _warn_if_lossy(name: str, weight: Tensor, layer: AtomConv) -> None:

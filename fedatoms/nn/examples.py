@@ -40,7 +40,7 @@ def batches_of(model: nn.Module, shape: Sequence[int] | None, inputs: Inputs | N
 
 def _random(model: nn.Module, shape: tuple[int, ...]) -> Batches:
     dtype = next((leaf.dtype for leaf in model.parameters() if leaf.is_floating_point()), torch.float32)
-    return lambda rows: torch.randn(rows, *shape, generator=generator(0, "export", rows), dtype=dtype)
+    return lambda rows: torch.randn(rows, *shape, generator=generator(0, "export", rows), dtype=dtype, device="cpu")
 
 
 def _repeated(x: Inputs) -> Batches:

@@ -157,8 +157,8 @@ def _normalises_first(layer: BatchNorm, then: Sequence[str]) -> bool:
     layer, draws = copy.deepcopy(layer).cpu().double().eval(), torch.Generator().manual_seed(0)
     for leaf in (layer.weight, layer.bias, layer.running_mean, layer.running_var):
         if leaf is not None:
-            leaf.copy_(torch.rand(leaf.shape, dtype=leaf.dtype, generator=draws) + 0.5)
-    x = torch.randn(1, layer.num_features, 2, 2, dtype=torch.float64, generator=draws)
+            leaf.copy_(torch.rand(leaf.shape, dtype=leaf.dtype, generator=draws, device="cpu") + 0.5)
+    x = torch.randn(1, layer.num_features, 2, 2, dtype=torch.float64, generator=draws, device="cpu")
     settings = layer.weight, layer.bias, layer.running_mean is None, 0.0, layer.eps
     plain = functional.batch_norm(x, layer.running_mean, layer.running_var, *settings)
     try:

@@ -16,12 +16,14 @@ from torch.nn import functional
 from fedatoms.core import lookup
 from fedatoms.core.memory import is_out_of_memory
 from fedatoms.core.options import check_range
-from fedatoms.core.outside import check_is_no_file, from_outside, naming
+from fedatoms.core.outside import Factory, check_is_no_file, from_outside, naming
 from fedatoms.core.randomness import address
 from fedatoms.nn.layers import copied
 
 Activation = Callable[[], nn.Module]
 Norm = Callable[[int], nn.Module]
+
+RULE = "Type module:factory, as mynet:build for build(classes) in mynet.py of this folder"
 
 
 def digits_cnn(classes: int = 10, channels: int = 1) -> "CNN":
@@ -113,7 +115,7 @@ def build(name: str, *, classes: int, channels: int = 3, seed: int = 0) -> nn.Mo
         if name not in MODELS:
             check_is_no_file(name, "model")
         make = functools.partial(lookup.find(name, MODELS, "model"), classes=classes, channels=channels)
-    with torch.random.fork_rng(devices=[]), naming({"model": name}):
+    with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(
             address(seed, "model")
         )  # torch.manual_seed would also reset the GPU's stream
@@ -271,13 +273,22 @@ def _cnn(
 
 def _own(name: str, classes: int) -> Callable[[], object]:
     """Imports "module:factory" and hands it ``classes=`` if it takes that."""
-    rule = "Type module:factory, as mynet:build for build(classes) in mynet.py of this folder"
-    factory = from_outside(name, "model", rule)
+    factory = from_outside(name, "model", RULE)
+    if isinstance(factory, nn.Module):
+        why = "is a network, not a factory: name its class, or a function that makes it"
+        raise ValueError(f"model={name!r} {why}. {RULE}")
     signature = inspect.signature(factory)
     takes = any(p.name == "classes" or p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    arguments = {"classes": classes} if takes else {}
+    bare = getattr(factory, "__init__", None) is nn.Module.__init__  # it seems to take anything, and takes nothing
+    arguments = {"classes": classes} if takes and not bare else {}
+    return functools.partial(_call, name, factory, signature, arguments)
+
+
+def _call(name: str, factory: Factory, signature: inspect.Signature, arguments: dict[str, int]) -> object:
     try:
         signature.bind(**arguments)
+        with naming({"model": name}):  # an error of its own code has a line there
+            return factory(**arguments)
     except TypeError as error:
-        raise ValueError(f"model={name!r}: {error}, but a factory gets classes= or nothing. {rule}") from error
-    return functools.partial(factory, **arguments)
+        why = f"{lookup.one_line(error)}, but a factory gets classes= or nothing"
+        raise ValueError(f"model={name!r}: {why}. {RULE}") from error

@@ -12,8 +12,14 @@ from fedatoms.core.lookup import one_line
 from fedatoms.core.trees import Params, stack
 from fedatoms.nn.pure import Network, network
 
-# in torch's words, where it meets a draw from the global stream, and an input that is changed in place
-RANDOM, CHANGED = "called random operation", "would mutate a captured Tensor"
+NUMBERS = "reads numbers out of a tensor, as .numpy() does"
+REASONS = {  # by torch's words for what it meets
+    "called random operation": "draws random numbers itself, as F.dropout does",
+    "would mutate a captured Tensor": "changes its input in place, as x -= 1 does",
+    "support saved tensor hooks": "keeps its activations elsewhere, as checkpoint and save_on_cpu do",
+    "that doesn't have storage": NUMBERS,
+    "Cannot access storage": NUMBERS,
+}
 MIXES = "what it makes of a sample depends on the other rows of a batch, and some batches would be padded"
 REFUSALS = ("vmap", "functorch", "Batching rule")  # one of them is in all others of torch's refusals
 
@@ -65,10 +71,8 @@ def why_refused(error: BaseException) -> str | None:
     """
     for cause in causes(error):
         words = first_sentence(cause)
-        if RANDOM in words:
-            return f"{_who(cause)} draws random numbers itself, as F.dropout does{_place(cause.__traceback__)}"
-        if CHANGED in words:
-            return f"{_who(cause)} changes its input in place, as x -= 1 does{_place(cause.__traceback__)}"
+        if does := [does for said, does in REASONS.items() if said in words]:
+            return f"{_who(cause)} {does[0]}{_place(cause.__traceback__)}"
         if any(name in words for name in REFUSALS):
             return words
     return None

@@ -8,7 +8,7 @@ from textwrap import shorten
 from typing import NamedTuple, cast
 
 from fedatoms.core.files import remove_partials
-from fedatoms.core.lookup import counted
+from fedatoms.core.lookup import as_word, counted
 from fedatoms.core.outside import naming
 from fedatoms.core.run_files import CHECKPOINT, CLIENTS, EXPERIMENT, RESULT, rounds_file
 from fedatoms.engine.attacks import malicious
@@ -137,7 +137,7 @@ def _way_out(folder: Path, experiment: Experiment, engine: Engine) -> str:
     if other:
         return f"a run with another {', '.join(other)}. Use another `name`."
     more = f" --rounds {experiment.rounds}" if experiment.rounds > old.rounds else ""
-    return f"a run. {engine.if_exists.format(folder=f'{folder}{more}')}"
+    return f"a run. {engine.if_exists.format(folder=f'{as_word(folder)}{more}')}"
 
 
 def _which(every: int) -> str:

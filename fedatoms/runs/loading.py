@@ -12,7 +12,7 @@ from torch import nn
 
 from fedatoms.core.files import read_tensors, replace_file
 from fedatoms.core.inputs import leaves
-from fedatoms.core.lookup import one_line
+from fedatoms.core.lookup import as_word, one_line
 from fedatoms.core.records import fit, parse
 from fedatoms.core.run_files import EXPERIMENT, MODEL, RESULT, checkpoints
 from fedatoms.core.trees import Params
@@ -87,7 +87,7 @@ def how_to_rewrite(folder: Path, what: str = "it") -> str:
         return f"It is running ({by}): wait for it."
     how = how_to_resume(folder)
     if not is_remote(folder) and (folder / RESULT).exists() and not checkpoints(folder):
-        how = f"`fedatoms run {folder / EXPERIMENT} --name again`, as there is no checkpoint"
+        how = f"`fedatoms run {as_word(folder / EXPERIMENT)} --name again`, as there is no checkpoint"
     return f"Write {what} again with {how}."
 
 
@@ -97,7 +97,7 @@ def how_to_resume(folder: Path) -> str:
     >>> how_to_resume(Path("runs/mine"))
     '`fedatoms run --resume runs/mine`'
     """
-    return RESUME if is_remote(folder) else f"`fedatoms run --resume {folder}`"
+    return RESUME if is_remote(folder) else f"`fedatoms run --resume {as_word(folder)}`"
 
 
 _Size = Annotated[int, Meta(gt=0)]

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from support.small import Drifting, clients_of, difference, identical, small_net
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils.checkpoint import checkpoint
 
 from fedatoms.aggregation import krum, median
 from fedatoms.algorithms import Algorithm, moon
@@ -85,6 +87,33 @@ class Shifted(nn.Linear):
         return super().forward(x.flatten(1))
 
 
+class Checkpointed(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        made = checkpoint(super().forward, x.flatten(1), use_reentrant=False)
+        assert isinstance(made, Tensor)
+        return made
+
+
+class OnTheHost(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        with save_on_cpu():
+            return super().forward(x.flatten(1))
+
+
+class Read(nn.Linear):
+    """Looks at what it is given, as a check of the user's may do."""
+
+    def __init__(self, *sizes: int, look: Callable[[Tensor], object]) -> None:
+        super().__init__(*sizes)
+        self.look = look
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.look(x)
+        return super().forward(x.flatten(1))
+
+
+ELSEWHERE = "its forward pass keeps its activations elsewhere, as checkpoint and save_on_cpu do, in "
+NUMBERS = "its forward pass reads numbers out of a tensor, as .numpy\\(\\) does, in Read"
 MAPS: tuple[MapName, ...] = ("one_by_one", "vectorised")
 NO_SLOPES = classification()._replace(loss=lambda outputs, y: F.cross_entropy(outputs, y, reduction="none").detach())
 
@@ -111,6 +140,11 @@ def test_a_loss_that_depends_on_no_parameter_is_refused_in_every_map(
     [
         (lambda: Shifted(36, 3), "its forward pass changes its input in place, as x -= 1 does, in Shifted"),
         (lambda: nn.Sequential(nn.Flatten(), spectral_norm(nn.Linear(36, 3))), "Batching rule not implemented"),
+        (lambda: Checkpointed(36, 3), f"{ELSEWHERE}Checkpointed"),
+        (lambda: OnTheHost(36, 3), f"{ELSEWHERE}OnTheHost"),
+        (lambda: Read(36, 3, look=lambda x: x.detach().numpy()), NUMBERS),
+        (lambda: Read(36, 3, look=Tensor.tolist), NUMBERS),
+        (lambda: Read(36, 3, look=Tensor.untyped_storage), NUMBERS),
     ],
 )
 def test_what_torch_cannot_vectorise_is_said_in_one_line_and_trains_one_by_one(

@@ -349,13 +349,23 @@ def test_the_device_is_kept() -> None:
     assert {p.device.type for p in layered.parameters()} == {"meta"} == {fuse(layered).weight.device.type}
 
 
+@pytest.mark.parametrize("init", ["orthonormal", "kaiming", "svd"])
+def test_frozen_filters_that_start_afresh_are_named_and_svd_keeps_them(init: Init) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Conv2d(2, 2, 3))
+    model[1].requires_grad_(False)
+    says = r"^layer '1' is frozen, and a fresh start replaces filters that are never trained then\. Use init='svd'"
+    with warnings.catch_warnings() if init == "svd" else pytest.warns(UserWarning, match=says):
+        layered = decompose(model, init=init)
+    assert not layered[1].atoms.requires_grad and layered[0].atoms.requires_grad
+
+
 @pytest.mark.parametrize("weight", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 def test_frozen_stays_frozen(weight: bool, bias: bool) -> None:
     conv = nn.Conv2d(2, 2, 3)
     conv.weight.requires_grad_(weight)
     conv.bias.requires_grad_(bias)
-    layer = decompose(conv, init="orthonormal")
+    layer = decompose(conv, init="svd")
     assert [layer.atoms.requires_grad, layer.coefficients.requires_grad, layer.bias.requires_grad] == [
         weight,
         weight,

@@ -258,6 +258,39 @@ def test_what_is_no_factory_is_refused_with_what_to_type(folder: Path, name: str
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "ownnet_d:inst",
+            "is a network, not a factory: name its class, or a function that makes it. Type module:factory",
+        ),
+        ("ownnet_d:passes", "unexpected keyword argument 'classes', but a factory gets classes= or nothing"),
+    ],
+)
+def test_what_cannot_be_called_with_classes_is_refused_on_one_line(folder: Path, name: str, said: str) -> None:
+    folder.joinpath("ownnet_d.py").write_text(
+        "import functools\nfrom torch import nn\n"
+        "inst = nn.Linear(2, 6)\n"
+        "passes = functools.wraps(lambda **options: 0)(functools.partial(nn.ReLU))\n"
+    )
+    with pytest.raises(ValueError) as error:
+        build(name, classes=6)
+    message = str(error.value)
+    assert said in message and f"model='{name}'" in message and "\n" not in message
+
+
+def test_an_error_of_a_factorys_own_code_has_its_line(folder: Path) -> None:
+    folder.joinpath("ownnet_f.py").write_text("def net(classes):\n    return 1 + 'a'\n")
+    with pytest.raises(ValueError, match="your model ownnet_f:net failed in line 2: TypeError"):
+        build("ownnet_f:net", classes=6)
+
+
+def test_a_module_without_an_init_of_its_own_is_called_with_nothing(folder: Path) -> None:
+    folder.joinpath("ownnet_e.py").write_text("from torch import nn\nclass Net(nn.Module): pass\n")
+    assert type(build("ownnet_e:Net", classes=6)).__name__ == "Net"
+
+
 def test_a_factory_that_returns_no_module_is_refused(folder: Path) -> None:
     folder.joinpath("ownnet_c.py").write_text("def net(classes): return classes\n")
     with pytest.raises(ValueError, match=r"'ownnet_c:net' returns int: .* torch\.nn\.Module"):

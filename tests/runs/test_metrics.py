@@ -79,12 +79,15 @@ def test_the_command_line_and_the_page_show_the_metric_by_name_and_unit(
     assert main([*f"compare {flags} --lr 0.001,0.01 --plot plot.png".split()]) == 0
     out = capsys.readouterr().out
     assert "distance: mean over all 2 rounds, in cm" in out and "accuracy" not in out and " cm" in out
+    caption, words = " ".join(out.split()), ("difference to lr=0.001 (lower is better)", "least that all lines reach")
+    assert all(each in caption for each in words) and " gain" not in caption and "the most" not in caption
     assert Path("plot.png").exists()
     assert main(["runs"]) == 0
     assert "distance 0." in capsys.readouterr().out
     assert main(["runs", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[0])["metric"]["name"] == "distance"
     page = page_of(Path("runs"))
+    assert "Where lower is better, it is the difference: below 0 is better." in page
     assert "classes each, distance, cm: 0." in page and '"axis":"distance (cm)"' in page
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedatoms.algorithms.base import Server
 from fedatoms.core import trees
+from fedatoms.core.lookup import as_word
 from fedatoms.core.run_files import CHECKPOINT, EXPERIMENT, RESULT, checkpoints
 from fedatoms.core.trees import Params
 from fedatoms.engine.client_round import Job, Learner, Reply
@@ -96,8 +97,8 @@ def _check(run: Path, experiment: Experiment) -> None:
     if experiment.aggregation != "mean" or experiment.attack:
         raise ValueError(f"{run} has another aggregation than the mean, or an attack. Explain a run without them.")
     if not checkpoints(run):
-        again = f"Make the run again: `fedatoms run {run / EXPERIMENT} --name again`"
-        more = f"Go on with `fedatoms run --resume {run}`, which saves one in the end or at Ctrl-C"
+        again = f"Make the run again: `fedatoms run {as_word(run / EXPERIMENT)} --name again`"
+        more = f"Go on with `fedatoms run --resume {as_word(run)}`, which saves one in the end or at Ctrl-C"
         by = writer(run)
         way = f"It is running ({by}): wait for its first" if by else again if (run / RESULT).exists() else more
         raise ValueError(f"{run} has no checkpoint to replay from. {way}.")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fedatoms.evidence.page.answer import amount, duration, form_of
 from fedatoms.evidence.page.html_table import Cell, command, gain_cell, number, number_key, table, text
-from fedatoms.evidence.page.scores import score_cell
+from fedatoms.evidence.page.scores import score_cell, turned
 from fedatoms.evidence.results.commands import again, command_of
 from fedatoms.evidence.results.finding import PUBLISHED
 from fedatoms.evidence.results.standings import Standings, Versus, of_the_project, of_the_reader, versus
@@ -21,8 +21,8 @@ HEADS = (
 NAMES = ("best", "best-published")
 CAPTION = (
     "The best method of each setting, its score as in Compare, and its gain over the usual baseline with a 95 % "
-    "interval, where both have scores of the same rounds. Traffic (both ways) and time: to reach the baseline's score, "
-    "in brackets the baseline's own; or of the whole run, where said; time as on the machine of each run"
+    "interval, where both have scores of the same rounds{}. Traffic (both ways) and time: to reach the baseline's "
+    "score, in brackets the baseline's own; or of the whole run, where said; time as on the machine of each run"
 )
 
 
@@ -42,7 +42,7 @@ def best_tables(places: Sequence[Standings]) -> str:
 
 def _table(name: str, places: Sequence[Standings]) -> str:
     rows = [_row(each) for each in places]
-    return table(name, CAPTION, HEADS, rows, stacked=True)
+    return table(name, CAPTION.format(turned(places)), HEADS, rows, stacked=True)
 
 
 def _row(place: Standings) -> list[Cell]:

@@ -8,7 +8,7 @@ from fedatoms.evidence.page.answer import amount, duration, form_of
 from fedatoms.evidence.page.html_table import Cell, command, gain_cell, number, number_key, table, text
 from fedatoms.evidence.page.links import folders_of
 from fedatoms.evidence.page.plotly import Json
-from fedatoms.evidence.page.scores import WORDS, score_cell
+from fedatoms.evidence.page.scores import WORDS, score_cell, turned
 from fedatoms.evidence.paper.tables import cells_of, contrast
 from fedatoms.evidence.results.commands import again, command_of, together
 from fedatoms.evidence.results.groups import Group, headline_by_seed, stand_in_mark
@@ -35,7 +35,7 @@ CHANGING = (2, 3, 4, 5, 6)  # columns that depend on the baseline
 BASELINES = 40  # of a setting, at most: with more experiments, the best of them
 CAPTION = (
     f"Score: {WORDS}. Gain over the baseline, ± 95 % interval, both over the seeds that the two share: where they have "
-    "others, too, it is not the difference of the scores, and where they have scores of other rounds, there is none. "
+    "others, too, it is not the difference of the scores, and where they have scores of other rounds, there is none{}. "
     "Traffic (both ways), time and rounds: to reach the baseline's own score for the first time; time as on the "
     "machine of each run"
 )
@@ -51,7 +51,7 @@ def versus_table(places: Sequence[Standings], beside: Path | None = None) -> str
         for k, each in enumerate(place.entries):
             rows.append(_row(each, place, beside))
             marks.append(f'data-place="{n}" data-entry="{k}"')
-    return table("versus", CAPTION, HEADS, rows, marks, stacked=True)
+    return table("versus", CAPTION.format(turned(places)), HEADS, rows, marks, stacked=True)
 
 
 def baselines(places: Sequence[Standings]) -> list[Json]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from fedatoms.evidence.page.html_table import Cell, spread
 from fedatoms.evidence.results.groups import Group
+from fedatoms.evidence.results.standings import Standings
 from fedatoms.runs.comparison import spread_of
 from fedatoms.runs.results import WINDOW
 
@@ -12,6 +13,16 @@ WORDS = (
     f"mean over the last {WINDOW} rounds, ± standard deviation over seeds; a shorter run has the mean over all "
     "its scored rounds, the first ones included, and beside it the score at its end"
 )
+
+
+def turned(places: Sequence[Standings]) -> str:
+    """Says what a gain is where lower is better, if it is so in one of the settings.
+
+    >>> turned([])
+    ''
+    """
+    words = ". Where lower is better, it is the difference: below 0 is better"
+    return "" if all(place.metric.higher for place in places) else words
 
 
 def score_cell(group: Group, model: str, values: Sequence[float], form: str = ".2f") -> Cell:
