@@ -269,8 +269,9 @@ def _train(run: _Run, loaded: Loaded, began: float, seal: int) -> State:
     def save_state() -> None:
         lines.save(state.round)
         checkpoints.save(state, time.perf_counter() - began)
+        settle()
 
-    with Writer(folder, state.round, seal) as lines, watching(experiment, folder, state.round) as show:
+    with Writer(folder, state.round, seal) as lines, watching(experiment, folder, state.round) as (show, settle):
         try:
             done, until = state.round, experiment.rounds
             coming = engine.rounds(runtime, state, until, experiment.eval_every)
@@ -278,13 +279,13 @@ def _train(run: _Run, loaded: Loaded, began: float, seal: int) -> State:
                 lines.append(row_of(progress))
                 state = progress.state  # after its line: a checkpoint never knows more rounds than the file
                 checkpoints.note(state.clients)
+                show(progress)
                 if is_due(experiment, state.round):
                     save_state()
-                for each in (show, watch):
-                    if each is not None:
-                        each(progress)
-        except KeyboardInterrupt:
+                if watch is not None:
+                    watch(progress)
+            save_state()
+        except KeyboardInterrupt:  # of a save, too
             save_state()
             raise
-        save_state()
     return state
