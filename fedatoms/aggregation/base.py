@@ -97,15 +97,15 @@ def lengths(points: Points, centre: Point | None = None) -> Tensor:
     return total.sqrt()
 
 
-def squared_distances(points: Points) -> Tensor:
-    """Returns the squared distances of all pairs (C, C), from inner products of the moves from the origin.
+def squared_distances(points: Points, centre: Point | None = None) -> Tensor:
+    """Returns the squared distances of all pairs (C, C), from inner products of the moves from a centre or the origin.
 
     >>> squared_distances(Points([{"w": torch.tensor(w)} for w in (1.0, 3.0)], {}, torch.ones(2) / 2)).tolist()
     [[0.0, 4.0], [4.0, 0.0]]
     """
     inner = torch.zeros(len(points.uploads), len(points.uploads), dtype=torch.float64)
-    for values, origin in points.read():
-        moves = values - origin
+    for i, (values, origin) in enumerate(points.read()):
+        moves = values - (origin if centre is None else centre[i])
         inner += (moves @ moves.T).cpu()
     norms = inner.diagonal()
     return (norms[:, None] + norms[None] - 2 * inner).clamp(min=0).fill_diagonal_(0)

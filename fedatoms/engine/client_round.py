@@ -182,7 +182,7 @@ def begin(learner: Learner, params: Params) -> Carry:
 def finish(learner: Learner, broadcast: Server, job: Job, carry: Carry, losses: Tensor, rate: Rate) -> Reply:
     """Makes the reply of one client."""
     steps = job.plan.real.any(-1).sum(-1)
-    unit = learner.training.lr if learner.training.controls == "first" else rate
+    unit = rate_of(learner.training, 0) if learner.training.controls == "first" else rate
     far = _displacement(learner, steps.to(losses.dtype), unit, most=len(losses))
     work = Work(trees.restrict(job.params, learner.travelling), steps, far, _units(learner, steps, losses))
     trained, keeps = trees.restrict(carry.params, learner.travelling), learner.align is None

@@ -182,12 +182,13 @@ def learner_of(runtime: Runtime, t: int, phase: Phase | None = None) -> Learner:
 def names_in(sim: Simulation, layout: Layout, t: int, phase: Phase) -> tuple[frozenset[str], frozenset[str]]:
     """Returns the names of what a phase of round ``t`` trains, and of what its algorithm sees."""
     trained, sent = layout.parameters, _travelling(sim, layout, t)
+    own = layout.own if phase.view == "personal" else layout.private  # of a second version it is the server's
     if sim.exchange.slow_local == "freeze":
-        trained &= sent | layout.own
+        trained &= sent | own
     if phase.moves == "own":
         trained, sent = layout.own & layout.parameters, layout.own & layout.parameters
     elif phase.moves == "shared":
-        trained -= layout.own if phase.view == "personal" else layout.private
+        trained -= own
     if not trained:
         raise ValueError(
             f"round {t + 1} has nothing to train: all that it may change is frozen. Change slow_local, fast or "

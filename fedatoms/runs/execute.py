@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from fedatoms.core.files import remove_partials
 from fedatoms.core.lookup import as_word, counted
@@ -23,7 +23,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run, sealed_fields, to_json
 from fedatoms.experiment.identities import resumable, run_folder, trajectory, why_so_long
 from fedatoms.experiment.weights import pinned
-from fedatoms.runs.checkpoints import Checkpoints, Loaded, load_checkpoint
+from fedatoms.runs.checkpoints import Checkpoints, Loaded, forget_after, load_checkpoint, load_earlier
 from fedatoms.runs.loading import write_model
 from fedatoms.runs.lock import WAY_OUT, locked
 from fedatoms.runs.personal_models import finish_personal
@@ -187,7 +187,12 @@ def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) 
         say(note)
     done, has_result = loaded.state.round, (folder / RESULT).exists()
     _check_rounds(new, folder, done, has_result)
-    rows = _going_on(_rows_until(folder, done, say), load_run(folder).rounds, new)
+    rows = _rows_until(folder, done, say)
+    if 0 < done == new.rounds and not rows[-1]["scores"]:  # it was one of more, and not due to be scored
+        loaded = _before_the_last(new, runtime, folder, done)
+        say(f"round {done} has no score: running again from round {loaded.state.round}")
+        done = forget_after(folder / CHECKPOINT, loaded.state.round)
+        rows = rows[:done]
     if said := lost(folder, runtime.sim, done):
         say(said)
     if done == new.rounds and has_result:
@@ -199,15 +204,19 @@ def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) 
     return loaded, seal
 
 
-def _going_on(rows: list[Row], end: int, new: Experiment) -> list[Row]:
-    """Takes the scores from the round at which a run was to end, if it goes on now and is not due to be scored there.
-
-    So it has the scores of a run that was asked for as many rounds at once.
-    """
-    if len(rows) < end or new.rounds <= end or end % new.eval_every == 0:
-        return rows
-    row = {name: value for name, value in rows[end - 1].items() if name != "metric"}
-    return [*rows[: end - 1], cast(Row, {**row, "scores": {}}), *rows[end:]]
+def _before_the_last(new: Experiment, runtime: Runtime, folder: Path, done: int) -> Loaded:
+    """Goes back to where the last round can be run again, which has no score and is to be the end after all."""
+    if runtime.sim.privacy is not None:
+        why = "to run a private round again costs privacy again"
+    elif loaded := load_earlier(folder / CHECKPOINT, runtime, done, trajectory=trajectory(new)):
+        return loaded
+    elif done <= new.checkpoint_every and not is_remote(folder):  # no earlier one was due
+        return Loaded(begin(runtime), 0.0, [])
+    else:
+        why = "no earlier checkpoint can be read from which to run it again"
+    raise ValueError(
+        f"rounds={done}: {folder} has no score after round {done}, and {why}. Use {done + 1} or more, or a new run."
+    )
 
 
 def _check_rounds(new: Experiment, folder: Path, done: int, has_result: bool) -> None:
@@ -269,22 +278,25 @@ def _train(run: _Run, loaded: Loaded, began: float, seal: int) -> State:
     def save_state() -> None:
         lines.save(state.round)
         checkpoints.save(state, time.perf_counter() - began)
+        settle()
 
-    with Writer(folder, state.round, seal) as lines, watching(experiment, folder, state.round) as show:
+    with Writer(folder, state.round, seal) as lines, watching(experiment, folder, state.round) as (show, settle):
         try:
             done, until = state.round, experiment.rounds
             coming = engine.rounds(runtime, state, until, experiment.eval_every)
             for progress in spending(folder, runtime.sim, coming, done, until, engine.ready):
+                if state is loaded.state and done % experiment.eval_every:
+                    lines.unscore()
                 lines.append(row_of(progress))
                 state = progress.state  # after its line: a checkpoint never knows more rounds than the file
                 checkpoints.note(state.clients)
+                show(progress)
                 if is_due(experiment, state.round):
                     save_state()
-                for each in (show, watch):
-                    if each is not None:
-                        each(progress)
-        except KeyboardInterrupt:
+                if watch is not None:
+                    watch(progress)
+            save_state()
+        except KeyboardInterrupt:  # of a save, too
             save_state()
             raise
-        save_state()
     return state

@@ -203,6 +203,18 @@ class Writer:
         self._file.flush()
         self._new.append(line)
 
+    def unscore(self) -> None:
+        """Takes the scores from the last line, if it has some: a run was to end there, and goes on now.
+
+        So it has the scores of a run that was asked for as many rounds at once. Until a round follows, it keeps them.
+        """
+        *rows, last = read_lines(self._folder).rows
+        if last["scores"]:
+            row = {name: value for name, value in last.items() if name != "metric"}
+            self._file.close()
+            self._seal = keep_rounds(self._folder, [*rows, cast(Row, {**row, "scores": {}})])
+            self._file = (self._folder / ROUNDS).open("a")
+
     def save(self, count: int) -> None:
         """Writes the lines up to round ``count`` to a segment, before the checkpoint of that round."""
         os.fsync(self._file.fileno())  # also when the power fails

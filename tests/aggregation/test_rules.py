@@ -175,6 +175,37 @@ def test_the_geometric_median_of_uploads_more_than_half_of_which_are_equal_is_th
     assert far(of("geometric-median", [one] * same + away, [1.0] * (same + others)), one) < 1e-12
 
 
+SAMPLES = st.lists(st.integers(1, 600), min_size=3, max_size=8)
+
+
+@given(SAMPLES, st.sampled_from([0.0, 1.0, 1e8]), st.data())
+def test_the_geometric_median_of_numbers_is_their_weighted_median(
+    weights: list[int], offset: float, data: st.DataObject
+) -> None:
+    """At most half of the weight lies below it, and at most half above."""
+    values = [offset + data.draw(st.integers(-50, 50)) for _ in weights]
+    some: list[Memory] = [
+        {"params": {}, "numbers": {"steps": torch.tensor(each, dtype=torch.float64)}} for each in values
+    ]
+    found = float(of("geometric-median", some, weights)["numbers"]["steps"])
+    assert sum(w for value, w in zip(values, weights, strict=True) if value < found - 1e-6) <= sum(weights) / 2
+    assert sum(w for value, w in zip(values, weights, strict=True) if value > found + 1e-6) <= sum(weights) / 2
+
+
+@given(SAMPLES, st.integers(0, 2**31))
+def test_no_upload_is_nearer_to_all_than_their_geometric_median(weights: list[int], seed: int) -> None:
+    """Whoever has most of the weight; some uploads are equal."""
+    draws = torch.Generator().manual_seed(seed)
+    points = torch.randint(-3, 4, (len(weights), 3), generator=draws).double()
+    some: list[Memory] = [{"params": {"head": point}} for point in points]
+    found = combined(aggregation("geometric-median"), some, torch.tensor(weights), {})["params"]["head"]
+
+    def cost(centre: Tensor) -> float:
+        return float(torch.tensor(weights).double() @ (points - centre).norm(dim=1))
+
+    assert cost(found) <= min(map(cost, points)) * (1 + 1e-9)
+
+
 def test_the_geometric_median_leaves_equal_uploads_of_little_weight() -> None:
     one, other = uploads(2)
     found = of("geometric-median", [one] * 3 + [other] * 2, [1.0, 1.0, 1.0, 6.0, 6.0])

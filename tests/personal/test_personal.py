@@ -72,7 +72,15 @@ def test_vectorised_equals_one_by_one(name: str, shared: str) -> None:
 
 
 @pytest.mark.parametrize("name", SECOND)
-@pytest.mark.parametrize("exchange", [Exchange(every_round()), Exchange(fast_slow(FAST, SLOW, 2))])
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        Exchange(every_round()),
+        Exchange(fast_slow(FAST, SLOW, 2)),
+        Exchange(fast_slow(FAST, SLOW, 2), slow_local="freeze"),
+        Exchange(fast_slow({"head"}, {"atoms", *SLOW}, 2), slow_local="freeze"),
+    ],
+)
 def test_a_second_version_leaves_the_shared_model_alone(name: str, exchange: Exchange) -> None:
     plain, own = (simulation(each, exchange=exchange) for each in ("none", name))
     before, after = play(plain, 2), play(own, 2)

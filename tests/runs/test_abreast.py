@@ -37,7 +37,7 @@ from fedatoms.engine.state import State
 from fedatoms.engine.training import Training
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import run_folder
-from fedatoms.optimisers import adamw, cosine
+from fedatoms.optimisers import adamw, constant, cosine
 from fedatoms.personal import personal
 from fedatoms.runs import abreast
 from fedatoms.runs.abreast import Abreast, NotBeside
@@ -229,6 +229,10 @@ def test_so_they_are_if_all_launch_their_rounds_ahead(name: str, monkeypatch: py
 METHODS = {
     "controls of the first round": {
         "training": TRAINING._replace(controls="first"),
+        "algorithm": algorithm("scaffold"),
+    },
+    "controls of the first round of a warm-up": {
+        "training": TRAINING._replace(controls="first", schedule=constant(warmup=2)),
         "algorithm": algorithm("scaffold"),
     },
     "schedules of rounds and steps": {"training": TRAINING._replace(schedule=cosine(rounds=4, steps="cosine"))},

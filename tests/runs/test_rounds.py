@@ -19,7 +19,7 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.runs.checkpoints import _tidy
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.results import changed_files, read_result, result_of
-from fedatoms.runs.rounds import Row, read_rounds
+from fedatoms.runs.rounds import Row, keep_rounds, read_rounds
 from fedatoms.runs.states import find_runs, state_of
 
 Lines = Sequence[str]
@@ -171,11 +171,14 @@ class Killed(BaseException):
     """What a process that is killed would feel."""
 
 
-@pytest.mark.parametrize("kind", ["older", "for more rounds", "from the checkpoint before"])
+@pytest.mark.parametrize("kind", ["older", "for more rounds", "from the checkpoint before", "for a score"])
 def test_a_resumed_run_may_be_killed_at_any_write(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {"rounds": 6} if kind == "for more rounds" else {}
     if kind == "older":
         as_older(folder)
+    if kind == "for a score":
+        *rows, last = read_rounds(folder)
+        keep_rounds(folder, [*rows, {**last, "scores": {}}])
     if kind == "from the checkpoint before":
         (folder / "checkpoint" / "000005.safetensors").write_bytes(b"")
     real, model = Path.replace, (folder / "model.safetensors").read_bytes()
@@ -194,7 +197,7 @@ def test_a_resumed_run_may_be_killed_at_any_write(kind: str, folder: Path, monke
         with suppress(Killed):
             resume(folder, changes)
     assert writes > 5 and state_of(folder, check=True).state == "finished"
-    assert len(read_rounds(folder)) == (6 if changes else 5)
+    assert len(read_rounds(folder)) == (6 if changes else 5) and read_rounds(folder)[-1]["scores"]
     assert changes or (folder / "model.safetensors").read_bytes() == model
     assert list(folder.rglob("*.partial")) == []
 

@@ -151,6 +151,58 @@ def test_a_run_resumed_for_more_rounds_has_the_scores_of_one_that_was_asked_for_
     assert scored[0] == scored[1] == scored_rounds(replace(one, rounds=5))
 
 
+@pytest.mark.parametrize(("end", "every", "of"), [(1, 4, 10), (5, 4, 10), (4, 10, 6), (3, 1, 6)])
+def test_a_run_resumed_for_as_many_rounds_as_it_has_done_ends_as_one_that_was_asked_for_them_at_once(
+    end: int, every: int, of: int, tmp_path: Path
+) -> None:
+    """Its last round was not scored where it was one of more, so it is run again, from the checkpoint before it."""
+    one = replace(TINY, out=str(tmp_path), eval_every=every, score="server,all", personal="ditto")
+    run(replace(one, name="whole", rounds=end))
+    with pytest.raises(KeyboardInterrupt):
+        run(replace(one, name="cut", rounds=of), watch=stop_after(end, KeyboardInterrupt))
+    resume(tmp_path / "cut", {"rounds": end})
+    assert result_without_time(tmp_path / "cut") == result_without_time(tmp_path / "whole")
+    assert last_files(tmp_path / "cut") == last_files(tmp_path / "whole")
+
+
+def test_a_last_round_that_cannot_be_run_again_costs_a_line_and_changes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(
+            replace(TINY, out=str(tmp_path), name="run", eval_every=8, rounds=9), watch=stop_after(5, KeyboardInterrupt)
+        )
+    (tmp_path / "run" / "checkpoint" / "000004.json").unlink()
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.json*")}
+    line = r"^rounds=5: .* has no score after round 5, and no earlier checkpoint .*\. Use 6 or more, or a"
+    with pytest.raises(ValueError, match=line):
+        resume(tmp_path / "run", {"rounds": 5})
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.json*")} == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Stopped])
+def test_a_run_that_stops_before_it_has_gone_on_keeps_its_last_scores(
+    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finished, resumed for more rounds, and broken off before one: it ends where it had ended, or goes on."""
+    one = replace(TINY, out=str(tmp_path), eval_every=4, checkpoint_every=100)
+    run(replace(one, name="run", rounds=3))
+    run(replace(one, name="longer", rounds=5))
+    before = result_without_time(tmp_path / "run")
+
+    def stop(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as stopping, pytest.raises(error):
+        stopping.setattr("fedatoms.engine.loop.advance", stop)
+        resume(tmp_path / "run", {"rounds": 5})
+    resume(tmp_path / "run", {"rounds": 3})
+    assert result_without_time(tmp_path / "run") == before
+    with monkeypatch.context() as stopping, pytest.raises(error):
+        stopping.setattr("fedatoms.engine.loop.advance", stop)
+        resume(tmp_path / "run", {"rounds": 5})
+    resume(tmp_path / "run", {})
+    assert result_without_time(tmp_path / "run") == result_without_time(tmp_path / "longer")
+
+
 def test_a_resumed_run_may_not_change_what_it_computes(tmp_path: Path) -> None:
     run(replace(TINY, out=str(tmp_path), name="run", rounds=1))
     with pytest.raises(ValueError, match=r"^aggregation=median: a run of two rules is of neither\. Start a run of its"):

@@ -11,10 +11,12 @@ import pytest
 
 from fedatoms.cli import main
 from fedatoms.core.options import WATCHERS
-from fedatoms.core.run_files import WATCHED
+from fedatoms.core.run_files import WATCHED, checkpoints
 from fedatoms.engine.loop import Progress
+from fedatoms.engine.state import State
 from fedatoms.experiment.fields import Experiment
 from fedatoms.runs import watchers
+from fedatoms.runs.checkpoints import Checkpoints
 from fedatoms.runs.execute import resume, run
 from fedatoms.runs.rounds import keep_rounds, read_rounds
 from fedatoms.runs.watchers.base import Watching, lasting_name
@@ -193,6 +195,31 @@ def test_no_store_sees_a_round_that_a_kill_throws_away(
     with pytest.raises(Killed):
         run(every_two, watch=killing(at))
     assert store.seen == saved
+    resume(tmp_path / "run", {})
+    assert store.seen == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("at", [2, 4, 5])
+def test_after_a_ctrl_c_in_any_save_a_checkpoint_has_what_a_store_was_told(
+    at: int, twice: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a second one the round that was being saved is kept, too."""
+    store, write, pressed = Store(fails=0), Checkpoints._write, list[int]()
+    monkeypatch.setattr(watchers, "_open", store.open)
+    monkeypatch.setattr("fedatoms.runs.execute.check_watchers", lambda experiment: None)
+
+    def interrupted(self: Checkpoints, state: State, seconds: float) -> None:
+        if state.round == at and len(pressed) <= twice:
+            pressed.append(at)
+            raise KeyboardInterrupt
+        write(self, state, seconds)
+
+    monkeypatch.setattr(Checkpoints, "_write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(replace(TINY, out=str(tmp_path), name="run", watch="wandb", checkpoint_every=2, rounds=5))
+    kept = max([0, *checkpoints(tmp_path / "run")])
+    assert store.seen == list(range(1, kept + 1)) and kept == ((at - 1) // 2 * 2 if twice else at)
     resume(tmp_path / "run", {})
     assert store.seen == [1, 2, 3, 4, 5]
 

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from fedatoms.algorithms.base import Algorithm, Server, Strength, as_it_is, upload_params
 from fedatoms.data.federations import Federation
-from fedatoms.engine.client_round import Job, Learner, Reply
+from fedatoms.engine.client_round import Job, Learner, Reply, rate_of
 from fedatoms.engine.execution.loop import MapClients
 from fedatoms.engine.training import Told, Training
 from fedatoms.nn.pure import Network
@@ -69,7 +69,7 @@ def told_by(request: Request) -> Told:
     def number(value: float | Tensor) -> Tensor:  # filled on the device: a copy from the host would wait for it
         return torch.full((), float(value), dtype=dtype, device=device)
 
-    unit = training.lr if training.controls == "first" else learner.rate
+    unit = rate_of(training, 0) if training.controls == "first" else learner.rate
     broadcast, strength = request.broadcast if _listens(learner.algorithm) else _NOTHING, learner.algorithm.strength
     numbers = (learner.rate, unit, learner.atoms_lr, math.nan if strength is None else strength.value)
     return Told(broadcast, *map(number, numbers))

@@ -2,7 +2,7 @@
 
 import importlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -14,7 +14,6 @@ from fedatoms.engine.loop import Progress, Watch
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.parse import watchers_of
 from fedatoms.runs.rounds import row_of
-from fedatoms.runs.together import is_due
 from fedatoms.runs.watchers.base import Ended, Open, Watching, missed, numbers_of
 
 
@@ -48,9 +47,10 @@ def check_watchers(experiment: Experiment) -> None:
 
 
 @contextmanager
-def watching(experiment: Experiment, folder: Path, first: int) -> Iterator[Watch]:
+def watching(experiment: Experiment, folder: Path, first: int) -> Iterator[tuple[Watch, Callable[[], None]]]:
     """Opens the watchers of a run after its round ``first``, and closes them, also when the run fails or is stopped.
 
+    Yields what shows them a round, and what says that a checkpoint has all rounds that were shown.
     One that fails on the way is left out with a warning: the run goes on, and its folder has every number.
     """
     with ExitStack() as ways:
@@ -67,15 +67,8 @@ def watching(experiment: Experiment, folder: Path, first: int) -> Iterator[Watch
         def watch(progress: Progress) -> None:
             held.append((progress.state.round, numbers_of(row_of(progress))))
             _tell(opened, [name for name in opened if WATCHERS[name].takes_back], held[-1:])
-            if is_due(experiment, progress.state.round):
-                settle()
 
-        try:
-            yield watch
-        except KeyboardInterrupt:  # after which a checkpoint was written
-            settle()
-            raise
-        settle()
+        yield watch, settle
 
 
 def _tell(opened: dict[Watcher, Watching], names: list[Watcher], rounds: list[_Round]) -> None:
