@@ -190,10 +190,8 @@ def names_in(sim: Simulation, layout: Layout, t: int, phase: Phase) -> tuple[fro
     elif phase.moves == "shared":
         trained -= own
     if not trained:
-        raise ValueError(
-            f"round {t + 1} has nothing to train: all that it may change is frozen. Change slow_local, fast or "
-            f"personal."
-        )
+        why = "all that it may change is frozen. Change slow_local, fast or personal."
+        raise ValueError(f"round {t + 1} has nothing to train: {why}")
     return trained, sent
 
 

@@ -3,7 +3,6 @@
 import errno
 import json
 import zlib
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypedDict
 
@@ -162,23 +161,6 @@ def load_checkpoint(folder: Path, runtime: Runtime, *, trajectory: str, set_asid
     tried = "; ".join(notes)
     again = f"Start again: delete {folder.parent}, or use another `name`."
     raise ValueError(f"{folder} holds no checkpoint that can be read: {tried}. {again}")
-
-
-def load_earlier(folder: Path, runtime: Runtime, done: int, *, trajectory: str) -> Loaded | None:
-    """Reads the newest checkpoint of fewer than ``done`` rounds that is whole; None if there is none."""
-    for path in reversed(_manifests(folder)):
-        if int(path.stem) < done:
-            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                return _load(path, runtime, trajectory, [])
-    return None
-
-
-def forget_after(folder: Path, done: int) -> int:
-    """Removes the checkpoints of more than ``done`` rounds, which are to come anew, and returns ``done``."""
-    for path in _manifests(folder):
-        if int(path.stem) > done:
-            path.unlink()
-    return done
 
 
 def _is_damage(error: Exception) -> bool:

@@ -23,7 +23,8 @@ from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.files import load_run, sealed_fields, to_json
 from fedatoms.experiment.identities import resumable, run_folder, trajectory, why_so_long
 from fedatoms.experiment.weights import pinned
-from fedatoms.runs.checkpoints import Checkpoints, Loaded, forget_after, load_checkpoint, load_earlier
+from fedatoms.runs.checkpoints import Checkpoints, Loaded, load_checkpoint
+from fedatoms.runs.last_round import go_back
 from fedatoms.runs.loading import write_model
 from fedatoms.runs.lock import WAY_OUT, locked
 from fedatoms.runs.personal_models import finish_personal
@@ -185,38 +186,26 @@ def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) 
     loaded = load_checkpoint(folder / CHECKPOINT, runtime, trajectory=trajectory(new))
     for note in loaded.notes:
         say(note)
-    done, has_result = loaded.state.round, (folder / RESULT).exists()
-    _check_rounds(new, folder, done, has_result)
-    rows = _rows_until(folder, done, say)
-    if 0 < done == new.rounds and not rows[-1]["scores"]:  # it was one of more, and not due to be scored
-        loaded = _before_the_last(new, runtime, folder, done)
-        say(f"round {done} has no score: running again from round {loaded.state.round}")
-        done = forget_after(folder / CHECKPOINT, loaded.state.round)
-        rows = rows[:done]
+    _check_rounds(new, folder, loaded.state.round, (folder / RESULT).exists())
+    rows = _rows_until(folder, loaded.state.round, say)
+    if 0 < len(rows) == new.rounds and not rows[-1]["scores"]:  # it was one of more, and not due to be scored
+        loaded = go_back(new, runtime, folder, len(rows))
+        say(f"round {len(rows)} has no score: running again from round {loaded.state.round}")
+    return loaded, _cut_to(rows[: loaded.state.round], new, runtime, folder, say)
+
+
+def _cut_to(rows: list[Row], new: Experiment, runtime: Runtime, folder: Path, say: Say) -> int:
+    """Makes a folder that of a run of these rounds, which goes on as a new experiment; returns the last one's seal."""
+    done = len(rows)
     if said := lost(folder, runtime.sim, done):
         say(said)
-    if done == new.rounds and has_result:
+    if done == new.rounds and (folder / RESULT).exists():
         say(f"{folder} is complete after {counted(done, 'round')}. Ask for more with rounds=N.")
     if done < rounds_of_result(folder):  # an older checkpoint had to do: the result comes anew
         (folder / RESULT).unlink()
     seal = keep_rounds(folder, rows)  # first: lines of an older version must not lie beside a sealed experiment
     write_json(folder / EXPERIMENT, sealed_fields(new))
-    return loaded, seal
-
-
-def _before_the_last(new: Experiment, runtime: Runtime, folder: Path, done: int) -> Loaded:
-    """Goes back to where the last round can be run again, which has no score and is to be the end after all."""
-    if runtime.sim.privacy is not None:
-        why = "to run a private round again costs privacy again"
-    elif loaded := load_earlier(folder / CHECKPOINT, runtime, done, trajectory=trajectory(new)):
-        return loaded
-    elif done <= new.checkpoint_every and not is_remote(folder):  # no earlier one was due
-        return Loaded(begin(runtime), 0.0, [])
-    else:
-        why = "no earlier checkpoint can be read from which to run it again"
-    raise ValueError(
-        f"rounds={done}: {folder} has no score after round {done}, and {why}. Use {done + 1} or more, or a new run."
-    )
+    return seal
 
 
 def _check_rounds(new: Experiment, folder: Path, done: int, has_result: bool) -> None:

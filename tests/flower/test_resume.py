@@ -97,6 +97,19 @@ def test_a_server_that_stops_and_resumes_gives_the_same_bits_as_one_that_never_s
     assert [row["round"] for row in read_rounds(tmp_path / "cut" / "runs" / "it")] == [0, 1, 2, 3]
 
 
+def test_a_server_that_ends_where_it_stopped_has_the_scores_of_one_that_was_asked_for_so_many_rounds(
+    whole: Whole, tmp_path: Path
+) -> None:
+    """The round at which it stopped was not due to be scored: it is run again."""
+    ends = replace(SCAFFOLD, rounds=2, eval_every=3)
+    with pytest.raises(KeyboardInterrupt):
+        on_flower(replace(ends, rounds=4), tmp_path, dies(2, after=0, how=KeyboardInterrupt))
+    assert not read_rounds(tmp_path / "runs" / "it")[-1]["scores"]
+    on_flower(ends, tmp_path, resume=True)
+    assert identical(all_of(tmp_path, ends), whole(ends))
+    assert [bool(row["scores"]) for row in read_rounds(tmp_path / "runs" / "it")] == [False, True]
+
+
 def test_a_server_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before(whole: Whole, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         on_flower(SCAFFOLD, tmp_path, dies(3, after=0, how=Killed))
