@@ -47,9 +47,8 @@ def settled(rule: Rule, total: Total, sent: Params) -> Total:
         return Total(combined(rule, [each.upload for each in kept], weights, sent), 1.0)
     added = server.NOTHING_YET
     for upload, weight in kept:
-        added = server.gather(
-            added, {kind: trees.lead(tree) for kind, tree in upload.items()}, torch.tensor([weight], device="cpu")
-        )
+        leading = {kind: trees.lead(tree) for kind, tree in upload.items()}
+        added = server.gather(added, leading, torch.tensor([weight], device="cpu"))
     return added
 
 

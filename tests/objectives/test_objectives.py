@@ -81,6 +81,15 @@ def test_a_variant_of_classification_without_its_setting_is_classification(name:
     assert difference(play(simulation_of("classification", objective=same), 2).server.params, plain) < 1e-12
 
 
+def test_class_weights_scale_losses_and_the_mean_is_over_samples() -> None:
+    weights, y = torch.tensor([1.0, 2.0, 0.5]), torch.tensor([0, 1, 1, 2])
+    outputs = torch.randn(4, 3)
+    each = classification(class_weights=weights.tolist()).loss(outputs, y)
+    torch.testing.assert_close(each, weights[y] * F.cross_entropy(outputs, y, reduction="none"))
+    by_torch = nn.CrossEntropyLoss(weight=weights)(outputs, y)  # whose mean is over weights
+    torch.testing.assert_close(each.mean() * len(y) / weights[y].sum(), by_torch)
+
+
 def test_the_default_is_torchs_cross_entropy_to_the_bit() -> None:
     """A client of one batch: the loop of a paper, written by hand."""
     x, y = torch.randn(8, 1, 6, 6), torch.arange(8) % 3
