@@ -91,7 +91,7 @@ def lengths(points: Points, centre: Point | None = None) -> Tensor:
     >>> lengths(Points([{"w": torch.tensor([3.0, 4.0])}], {}, torch.ones(1)))
     tensor([5.], dtype=torch.float64)
     """
-    total = torch.zeros(len(points.uploads), dtype=torch.float64)
+    total = torch.zeros(len(points.uploads), dtype=torch.float64, device="cpu")
     for i, (values, origin) in enumerate(points.read()):
         total += (values - (origin if centre is None else centre[i])).square().sum(1).cpu()
     return total.sqrt()
@@ -103,7 +103,7 @@ def squared_distances(points: Points, centre: Point | None = None) -> Tensor:
     >>> squared_distances(Points([{"w": torch.tensor(w)} for w in (1.0, 3.0)], {}, torch.ones(2) / 2)).tolist()
     [[0.0, 4.0], [4.0, 0.0]]
     """
-    inner = torch.zeros(len(points.uploads), len(points.uploads), dtype=torch.float64)
+    inner = torch.zeros(len(points.uploads), len(points.uploads), dtype=torch.float64, device="cpu")
     for i, (values, origin) in enumerate(points.read()):
         moves = values - (origin if centre is None else centre[i])
         inner += (moves @ moves.T).cpu()

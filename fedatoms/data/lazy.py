@@ -91,7 +91,7 @@ class Pool:
         self._check(x, y, list(places))
         if len(places) == len(rows):
             return x, y
-        back = torch.tensor([places[row] for row in rows.tolist()])
+        back = torch.tensor([places[row] for row in rows.tolist()], device="cpu")
         return like(x, [leaf[back] for leaf in leaves(x)]), y[back]
 
     def _read(self, rows: list[int], seed: int) -> tuple[Inputs, Tensor]:
@@ -230,8 +230,8 @@ def outline(pool: Pool) -> tuple[Inputs, Tensor]:
     Labels are all real: those in ``targets``, where a data set has them as torchvision's do, or read once. The first
     item of every client must have the form of client 0's.
     """
-    count, key = int(pool.first[-1]), torch.zeros((), dtype=torch.int64)
-    firsts = [pool.read(torch.tensor([row]), key) for row in pool.first[:-1]]
+    count, key = int(pool.first[-1]), torch.zeros((), dtype=torch.int64, device="cpu")
+    firsts = [pool.read(torch.tensor([row], device="cpu"), key) for row in pool.first[:-1]]
     for client, leaf in ((client, leaf) for client, (own, _) in enumerate(firsts) for leaf in leaves(own)):
         as_inputs(leaf, f"client {client}")
     check_alike({f"client {client}": one for client, one in enumerate(firsts)})

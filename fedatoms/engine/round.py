@@ -85,7 +85,7 @@ def select(sim: Simulation, t: int) -> tuple[list[int], list[int]]:
 def weights_of(sim: Simulation, clients: list[int]) -> Tensor:
     """Returns the clients' weights in the mean: their numbers of samples, or uniform if the algorithm says so."""
     uniform = sim.algorithm.weighting == "uniform"
-    return torch.tensor([1.0 if uniform else float(len(sim.data.parts[client])) for client in clients])
+    return torch.tensor([1.0 if uniform else float(len(sim.data.parts[n])) for n in clients], device="cpu")
 
 
 def phases_of(sim: Simulation) -> list[tuple[int, Phase]]:

@@ -73,7 +73,7 @@ def collaborators(form: Tensor, client: int) -> Tensor:
     >>> collaborators(torch.tensor([[1.0, 0.0], [0.0, 9999.0]]), client=1)
     tensor([1., 0.], dtype=torch.float64)
     """
-    alone = torch.zeros(len(form), dtype=torch.float64)
+    alone = torch.zeros(len(form), dtype=torch.float64, device="cpu")
     alone[client] = 1.0
     if not torch.isfinite(form).all():
         return alone

@@ -116,7 +116,7 @@ class Checkpoints:
     def _remove(self) -> None:
         """Removes clients' files that only older checkpoints needed; each process knows its own, and lists none."""
         clients, versions = self._old.unbind(1)
-        needed = torch.zeros(len(clients), dtype=torch.bool)
+        needed = torch.zeros(len(clients), dtype=torch.bool, device="cpu")
         for table in (*(index.tables.files for index in self._kept.values()), _table(self._live)):
             needed |= longer(table, 1 + max(clients.tolist(), default=0))[clients, 0] == versions
         for client, version in self._old[~needed].tolist():
@@ -281,7 +281,7 @@ def _written(folder: Path, clients: Clients, before: Tensor) -> Tensor:
         assert isinstance(row, Client)
         stored = write_file(folder / "clients" / file_name(client, version), flatten(row))
         new.append((client, version, stored.checksum))
-    return torch.tensor(new, dtype=torch.int64).reshape(-1, 3)
+    return torch.tensor(new, dtype=torch.int64, device="cpu").reshape(-1, 3)
 
 
 def _flatten(state: State) -> Params:

@@ -113,10 +113,10 @@ def _train(runtime: Runtime, loaded: Loaded, experiment: Experiment, folder: Pat
             checkpoints.note(state.clients)
             if is_due(experiment, state.round):
                 checkpoints.save(state, seconds=0.0)
-    except KeyboardInterrupt:
+        checkpoints.save(state, seconds=0.0)
+    except KeyboardInterrupt:  # of a save, too, as in process 0
         checkpoints.save(state, seconds=0.0)
         raise
-    checkpoints.save(state, seconds=0.0)
     return state
 
 

@@ -8,12 +8,14 @@ from support.small import clients_of, small_net
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from fedatoms.aggregation import median
+from fedatoms.algorithms import scaffold
 from fedatoms.data.batches import plan
 from fedatoms.data.datasets import Images, Recipe
 from fedatoms.data.federations import federation, hold_out
 from fedatoms.engine.attacks import Attack, malicious
 from fedatoms.engine.evaluation import evaluate
-from fedatoms.engine.loop import begin
+from fedatoms.engine.loop import begin, train
 from fedatoms.engine.runtime import prepare
 from fedatoms.engine.server import drawn
 from fedatoms.engine.spec import Simulation
@@ -28,6 +30,10 @@ def scored() -> object:
     return [score.value for score in evaluate(runtime, begin(runtime)).values()]
 
 
+def trained(**settings: object) -> object:
+    return train(Simulation(NET, DATA, device="cpu", **settings), 2).state.server.params  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -38,8 +44,15 @@ def scored() -> object:
         lambda: drawn(9, 0.5, 0.3, seed=0, t=3, sampling="poisson"),
         lambda: malicious(Attack("sign-flip", 0.3), 9, 0),
         scored,
+        trained,
+        lambda: trained(map="vectorised"),
+        lambda: trained(aggregation=median()),
+        lambda: trained(algorithm=scaffold(), failures=0.2),
     ],
-    ids=["federation", "holdout", "batches", "sampled", "poisson", "attackers", "scores"],
+    ids=[
+        *("federation", "holdout", "batches", "sampled", "poisson", "attackers", "scores"),
+        *("trained", "vectorised", "by the median", "with failures"),
+    ],
 )
 def test_a_default_device_changes_nothing(make: Callable[[], object]) -> None:
     expected = pytree.tree_leaves(make())

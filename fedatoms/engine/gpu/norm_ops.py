@@ -30,7 +30,6 @@ def normalise(
         from fedatoms.engine.gpu import triton_norm
 
         return triton_norm.normalise(x, real, weight, bias, eps, relu)
-
     clients = zip(map(channels_first, x), real, weight, bias, strict=True)
     each = [masked_batch_norm(*client, eps) for client in clients]
     out, mean, variance = (torch.stack(one) for one in zip(*each, strict=True))
@@ -58,7 +57,6 @@ def normalise_back(
         from fedatoms.engine.gpu import triton_norm
 
         return triton_norm.normalise_back(x, real, weight, bias, mean, variance, dy, eps, relu)
-
     clients = zip(x, real, weight, bias, mean, variance, dy, strict=True)
     each = [
         _gradients(channels_first(a), r, w, b, m, v, channels_first(d), eps, relu) for a, r, w, b, m, v, d in clients
