@@ -124,8 +124,8 @@ def numbers() -> str:
     return table(heads, [*lines, _gain_line("mean", columns, [both for row in found.values() for both in row])])
 
 
-def _gain_line(name: str, gains: Sequence[Gain], over: Sequence[tuple[Twins, ...]]) -> list[str]:
-    return [name, *map(short, (*gains, *_mean_of(over)))]
+def _gain_line(name: str, each: Sequence[Gain], over: Sequence[tuple[Twins, ...]]) -> list[str]:
+    return [name, *map(short, (*each, *_mean_of(over)))]
 
 
 def _each(row: Iterable[Iterable[Twins]]) -> list[Gain]:

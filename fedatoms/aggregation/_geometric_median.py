@@ -48,7 +48,7 @@ def _start(points: Points) -> Point:
     best = int(sums.argmin())
     if sums[best] > lengths(points, centre) @ points.weights:
         return centre
-    return [values[best] for values, _ in points.read()]
+    return [values[best].clone() for values, _ in points.read()]  # else all of a block stays in memory
 
 
 def _distance(a: Point, b: Point) -> Tensor:

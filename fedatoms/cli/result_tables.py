@@ -112,10 +112,10 @@ def costs(lines: Sequence[Line]) -> Table:
     metric, size = lines[0].metric, max(line.bytes_up for line in lines)
     scale, unit = (1e9, "GB") if size > 1e9 else (1e6, "MB")
     to_reach = f"{lines[0].target:.1f} %" if metric.unit == "%" else metric.write(lines[0].target)
-    least = "most" if metric.higher else "least"
+    extreme = "most" if metric.higher else "least"
     target = [f"rounds to {to_reach}"] if len(lines) > 1 else []
     means = "mean over seeds" if any(line.seeds > 1 for line in lines) else ""
-    first = f"{target[0]}: the first scored round with the {least} that all lines reach" if target else ""
+    first = f"{target[0]}: the first scored round with the {extreme} that all lines reach" if target else ""
     table = _table("cost", "; ".join(filter(None, (means, first))))
     for head in (f"{unit} up", f"{unit} down", "seconds", *target):
         table.add_column(head, justify="right", no_wrap=True)

@@ -221,9 +221,8 @@ def _per_channel(values: Sequence[float], dtype: torch.dtype, device: torch.devi
 
 
 def _draw_augmentation(shape: Sequence[int], recipe: Recipe | None, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    flip, shift = (
-        torch.zeros(*shape, *more, dtype=kind, device="cpu") for more, kind in (((), torch.bool), ((2,), torch.int64))
-    )
+    flip = torch.zeros(*shape, dtype=torch.bool, device="cpu")
+    shift = torch.zeros(*shape, 2, dtype=torch.int64, device="cpu")
     if recipe is not None and recipe.flip:
         flip = torch.rand(*shape, generator=draws, device="cpu") < 0.5
     if recipe is not None and recipe.pad:

@@ -48,12 +48,8 @@ def hold_out(images: Images, share: float, seed: int) -> Images:
     if share == 0:
         return images
     need_labels(images.y, "holdout", "0, and a test set of your own")
-    x, y, held, rng = (
-        images.x,
-        images.y,
-        torch.zeros(len(images.y), dtype=torch.bool, device="cpu"),
-        generator(seed, "holdout"),
-    )
+    x, y, rng = images.x, images.y, generator(seed, "holdout")
+    held = torch.zeros(len(y), dtype=torch.bool, device="cpu")
     for label in range(images.classes):
         rows = (y == label).nonzero()[:, 0]
         count = min(max(round(share * len(rows)), 1), len(rows) - 1)

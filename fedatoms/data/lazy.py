@@ -183,7 +183,7 @@ def _copied(one: Array) -> Tensor:
 def _stacked(items: Sequence[Item]) -> tuple[Inputs, Tensor]:
     try:
         x, ys = stacked([x for x, _ in items]), [y for _, y in items]
-        y = torch.tensor(ys) if {*map(type, ys)} == {int} else torch.stack([tensor_of(y) for y in ys])
+        y = torch.tensor(ys, device="cpu") if {*map(type, ys)} == {int} else torch.stack([tensor_of(y) for y in ys])
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         raise ValueError(
             f"items of one batch are not numbers of one shape ({one_line(error)[:200]}). Give the data set a transform "

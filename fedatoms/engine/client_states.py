@@ -78,9 +78,8 @@ class Clients(NamedTuple):
     place: Place = "device"
     folder: Path | None = None  # for place "disk"
     device: torch.device = torch.device("cpu")
-    versions: Tensor = torch.full(
-        (0, 1), -1, device="cpu"
-    )  # (C, 1), for the other places: the round after which a state was made
+    # (C, 1), for the other places: the round after which a state was made
+    versions: Tensor = torch.full((0, 1), -1, device="cpu")
 
     def read(self, client: int) -> Client | None:
         """Returns a client's state on the training device, or None if it never took part."""

@@ -110,7 +110,8 @@ def next_clip(privacy: Privacy, clip: float, votes: float, expected: float) -> f
     True
     """
     of_count = noise_of(privacy, expected).of_count
-    share = float(noised(privacy, {"votes": torch.tensor([votes], dtype=torch.float64)}, of_count)["votes"]) / expected
+    ballots = {"votes": torch.tensor([votes], dtype=torch.float64, device="cpu")}
+    share = float(noised(privacy, ballots, of_count)["votes"]) / expected
     return clip * math.exp(-CLIP_RATE * (share + 0.5 - QUANTILE))
 
 

@@ -66,7 +66,7 @@ def added(total: Total, uploads: Params, start: Params, clip: float) -> Total:
     2.0
     """
     moves = clipped(uploads, start, clip)
-    return server.gather(total, moves, torch.ones(len(moves[NUMBERS]["within"])))
+    return server.gather(total, moves, torch.ones(len(moves[NUMBERS]["within"]), device="cpu"))
 
 
 def expected_cohort(sim: Simulation) -> float:

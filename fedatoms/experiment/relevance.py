@@ -63,7 +63,7 @@ def with_strengths_that_matter(experiments: Sequence[Experiment]) -> list[Experi
         found = list[Experiment]()
         for one, name in zip(experiments, names, strict=True):
             kept = replace(one, **{table.strength: None}) if name in without else one  # type: ignore[arg-type]
-            if kept == one or kept not in found:
+            if name not in without or kept not in found:
                 found.append(kept)
         experiments = found
     return list(experiments)

@@ -154,7 +154,7 @@ def trained(task: Task, folder: Path | str, own: Path | str | None = None) -> nn
 
 def server_simulation(task: Task, experiment: Experiment) -> Simulation:
     """Makes the simulation of a server: the network and the number of clients, but none of their data."""
-    nothing = torch.zeros(0, dtype=torch.int64)
+    nothing = torch.zeros(0, dtype=torch.int64, device="cpu")
     pool = no_samples(task.shape)
     test = (pool, nothing) if task.test is None else _fitting(task, experiment, task.test(), "the server's test images")
     nobody = [nothing] * experiment.clients
@@ -167,8 +167,8 @@ def node_simulation(task: Task, experiment: Experiment, partition: int) -> Simul
     x, y = _fitting(task, experiment, (x, y), f"partition {partition}")
     if len(test_y):
         test_x, test_y = _fitting(task, experiment, (test_x, test_y), f"test images of partition {partition}")
-    parts, tests = ([torch.zeros(0, dtype=torch.int64)] * experiment.clients for _ in range(2))
-    parts[partition], tests[partition] = torch.arange(len(y)), torch.arange(len(test_y))
+    parts, tests = ([torch.zeros(0, dtype=torch.int64, device="cpu")] * experiment.clients for _ in range(2))
+    parts[partition], tests[partition] = (torch.arange(len(each), device="cpu") for each in (y, test_y))
     data = Federation(x, y, parts, test_x, test_y, tests, task.classes, task.recipe)
     return _simulation(task, _without_privacy(experiment), data)
 

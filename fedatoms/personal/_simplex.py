@@ -23,9 +23,9 @@ def minimiser(form: Tensor) -> Tensor:
         raise ValueError("a quadratic form that is not finite has no minimum. Look for nan in the features of clients.")
     scale = form.diagonal().mean()
     if scale <= 0:  # semidefinite without a diagonal: the form is zero, and all weights are minimisers
-        return torch.full((size,), 1 / size, dtype=torch.float64)
-    form = form + _RIDGE * scale * torch.eye(size, dtype=torch.float64)
-    weights = torch.zeros(size, dtype=torch.float64)
+        return torch.full((size,), 1 / size, dtype=torch.float64, device="cpu")
+    form = form + _RIDGE * scale * torch.eye(size, dtype=torch.float64, device="cpu")
+    weights = torch.zeros(size, dtype=torch.float64, device="cpu")
     weights[form.diagonal().argmin()] = 1.0
     for _ in range(100 * size):  # about n passes are usual; the bound guards against endless loops by rounding
         gradient = form @ weights  # half of it
@@ -42,7 +42,7 @@ def _with(form: Tensor, weights: Tensor, new: int) -> Tensor:
     free[new] = True
     while True:
         goal = torch.zeros_like(weights)
-        goal[free] = torch.linalg.solve(form[free][:, free], torch.ones(int(free.sum()), dtype=torch.float64))
+        goal[free] = torch.linalg.solve(form[free][:, free], torch.ones_like(weights[free]))
         goal = goal / goal.sum()
         negative = free & (goal <= 0)
         if not negative.any():

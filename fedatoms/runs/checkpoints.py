@@ -148,7 +148,7 @@ def load_checkpoint(folder: Path, runtime: Runtime, *, trajectory: str, set_asid
         try:
             loaded = _load(path, runtime, trajectory, notes)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, _OtherExperiment | TooLarge) or not _is_damage(error):
+            if not is_damage(error):
                 raise
             notes.append(f"checkpoint {path.stem} is damaged ({error})")
             damaged.append(path)
@@ -163,8 +163,10 @@ def load_checkpoint(folder: Path, runtime: Runtime, *, trajectory: str, set_asid
     raise ValueError(f"{folder} holds no checkpoint that can be read: {tried}. {again}")
 
 
-def _is_damage(error: Exception) -> bool:
-    """Returns whether an error is lasting: that of a disk or a network that does not answer may be gone tomorrow."""
+def is_damage(error: Exception) -> bool:
+    """Returns whether an error of reading is lasting: that of a disk that does not answer may be gone tomorrow."""
+    if isinstance(error, _OtherExperiment | TooLarge):  # the file is whole
+        return False
     return not isinstance(error, OSError) or error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
 
 

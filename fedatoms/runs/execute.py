@@ -188,7 +188,8 @@ def _last_checkpoint(new: Experiment, runtime: Runtime, folder: Path, say: Say) 
         say(note)
     _check_rounds(new, folder, loaded.state.round, (folder / RESULT).exists())
     rows = _rows_until(folder, loaded.state.round, say)
-    if 0 < len(rows) == new.rounds and not rows[-1]["scores"]:  # it was one of more, and not due to be scored
+    not_due = len(rows) % new.eval_every > 0  # as it was one of more
+    if 0 < len(rows) == new.rounds and not_due and not rows[-1]["scores"]:
         loaded = go_back(new, runtime, folder, len(rows))
         say(f"round {len(rows)} has no score: running again from round {loaded.state.round}")
     return loaded, _cut_to(rows[: loaded.state.round], new, runtime, folder, say)

@@ -1,6 +1,5 @@
 """A last round without a score, of a run that was to go on and is to end there after all: it is run again."""
 
-from contextlib import suppress
 from pathlib import Path
 
 from fedatoms.core.run_files import CHECKPOINT, checkpoints
@@ -8,7 +7,7 @@ from fedatoms.engine.loop import begin
 from fedatoms.engine.runtime import Runtime
 from fedatoms.experiment.fields import Experiment
 from fedatoms.experiment.identities import trajectory
-from fedatoms.runs.checkpoints import Loaded, load_share
+from fedatoms.runs.checkpoints import Loaded, is_damage, load_share
 from fedatoms.runs.remote import is_remote
 
 
@@ -28,8 +27,11 @@ def go_back(new: Experiment, runtime: Runtime, folder: Path, done: int) -> Loade
 def _earlier(new: Experiment, runtime: Runtime, folder: Path, done: int) -> Loaded | None:
     for number in reversed(checkpoints(folder)):
         if number < done:
-            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # it is damaged
+            try:
                 return load_share(folder / CHECKPOINT, number, runtime, trajectory=trajectory(new))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                if not is_damage(error):
+                    raise
     none_was_due = done <= new.checkpoint_every and not is_remote(folder)
     return Loaded(begin(runtime), 0.0, []) if none_was_due else None
 

@@ -212,8 +212,10 @@ class Writer:
         if last["scores"]:
             row = {name: value for name, value in last.items() if name != "metric"}
             self._file.close()
-            self._seal = keep_rounds(self._folder, [*rows, cast(Row, {**row, "scores": {}})])
-            self._file = (self._folder / ROUNDS).open("a")
+            try:
+                self._seal = keep_rounds(self._folder, [*rows, cast(Row, {**row, "scores": {}})])
+            finally:  # a Ctrl-C saves by this file
+                self._file = (self._folder / ROUNDS).open("a")
 
     def save(self, count: int) -> None:
         """Writes the lines up to round ``count`` to a segment, before the checkpoint of that round."""

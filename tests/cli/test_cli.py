@@ -738,6 +738,8 @@ def test_a_strength_goes_to_the_methods_of_a_grid_that_have_one(capsys: pytest.C
     )
     tried = [(one.algorithm, one.strength) for one in found if one.seed == 1]
     assert tried == [("fedavg", None), ("fedprox", 0.1), ("fedprox", 0.5)] and len(found) == 6
+    other = with_strengths_that_matter(points("--algorithm", "fedavg,fedprox", "--strength", "0.1,None"))
+    assert [(one.algorithm, one.strength) for one in other] == [("fedavg", None), ("fedprox", 0.1), ("fedprox", None)]
     own = points("--personal", "none,ditto", "--personal-strength", "0.5")
     assert [one.personal_strength for one in with_strengths_that_matter(own)] == [None, 0.5]
     assert main(["compare", "--algorithm", "fedavg,fedprox", "--strength", "0.1", *QUICK]) == 0

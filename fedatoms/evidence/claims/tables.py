@@ -161,23 +161,19 @@ def majority(ours: Ours, pooled: Pooled | None = None) -> Claim:
         _gain(f"{each.row}, {column_name(each)}", cell.value - each.value, lead) for cell, each, lead in found if lead
     ]
     text = "In the majority of cases personal atoms are ahead of another method (Table 2, share of comparisons)."
-    rule = (
-        "More than half of the comparisons have a lead above 0 with all of its interval; contradicted if half of them "
-    )
-    rule += "have one below. Ours: atoms and the last layer are local."
+    rule = "More than half of the comparisons have a lead above 0 with all of its interval; half of them or more with "
+    rule += "one below contradict it. Ours: atoms and the last layer are local."
     rule += coverage(len(lines), len(pairs_of_cells), "comparisons")
-    yes, no = (
-        [line.state for line in lines].count(state) / max(len(lines), 1) for state in ("supported", "contradicted")
-    )
-    state: State = "supported" if yes > 0.5 else "contradicted" if no >= 0.5 else "inconclusive"
-    paper, share = (mean(100.0 * (value > 0) for value in leads) for leads in _leads(lines))
-    of_all = Unit("% of comparisons", ".0f")
-    claim = judge(text, rule, lines, (paper, share), of_all, evidence_unit=POINTS)
-    return claim._replace(verdict=state) if lines else claim  # some may contradict it
+    leads = [line.paper or 0.0 for line in lines], [line.ours for line in lines]
+    paper, share = (mean(100.0 * (lead > 0) for lead in column) for column in leads)
+    claim = judge(text, rule, lines, (paper, share), Unit("% of comparisons", ".0f"), evidence_unit=POINTS)
+    return claim._replace(verdict=_of_most(lines)) if lines else claim  # some may contradict it
 
 
-def _leads(lines: list[Evidence]) -> tuple[list[float], list[float]]:
-    return [line.paper or 0.0 for line in lines], [line.ours for line in lines]
+def _of_most(lines: list[Evidence]) -> State:
+    states = [line.state for line in lines]
+    yes, no = (2 * states.count(state) for state in ("supported", "contradicted"))
+    return "supported" if yes > len(lines) else "contradicted" if no >= len(lines) else "inconclusive"
 
 
 def more_atoms(ours: Ours, pooled: Pooled | None = None) -> Claim:

@@ -61,8 +61,9 @@ def watching(experiment: Experiment, folder: Path, first: int) -> Iterator[tuple
         held: list[_Round] = []  # since the last checkpoint
 
         def settle() -> None:
-            _tell(opened, [name for name in opened if not WATCHERS[name].takes_back], held)
-            held.clear()
+            late = [name for name in opened if not WATCHERS[name].takes_back]
+            while held:  # one by one: a Ctrl-C here tells no round twice
+                _tell(opened, late, [held.pop(0)])
 
         def watch(progress: Progress) -> None:
             held.append((progress.state.round, numbers_of(row_of(progress))))
