@@ -114,8 +114,8 @@ def mean_gain(
     '+1.75 ± 0.65 (2 pairs)'
     >>> written(mean_gain(both, Pooled(0.5, 16), [("a", "p"), ("bc", "pq")]))
     '+1.75 ± 0.75 (2 pairs)'
-    >>> written(mean_gain(both, Pooled(0.5, 16, alike=0.5, draws=16), draws=["a", "ab"]))
-    '+1.75 ± 0.74 (2 pairs)'
+    >>> written(mean_gain(both, Pooled(0.5, 16, alike=1.0, draws=16), draws=["a", "ab"]))
+    '+1.75 ± 0.84 (2 pairs)'
     """
     count, middle = len(gains), statistics.fmean(each.gain for each in gains)
     if pooled is None or _is_none(pooled, middle):
@@ -152,7 +152,7 @@ def pool(cells: Iterable[Sequence[float]]) -> Pooled | None:
     """Pools the spread over seeds of cells that have two or more: s² = Σ (x - mean of its cell)² / Σ (n - 1).
 
     >>> pool([[1.0, 3.0], [5.0], [2.0, 4.0]]), pool([[1.0]])
-    (Pooled(deviation=1.4142135623730951, degrees=2), None)
+    (Pooled(deviation=1.4142135623730951, degrees=2, alike=0.0, draws=0), None)
     """
     return pool_of_pairs((cell, n) for n, cell in enumerate(cells))
 
